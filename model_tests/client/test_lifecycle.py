@@ -277,7 +277,7 @@ def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: 
 def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
     name_server: str, empty_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is left behind, as on threads, and the log says so."""
+    """It is left behind, as on threads, and the log reports it."""
 
     async def story() -> None:
         heard, let_go = asyncio.Event(), asyncio.Event()

@@ -145,7 +145,7 @@ def test_parts_of_a_table_come_back_together(events: Events, borders: list[int])
 def test_many_names_of_several_parts_have_one_number_each(
     are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not names have a hash of their own."""
+    """With and without a separate hash for each name."""
     if are_hashes_alike:
         monkeypatch.setattr(tables, "text_hashes", lambda texts: np.zeros(len(texts), dtype=np.uint64))
     told = {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s"}

@@ -125,7 +125,7 @@ def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: Spa
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_reads_a_directory_of_parquet_parts(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """A meta file whose name begins with an underscore is no part of the table, and the judge finds it."""
+    """A meta file whose name begins with an underscore is not part of the table, and the judge finds it."""
     write_large(tmp_path, Load(events=2_000))
     (tmp_path / META_FILE).rename(tmp_path / f"_{META_FILE}")
 

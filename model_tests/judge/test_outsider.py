@@ -71,7 +71,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
-    # The client's own pull put the offset back: nothing is wrong. It is an excerpt, whose left-out events nobody sees.
+    # The client's own pull put the offset back: nothing is wrong. It is an excerpt: events are left out.
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
     "rolled_back_delivered": ("invalid", "message.committed"),
@@ -177,7 +177,7 @@ def nothing_lost(events: Events) -> Events:
 def test_a_broker_may_lose_what_it_had_not_saved(
     tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
 ) -> None:
-    """By the connections it was restarted, and what is older than 15 s is on its disk; both judges say so."""
+    """All its connections closed, so it may have been restarted, and messages older than 15 s are on its disk."""
     first = neighbour(tmp_path, name, changed, verdict, clause)
     assert verdict == "invalid" or not clause or "from 2023-11-14T22:13" in first.reasons[0]
 
@@ -365,7 +365,7 @@ def test_a_neighbour_of_such_a_history_has_its_verdict(
 def test_retention_removes_nothing_that_is_new(
     tmp_path: Path, name: str, clause: str, age_s: float, verdict: str
 ) -> None:
-    """The last message that is passed over was acknowledged so long before the answer; both judges say so."""
+    """The last message that is passed over was acknowledged so long before the answer."""
 
     def changed(events: Events) -> Events:
         told = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "queue_offset": 7, "tag": "a"}
@@ -384,7 +384,7 @@ def test_every_folder_has_a_verdict() -> None:
 
 
 def test_a_slow_read_is_no_lost_wakeup() -> None:
-    """The pull was never held: the finding says so, and the rate counts no wake."""
+    """The pull was never held: the finding names this, and the rate counts no wake."""
     result = judge([CASES / "min_slow_immediate"], engine="local")
     (finding,) = result.findings
     assert finding.property != NO_LOST_WAKEUP

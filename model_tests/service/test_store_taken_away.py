@@ -204,7 +204,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
         assert told.code == ResponseCode.SYSTEM_ERROR
         assert "the store no longer exists" in (told.remark or "")
         wait_until(lambda: "could not be saved; trying again" in caplog.text)
-        # The log has no file yet: it is not begun anew either, where the message would seem to be kept.
+        # The log has no file yet. The broker does not create one either, because the message would seem to be kept.
         assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert not (tmp_path / "store").exists()
         (tmp_path / "moved").rename(tmp_path / "store")
@@ -358,7 +358,7 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
 def test_a_directory_in_place_of_a_file_is_named(
     start: Callable[..., Broker], tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
-    """Also a file in place of a directory. The start is refused with the path, and tells what to do."""
+    """Also a file in place of a directory. The start fails with the path and the next step to take."""
     store = tmp_path / "store"
     with start(store) as broker, RawClient(broker.address) as client:
         send_message(client, "T")
@@ -375,7 +375,7 @@ def test_a_directory_in_place_of_a_file_is_named(
 
 @pytest.mark.parametrize("part", ["log", "queues"])
 def test_a_file_that_is_cut_ends_no_broker(tmp_path: Path, part: str) -> None:
-    """Its messages are missing, the health says so, and the other files are served."""
+    """Its messages are missing, /health reports it, and the other files are served."""
     store, settings = tmp_path / "store", tmp_path / "broker.conf"
     settings.write_text("flushIntervalCommitLog=10\n", encoding="utf-8")
     with commands("serve") as start_command:

@@ -152,7 +152,7 @@ class Connection:
 
     @property
     def missing(self) -> str:
-        """What came in place of an answer."""
+        """The event that came in place of an answer."""
         if self.unasked:
             return f"{NO_ANSWER}, but one with opaque {self.unasked[0]}, which no request has,"
         return f"{NO_ANSWER} and a closed connection" if self._is_cut else NO_ANSWER

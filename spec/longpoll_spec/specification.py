@@ -96,6 +96,6 @@ def texts_of(policy: Policy) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
 
 
 def leads_to_of(model: Model) -> tuple[LeadsTo, ...]:
-    """What the model's specification file says of every fair run."""
+    """The statements of the model's specification file about every fair run."""
     own = model.policy.extension
     return () if own is None else tuple(said for text in own.leads_to for said in text(model))

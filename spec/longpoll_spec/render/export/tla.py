@@ -2,7 +2,7 @@
 
 The module is made from the terms of three requests and three queues (`quantified`): predicates, actions, and terms over
 them. Its comments are the docstrings of the actions, the properties and the predicates. A property about a step is a
-temporal formula, such as `[][hold(r) => ...]_vars`. There are no `sometimes` properties and no proof obligations.
+temporal formula, such as `[][hold(r) => ...]_vars`. `sometimes` properties and proof obligations are left out.
 """
 
 from __future__ import annotations
@@ -616,7 +616,7 @@ def _next(module: Module) -> Iterator[str]:
 
 
 def _leads_to(module: Module) -> Iterator[str]:
-    """What the specification file says of fair runs: each statement once, for all its participants."""
+    """The statements of the specification file about fair runs: each once, for all its participants."""
     first = {(kind, 0): letters[0] for kind, letters in LETTERS.items()}
     state = module.state
     stated = {said.name: said for said in reversed(leads_to_of(Model(state.policy, module.bounds, state, ())))}
