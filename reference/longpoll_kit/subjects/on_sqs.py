@@ -55,7 +55,11 @@ class SqsSubject(LongPollSubject):
         self._this_thread = threading.local()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
-        self._sqs.list_queues(MaxResults=1)
+        try:
+            self._sqs.list_queues(MaxResults=1)
+        except self.gone:
+            self.close()  # the kit closes only a subject that was made
+            raise
 
     def _leaves(self, **_request: object) -> None:
         """A request is signed, and about to be sent by this thread."""
