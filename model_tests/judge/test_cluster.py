@@ -168,7 +168,7 @@ def jobs_of(session: Any) -> dict[int, str]:
 
 
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI names each job. Both queries share one cached scan, and each has one exchange."""
+    """The UI names each job. Each query has one exchange, and none keeps its scan: no request has several queues."""
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
@@ -178,15 +178,14 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert here.shares["sends"].judged > 100
     assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
     told = {re.sub(r"\d+", "N", text) for number, text in jobs_of(session).items() if number not in before}
-    assert told == {"survey N splits", "compare requests", "judge N buckets"}
+    assert told == {"survey N splits", "judge N buckets"}
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
-    compared, judged = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
-    for plan, kind in ((compared, "keys"), (judged, "events")):
+    for plan, source in zip(plans_of(session)[-2:], ("longpoll-splits", "longpoll-events"), strict=True):
         # A plan is shown as it began, and as it was changed while it ran.
         assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "place"): 2}, plan
-        assert [name for name in ("RoundRobinPartitioning", "SinglePartition") if name in plan] == []
-        steps = "AdaptiveSparkPlan", "MapInArrow", "InMemoryTableScan", f"= {kind})"
+        assert [name for name in ("RoundRobinPartitioning", "SinglePartition", "InMemory") if name in plan] == []
+        steps = "AdaptiveSparkPlan", "MapInArrow", f"BatchScan {source}"
         assert [name for name in steps if name not in plan] == [], plan
 
 

@@ -162,6 +162,29 @@ def test_buckets_parts_and_order_change_nothing(
     assert (result.judged, result.shares, result.latency) == (whole.judged, whole.shares, whole.latency)
 
 
+LINKED_ELSEWHERE: Final = story(
+    "pull.min.never_falls: pull r0 offset=10 may_hold=false @0..1; "
+    "none r0 offset_min=3 offset_max=10 offset_next=10 @2..3; pull r4 queue=1 timeout_ms=25 @4..5; "
+    "pull r10 connection=d queue=2 may_hold=false @10..11; none r10 connection=d queue=2 @12..13; "
+    "none r4 queue=1 @30..31; pull r40 connection=d offset=10 may_hold=false @40..41; "
+    "none r40 connection=d offset_min=2 offset_max=10 offset_next=10 @42..43"
+)
+"""The least offset of queue 0 falls; that its broker lived on is only shown by answers of two other queues."""
+
+
+@pytest.mark.parametrize("border", range(9))
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_connections_link_queues_wherever_a_part_ends(tmp_path: Path, border: int, is_reversed: bool) -> None:
+    """An answer also shows how long its connection lasted if its request is in another part, before it or after it."""
+    meta, events = together([LINKED_ELSEWHERE])
+    history = find([write_parts(tmp_path, meta, events[::-1] if is_reversed else events, [border])])
+    engine = LocalEngine(threads=1, window_events=1)
+    result = judge_on(engine, history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+
+    assert findings_of(result) == findings_of(judged(tmp_path))
+    assert [one.clause for one in result.findings] == list(LINKED_ELSEWHERE.expected)
+
+
 @pytest.mark.parametrize("number", range(0, len(GROWING), 60))
 def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_path: Path) -> None:
     """Findings reported before the end are certain at the end, and the end has the findings of each story alone."""

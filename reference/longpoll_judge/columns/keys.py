@@ -1,8 +1,8 @@
 """Requests by a number made of their identifiers, to notice one whose events lie in places that are judged apart.
 
-A place tells the numbers of its requests, eight bytes each. A request whose number comes from two places is judged in
-each of them, with all its events. Two requests with one number only bring events along that are not needed: nothing is
-ever compared by these numbers alone.
+A place tells the numbers of its requests, eight bytes each, whose last two are its own. A request whose number comes
+from two places is judged in each of them, with all its events. Two requests with one number only bring events along
+that are not needed: nothing is ever compared by these numbers alone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import Integers, distinct
+from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.read.schema import coded_texts
 
 Keys = NDArray[np.uint64]
 NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
+PLACE_BITS: Final = np.uint64((1 << 16) - 1)
+"""The bits of a key that tell where it comes from."""
+KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
 """About the number of keys that are compared at once."""
 LONG_BYTES: Final = 256
@@ -80,19 +83,22 @@ def _hashes(offsets: bytes, content: bytes) -> Keys:
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
     """The sorted keys in `count` ranges of equal width, the same ranges for every group."""
     borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
-    return np.split(keys, np.searchsorted(keys, borders))
+    return np.split(keys, np.searchsorted(keys, borders & KEY_BITS))
 
 
-def repeated(groups: Iterable[Keys]) -> Keys:
-    """The keys that occur in two of the groups, or twice in one."""
+def shared(groups: Iterable[Keys]) -> Keys:
+    """The keys that come from several places, with each of these."""
     # The groups are sorted as a rule: the stable sort merges such runs, three times as fast as the other one sorts.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
-    return distinct(keys[1:][keys[1:] == keys[:-1]])
+    change = np.append(np.uint64(0), keys[1:] ^ keys[:-1])[: len(keys)]
+    is_again = (change != 0) & (change <= PLACE_BITS)
+    several: Keys = keys[is_again | np.append(is_again, False)[1:]]
+    return several
 
 
 @define
 class KeyFile:
-    """Groups of keys, each sorted, one behind the other in a file."""
+    """Groups of sorted keys, one behind the other in a file."""
 
     _file: BinaryIO
     _lengths: list[int] = field(factory=list)
@@ -100,11 +106,11 @@ class KeyFile:
     def put(self, keys: Keys) -> None:
         """Add a group."""
         self._lengths.append(len(keys))
-        np.sort(keys).tofile(self._file)
+        keys.tofile(self._file)
 
-    def repeated(self) -> Keys:
-        """The keys that stand twice."""
-        return np.concatenate([NO_KEYS, *map(repeated, self._ranges())])
+    def shared(self) -> Keys:
+        """See `shared`."""
+        return np.concatenate([NO_KEYS, *map(shared, self._ranges())])
 
     def _ranges(self) -> Iterator[tuple[Keys, ...]]:
         """The sorted keys of each group, range by range."""

@@ -1,7 +1,8 @@
 """Buckets of whole queues: where a history is more than one window, and on Spark.
 
 The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
-each of them, with all its events: those of other buckets visit. So do the few events that concern every queue.
+each of them, with all its events: those of other buckets visit. So do the few events that concern every queue, and the
+ends of connections, which show how long a broker lived.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
-from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, is_one_of, order_by
+from longpoll_judge.columns.keys import (
+    KEY_BITS,
+    NO_KEYS,
+    PLACE_BITS,
+    KeyFile,
+    Keys,
+    open_keys,
+    request_keys,
+)
+from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, first_of, is_one_of, order_by
 from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.tables import (
     QueueName,
@@ -38,7 +47,8 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.kernel.commits import OFFSET_CODES, RESETS
 from longpoll_judge.kernel.gathered import have_request, rows_where
 from longpoll_judge.kernel.messages import are_reads
-from longpoll_judge.kernel.verdict import judge_window
+from longpoll_judge.kernel.pulls import PULL_CODES
+from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
 
 WINDOW_EVENTS: Final = 300_000
@@ -46,14 +56,19 @@ WINDOW_EVENTS: Final = 300_000
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """Odd, and another one than that of requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""Of more connections in a split the ends are not told to other buckets."""
+"""Of more connections the ends of the longest are told to other buckets."""
 Place = Callable[[QueueName, int], int]
 """Which of so many buckets a queue is in."""
 
 
+def slot_of(name: QueueName) -> int:
+    """A number that is the same for a queue wherever it is made, and small enough to be in a key (`columns.keys`)."""
+    return zlib.crc32("".join(map(str, name)).encode()) & int(PLACE_BITS)
+
+
 def bucket_of(name: QueueName, buckets: int) -> int:
     """The bucket of a queue."""
-    return zlib.crc32("".join(map(str, name)).encode()) % buckets
+    return slot_of(name) % buckets
 
 
 def buckets_of(table: pa.Table, buckets: int, place: Place = bucket_of) -> Integers:
@@ -87,7 +102,7 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
     numbers, rows = queue_numbers(table)
     of_queue: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)
     of = of_queue[numbers]
-    common = np.union1d(np.flatnonzero(are_common(table)), _ends_of_connections(table))
+    common = np.flatnonzero(are_common(table))
     guests = taken(table, common)
     ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
     # Queue by queue, in each by time: a window puts such pieces together without looking at each row again.
@@ -100,42 +115,60 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
             yield bucket, guests.take(pa.array(visit)), False
 
 
-def _ends_of_connections(table: pa.Table) -> Integers:
-    """The first and the last answer on each connection, with their requests: they show how long a broker lived."""
-    codes, names = coded_texts(table, "connection")
-    asked = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
-    rows = np.flatnonzero(are_reads(table) & are_named(names)[codes])
-    request = _pairs(table)
-    rows = rows[are_among(request[rows], request[asked])]
-    if not len(rows) or len(names) > CONNECTIONS_MAX:
-        return rows[:0]
+def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
+    """The first and the last answer on each connection, with their requests: they show how long a broker lived.
+
+    An answer may lie in another split than its request. So a split tells both kinds of answers apart, and its requests
+    without an answer. Of the events of all splits, which are a whole, only answers with a request are left.
+    """
+    connections, names = coded_texts(table, "connection")
+    connection, request, (queue, _rows) = _pairs(table, "connection"), _pairs(table, "request"), queue_numbers(table)
+    received = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
+    pulls = received[is_one_of(integers_of(table, "code")[received], PULL_CODES)]
+    answers = np.flatnonzero(are_reads(table) & are_named(names)[connections])
+    at = first_of(request[answers], request[pulls])
+    # Of an identifier that came twice, or an answer that names another queue, it is not known what was answered.
+    is_sure = (at >= 0) & (np.bincount(request[received], minlength=int(request.max(initial=0)) + 1) < 2)[
+        request[answers]
+    ]
+    is_sure &= (integers_of(table, "queue")[answers] < 0) | (queue[answers] == queue[np.append(pulls, 0)[at]])
+    shown = _extremes(table, answers[is_sure], connection)
+    rows = np.concatenate((shown, pulls[are_among(request[pulls], request[shown])]))
+    if not is_whole:
+        answered = request[rows_where(table, "answer_sent")]
+        strays = _extremes(table, answers[at < 0], connection)
+        rows = np.concatenate((rows, strays, pulls[~are_among(request[pulls], answered)]))
+    return taken(table, np.unique(rows))
+
+
+def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers:
+    """Of these answers the first and the last on each connection; those of the longest, if there are too many."""
+    before_ns, after_ns = integers_of(table, "before_ns"), integers_of(table, "after_ns")
     first, last = (
-        rows[order[np.unique(codes[rows][order], return_index=True)[1]]]
-        for order in (
-            np.argsort(integers_of(table, "before_ns")[rows], kind="stable"),
-            np.argsort(-integers_of(table, "after_ns")[rows], kind="stable"),
-        )
+        rows[order[np.unique(connection[rows][order], return_index=True)[1]]]
+        for order in (np.argsort(before_ns[rows], kind="stable"), np.argsort(-after_ns[rows], kind="stable"))
     )
-    shown = np.union1d(first, last)
-    return np.union1d(shown, asked[are_among(request[asked], request[shown])])
+    longest = np.argsort(before_ns[first] - after_ns[last], kind="stable")[:CONNECTIONS_MAX]
+    return np.union1d(first[longest], last[longest])
 
 
-def _pairs(table: pa.Table) -> Integers:
-    """A small number for each event's (source, request)."""
+def _pairs(table: pa.Table, name: str) -> Integers:
+    """A small number for each event's (source, name)."""
     sources, source_names = coded_texts(table, "source")
-    requests, _texts = coded_texts(table, "request")
-    return requests.astype(np.int64) * len(source_names) + sources
+    codes, _texts = coded_texts(table, name)
+    return codes.astype(np.int64) * len(source_names) + sources
 
 
-def judge_bucket(table: pa.Table, bucket: int, buckets: int, context: Context, place: Place = bucket_of) -> pa.Table:
-    """The rows of a bucket, with the events that visit it."""
-    native = partial(are_in, bucket=bucket, buckets=buckets, place=place)
-    return judge_window(each_once(table, bucket, buckets, place), context, native)
+def judge_bucket(tables: Iterable[pa.Table], ends: pa.Table, context: Context, are_own: Native) -> pa.Table:
+    """The rows of a bucket, of its events with those that visit it and the ends of connections."""
+    guests = ends.filter(pa.array(~are_own(ends)))
+    # Nothing here holds the events, so they go once the window has them in order.
+    return judge_window(each_once(joined(chain(tables, [guests])), are_own), context, are_own)
 
 
-def each_once(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of) -> pa.Table:
+def each_once(table: pa.Table, are_own: Native) -> pa.Table:
     """The events without those that visit for two reasons."""
-    guests = np.flatnonzero(~are_in(table, bucket, buckets, place))
+    guests = np.flatnonzero(~are_own(table))
     told: list[NDArray[Any]]
     told = [coded_texts(table, name)[0][guests] for name in ("source", "event", "request")]
     told += [integers_of(table, name)[guests] for name in ("sequence", "after_ns", "before_ns", "queue")]
@@ -146,16 +179,21 @@ def each_once(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_
     return table if stays.all() else table.filter(pa.array(stays))
 
 
-def keys_of(table: pa.Table) -> Keys:
-    """The keys of the requests of these events, and of the messages that they tell by their unique ids."""
+def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
+    """The keys of these events' requests, and of messages by their ids, sorted, each with the place of its queue."""
     if not len(table):
         return NO_KEYS
-    _rows, ids = _ids(table)
-    # One event of each request is enough.
-    pairs, rows = _pairs(table), np.flatnonzero(have_request(table))
+    queue, queue_rows = queue_numbers(table)
+    places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
+    # One event of each request in a queue is enough, and few requests have events in several ones.
+    pairs, rows = _pairs(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows
-    return np.concatenate((request_keys(table, some[some >= 0]), ids))
+    elsewhere = rows[queue[rows] != queue[some[pairs[rows]]]]
+    rows = np.concatenate((some[some >= 0], elsewhere))
+    messages, ids = _ids(table)
+    keys = np.concatenate((request_keys(table, rows), ids))
+    return distinct(keys & KEY_BITS | places[queue[np.concatenate((rows, messages))]])
 
 
 def _ids(table: pa.Table) -> tuple[Integers, Keys]:
@@ -165,24 +203,16 @@ def _ids(table: pa.Table) -> tuple[Integers, Keys]:
     return rows[ids != 0], ids[ids != 0].astype(np.uint64) * ID_WEIGHT
 
 
-def shared_by(told: pa.Table) -> pa.Table:
-    """Of rows of keys and buckets those whose key comes in several buckets, each once."""
-    keys, bucket = told["key"].to_numpy(), told["bucket"].to_numpy()
-    order = np.lexsort((bucket, keys))
-    keys, bucket = keys[order], bucket[order]
-    is_new = np.append(True, (keys[1:] != keys[:-1]) | (bucket[1:] != bucket[:-1]))[: len(keys)]
-    keys, bucket = keys[is_new], bucket[is_new]
-    several = np.append(False, keys[1:] == keys[:-1])[: len(keys)]
-    several[:-1] |= several[1:]
-    return pa.table([keys[several], bucket[several]], told.schema)
+def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[int, pa.Table]]:
+    """The events of a bucket that other buckets need to judge a request or a message, for each of these.
 
-
-def visitors_of(table: pa.Table, bucket: int, shared: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The events of a bucket that other buckets need to judge a request or a message, for each of these."""
-    keys, where = shared["key"].to_numpy().view(np.uint64), shared["bucket"].to_numpy()
-    if not np.isin(keys_of(table), keys).any():
+    The places of `shared` are buckets.
+    """
+    keys, where = shared & KEY_BITS, shared & PLACE_BITS
+    if bucket not in where:
         return
-    requests, (messages, ids) = request_keys(table, np.arange(len(table))), _ids(table)
+    requests, (messages, ids) = request_keys(table, np.arange(len(table))) & KEY_BITS, _ids(table)
+    ids &= KEY_BITS
     has_request, is_common = have_request(table), are_common(table)
     queue, _rows = queue_numbers(table)
     is_append = rows_where(table, "append")
@@ -213,10 +243,6 @@ def _places(table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Integers:
     return found
 
 
-SHARED: Final = pa.schema([("key", pa.int64()), ("bucket", pa.int64())])
-"""Keys of requests, and the buckets that have them."""
-
-
 @define
 class Buckets:
     """The events of a history on disk, by whole queues."""
@@ -226,12 +252,12 @@ class Buckets:
     _most: int
     """Most of these events of a bucket, unless one queue has more."""
     _file: BinaryIO
-    _keys: BinaryIO
+    _keys: KeyFile
     _places: dict[QueueName, int] = field(factory=dict)
     _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[tuple[int, int]]] = field(init=False)
-    _key_pieces: list[list[tuple[int, int]]] = field(init=False)
     _guests: list[list[pa.Table]] = field(init=False)
+    _ends: list[pa.Table] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
         """Put the largest queues first, each where there are fewest events, or into another bucket."""
@@ -240,7 +266,6 @@ class Buckets:
                 self._sizes.append(0)
             self._place(name, self.count)
         self._pieces = [[] for _ in range(self.count)]
-        self._key_pieces = [[] for _ in range(self.count)]
         self._guests = [[] for _ in range(self.count)]
 
     @property
@@ -258,45 +283,31 @@ class Buckets:
 
     def put(self, table: pa.Table) -> None:
         """Add some events."""
+        self._keys.put(placed_keys(table, partial(self._place, _buckets=self.count)))
+        self._ends.append(connection_ends(table))
         for bucket, events, is_own in in_buckets(table, self.count, self._place):
             if not is_own:
                 self._guests[bucket].append(events)
             elif len(events):
-                content, keys = encode(events), keys_of(events)
+                content = encode(events)
                 self._pieces[bucket].append((self._file.tell(), len(content)))
                 self._file.write(content)
-                self._key_pieces[bucket].append((self._keys.tell(), len(keys)))
-                self._keys.write(keys.tobytes())
 
     def _events(self, bucket: int) -> Iterator[pa.Table]:
         return map(decode, _read(self._file, self._pieces[bucket]))
 
-    def _keys_in(self, bucket: int) -> Keys:
-        pieces = [(start, count * NO_KEYS.itemsize) for start, count in self._key_pieces[bucket]]
-        return distinct(np.frombuffer(b"".join(_read(self._keys, pieces)), dtype=np.uint64))
-
     def verdicts(self, context: Context) -> Iterator[pa.Table]:
         """The rows of each bucket, after all events were put."""
-        with open_keys() as keys:
-            for bucket in range(self.count):
-                keys.put(self._keys_in(bucket))
-            repeated = keys.repeated()
-        if len(repeated):
-            shared = shared_by(pa.concat_tables([self._told(bucket, repeated) for bucket in range(self.count)]))
-            for bucket in range(self.count):
-                for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
-                    self._guests[other].append(events)
+        shared = self._keys.shared()
+        for bucket in range(self.count) if len(shared) else ():
+            for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
+                self._guests[other].append(events)
+        ends = connection_ends(joined(self._ends), is_whole=True)
         give_back_memory()
         for bucket in range(self.count):
-            where: Any = {"bucket": bucket, "buckets": self.count, "place": self._place}
-            pieces = chain(self._events(bucket), self._guests[bucket])
-            # Nothing here holds the events, so they go once the window has them in order.
-            yield judge_window(each_once(joined(pieces), **where), context, partial(are_in, **where))
-
-    def _told(self, bucket: int, wanted: Keys) -> pa.Table:
-        """The wanted keys that a bucket has."""
-        keys = np.intersect1d(self._keys_in(bucket), wanted, assume_unique=True)
-        return pa.table([keys.view(np.int64), np.full(len(keys), bucket)], SHARED)
+            tables = chain(self._events(bucket), self._guests[bucket])
+            are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
+            yield judge_bucket(tables, ends, context, are_own)
 
 
 def _read(file: BinaryIO, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
@@ -309,5 +320,5 @@ def _read(file: BinaryIO, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
 @contextmanager
 def open_buckets(weights: dict[QueueName, int], most: int) -> Iterator[Buckets]:
     """Buckets that go with the block."""
-    with TemporaryFile(prefix="longpoll-judge-") as file, TemporaryFile(prefix="longpoll-judge-") as keys:
+    with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
         yield Buckets(weights, most, file, keys)

@@ -1,10 +1,12 @@
 """Judges on Spark: the events cross by bucket of queues, packed as columns, and the kernel judges each bucket.
 
-| stage | scan | then | exchange |
+| stage | scan | exchange | then |
 | --- | --- | --- | --- |
-| survey splits | `longpoll-splits`: statistics of each input split | | none |
-| compare requests | `longpoll-events`: a row for each split and bucket | requests of several buckets | by key |
-| judge buckets | the same rows, and events of such requests | the kernel | by bucket |
+| survey splits | `longpoll-splits`: statistics and hashed requests | by range of hashes | requests of several queues |
+| judge buckets | `longpoll-events`: a row for each split and bucket | by bucket | the kernel |
+
+Only if requests or messages have events in several buckets, their events cross twice: a second exchange brings them to
+the other buckets.
 
 A row of `longpoll-events` holds the events of one split and bucket as a compressed Arrow stream, in which each text is
 kept once: a row for each event costs the Java process several times what judging it costs. Both scans are Python data
@@ -18,7 +20,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Final
 
@@ -30,22 +34,21 @@ from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from longpoll_judge.columns.keys import ranges_of
-from longpoll_judge.columns.lookup import distinct
+from longpoll_judge.columns.keys import KEY_BITS, NO_KEYS, PLACE_BITS, Keys, ranges_of, shared
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.columns.tables import decode, encode, joined
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, survey_split
 from longpoll_judge.kernel.rows import RESULT_SCHEMA
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import InputSplit, read_split
+from longpoll_judge.read.source import InputSplit, is_cheap, read_split
 from longpoll_judge.run.buckets import (
-    SHARED,
     WINDOW_EVENTS,
     are_in,
+    connection_ends,
     in_buckets,
     judge_bucket,
-    keys_of,
-    shared_by,
+    placed_keys,
+    slot_of,
     visitors_of,
 )
 from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
@@ -58,12 +61,12 @@ from longpoll_judge.run.spark.session import (
 )
 from longpoll_judge.run.splits import Extent, extent_of, read_again
 
-SPLITS: Final = pa.schema([("split", pa.int64()), ("events", pa.int64()), ("survey", pa.binary())])
-"""The statistics of a split: `survey` is its extent and a `Survey` as MessagePack."""
-EVENTS: Final = pa.schema(
-    [("kind", pa.string()), ("place", pa.int64()), ("events", pa.int64()), ("content", pa.binary())]
-)
-"""Packed events, of kind `events` by bucket; or keys of requests and their buckets, of kind `keys` by range of keys."""
+ROWS: Final = pa.schema([("kind", pa.string()), ("place", pa.int64()), ("content", pa.binary())])
+"""A row of either scan.
+
+`survey` is the extent of the split `place` and its `Survey` as MessagePack, `keys` are hashed requests in the range
+`place`, `ends` the ends of connections, and `events` those of the bucket `place`.
+"""
 _SQL_TYPES: Final = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean"}
 _registering: Final = Lock()
 Read = Callable[[bytes], Iterator[pa.RecordBatch]]
@@ -79,9 +82,9 @@ def sql_type(kind: pa.DataType) -> str:
     return _SQL_TYPES.get(kind, "array<bigint>")
 
 
-def scan(session: SparkSession, source: str, schema: pa.Schema, parts: Sequence[bytes], read: Read) -> DataFrame:
+def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read) -> DataFrame:
     """The rows that `read` gives of each of the parts, a Spark partition each; Spark shows the name of the source."""
-    ddl = ddl_of(schema)
+    ddl = ddl_of(ROWS)
 
     class EventReader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
@@ -106,23 +109,30 @@ def scan(session: SparkSession, source: str, schema: pa.Schema, parts: Sequence[
         return session.read.format(source).load()
 
 
-def row_of(schema: pa.Schema, *values: object) -> pa.RecordBatch:
+def row_of(*values: object, schema: pa.Schema = ROWS) -> pa.RecordBatch:
     """One row."""
     columns = [pa.array([value], column.type) for value, column in zip(values, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def read_statistics(part: bytes) -> Iterator[pa.RecordBatch]:
-    """A row of `SPLITS` for each of some numbered splits."""
-    keep_freed_memory()
-    for number, split in msgspec.msgpack.decode(part, type=list[tuple[int, InputSplit]]):
-        table, damages = read_split(split)
-        told = extent_of(table), survey_split(fill(table), damages)
-        yield row_of(SPLITS, number, len(table), msgspec.msgpack.encode(told))
+def statistics_reader(ranges: int) -> Read:
+    """Reads the statistics of numbered splits, and the keys of their requests in so many ranges."""
+
+    def read(part: bytes) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
+        for number, split in msgspec.msgpack.decode(part, type=list[tuple[int, InputSplit]]):
+            table, damages = read_split(split, sparse=is_cheap(split))
+            told = extent_of(table), survey_split(table, damages)
+            yield row_of("survey", number, msgspec.msgpack.encode(told))
+            for place, keys in enumerate(ranges_of(placed_keys(table, slot_of), ranges)):
+                yield row_of("keys", place, keys.tobytes())
+            yield row_of("ends", -1, encode(connection_ends(table)))
+
+    return read
 
 
 def event_reader(buckets: int) -> Read:
-    """Reads rows of `EVENTS`, of parts that are lists of (split, extent).
+    """Reads events by bucket, of parts that are lists of (split, extent).
 
     The reader raises `HistoryChangedError` where a split has other events than when it was surveyed.
     """
@@ -130,65 +140,67 @@ def event_reader(buckets: int) -> Read:
     def read(part: bytes) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
         for split, extent in msgspec.msgpack.decode(part, type=list[tuple[InputSplit, Extent]]):
-            for bucket, events, is_own in in_buckets(read_again(split, extent), buckets):
-                yield row_of(EVENTS, "events", bucket, len(events), encode(events))
-                for place, keys in enumerate(ranges_of(distinct(keys_of(events)), buckets) if is_own else ()):
-                    told = pa.table([keys.view(np.int64), np.full(len(keys), bucket)], SHARED)
-                    yield row_of(EVENTS, "keys", place, len(keys), _packed(told))
+            for bucket, events, _is_own in in_buckets(read_again(split, extent), buckets):
+                if len(events):
+                    yield row_of("events", bucket, encode(events))
 
     return read
 
 
-def _packed(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def _contents(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
-    """The place and the content of each row of `EVENTS`."""
+def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
+    """The rows, each with its content where it lies."""
     for batch in batches:
-        for place, content in zip(batch.column("place").to_pylist(), batch.column("content"), strict=True):
-            yield place, decode(content.as_buffer())
+        kinds, places = (batch.column(name).to_pylist() for name in ("kind", "place"))
+        contents = (content.as_buffer() for content in batch.column("content"))
+        yield from zip(kinds, places, contents, strict=True)
 
 
-def find_shared(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Of keys that come in several buckets, each with each of them."""
-    told = [table for _place, table in _contents(batches)]
-    yield from shared_by(pa.concat_tables([SHARED.empty_table(), *told])).to_batches()
+def compare(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Of statistics the surveys, and of the other rows what several splits tell together: one row for each kind."""
+    keys, ends = list[Keys](), list[pa.Table]()
+    for kind, place, content in _rows(batches):
+        if kind == "survey":
+            yield row_of(kind, place, content.to_pybytes())
+        elif kind == "keys":
+            keys.append(np.frombuffer(content, dtype=np.uint64))
+        else:
+            ends.append(decode(content))
+    yield row_of("keys", 0, shared(keys).tobytes())
+    if ends:
+        yield row_of("ends", -1, encode(connection_ends(joined(ends), is_whole=True)))
 
 
-def _by_bucket(batches: Batches) -> Iterator[tuple[int, pa.Table]]:
+def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
     """The buckets, all of whose rows are in one partition, with their events."""
     keep_freed_memory()
     waiting: dict[int, list[pa.Table]] = {}
-    for bucket, table in _contents(batches):
-        waiting.setdefault(bucket, []).append(table)
+    for _kind, bucket, content in _rows(batches):
+        waiting.setdefault(bucket, []).append(decode(content))
     for bucket in sorted(waiting):
-        yield bucket, joined(waiting.pop(bucket))
+        yield bucket, waiting.pop(bucket)
 
 
-def find_visitors(buckets: int, shared: pa.Table) -> Work:
-    """Finds the events that other buckets need, too: rows of `EVENTS` for each of these."""
+def find_visitors(buckets: int, several: Keys) -> Work:
+    """Finds the events that other buckets need, too: rows for each of these."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for bucket, table in _by_bucket(batches):
+        for bucket, tables in _by_bucket(batches):
+            table = joined(tables)
             # Some events of other buckets are here, which must not come back to their own.
             own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
-            for other, events in visitors_of(own, bucket, shared):
-                yield row_of(EVENTS, "events", other, len(events), encode(events))
+            for other, events in visitors_of(own, bucket, several):
+                yield row_of("events", other, encode(events))
 
     return work
 
 
-def bucket_judge(buckets: int, context: Context) -> Work:
-    """Judges buckets; gives rows of `RESULT_SCHEMA`."""
+def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
+    """Judges buckets, with the ends of all connections; gives rows of `RESULT_SCHEMA`."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for bucket, table in _by_bucket(batches):
-            yield from judge_bucket(table, bucket, buckets, context).to_batches()
+        for bucket, tables in _by_bucket(batches):
+            are_own = partial(are_in, bucket=bucket, buckets=buckets)
+            yield from judge_bucket(tables, decode(ends), context, are_own).to_batches()
 
     return work
 
@@ -215,20 +227,27 @@ class SparkReading:
     _splits: Sequence[InputSplit]
     _window_events: int
     _extents: list[Extent] = field(factory=list)
+    _several: Keys = field(factory=NO_KEYS.copy)
+    """Keys of requests and messages with events in several queues, with the slot of each."""
+    _ends: bytes = b""
 
     def surveys(self) -> Iterator[Survey]:
         """See `pipeline.Reading.surveys`."""
-        with stage(self._running, f"survey {len(self._splits)} splits"):
-            rows = self.statistics().toArrow()
-        for row in np.argsort(rows["split"].to_numpy()).tolist():
-            extent, survey = msgspec.msgpack.decode(rows["survey"][row].as_buffer(), type=tuple[Extent, Survey])
-            self._extents.append(extent)
-            yield survey
-
-    def statistics(self) -> DataFrame:
-        """A row of `SPLITS` for each split."""
+        ranges = BUCKETS * self._parallel
         parts = self._parts(list(enumerate(self._splits)))
-        return scan(self._running.session, "longpoll-splits", SPLITS, parts, self._shipped(read_statistics))
+        rows = scan(self._running.session, "longpoll-splits", parts, self._shipped(statistics_reader(ranges)))
+        compared = rows.repartition("place").mapInArrow(self._shipped(compare), ddl_of(ROWS))
+        with stage(self._running, f"survey {len(self._splits)} splits"):
+            told = sorted(_rows(compared.toArrow().to_batches()), key=itemgetter(0, 1))
+        for kind, _place, content in told:
+            if kind == "survey":
+                extent, survey = msgspec.msgpack.decode(content, type=tuple[Extent, Survey])
+                self._extents.append(extent)
+                yield survey
+            elif kind == "keys":
+                self._several = np.append(self._several, np.frombuffer(content, dtype=np.uint64))
+            else:
+                self._ends = content.to_pybytes()
 
     @property
     def buckets(self) -> int:
@@ -237,10 +256,10 @@ class SparkReading:
         return max(BUCKETS * self._parallel, -(-events // self._window_events))
 
     def events(self) -> DataFrame:
-        """Rows of `EVENTS`."""
+        """The events, a row for each split and bucket."""
         read = list(zip(self._splits, self._extents, strict=True))
         reader = self._shipped(event_reader(self.buckets))
-        return scan(self._running.session, "longpoll-events", EVENTS, self._parts(read), reader)
+        return scan(self._running.session, "longpoll-events", self._parts(read), reader)
 
     def tables(self) -> Iterator[pa.Table]:
         """See `pipeline.Reading.tables`; the driver reads them."""
@@ -251,22 +270,19 @@ class SparkReading:
         """See `pipeline.Reading.verdicts`."""
         if not self._splits:
             return
-        rows = self.events().persist(StorageLevel.MEMORY_AND_DISK)
-        events = rows.where("kind = 'events'")
-        with stage(self._running, "compare requests"):
-            keys = rows.where("kind = 'keys'").repartition("place")
-            shared = keys.mapInArrow(self._shipped(find_shared), ddl_of(SHARED)).toArrow()
-        if len(shared):
-            visitors = events.repartition("place").mapInArrow(
-                self._shipped(find_visitors(self.buckets, shared)), ddl_of(EVENTS)
-            )
-            events = events.union(visitors)
+        buckets, events = self.buckets, self.events()
+        several = shared([np.sort(self._several & KEY_BITS | (self._several & PLACE_BITS) % np.uint64(buckets))])
+        if len(several):
+            events = events.persist(StorageLevel.MEMORY_AND_DISK)
+            work = self._shipped(find_visitors(buckets, several))
+            visitors = events.repartition("place").mapInArrow(work, ddl_of(ROWS))
         for own in context.own:
             _travel_by_value(own)
-        work = self._shipped(bucket_judge(self.buckets, context))
-        with stage(self._running, f"judge {self.buckets} buckets"):
-            yield events.repartition("place").mapInArrow(work, ddl_of(RESULT_SCHEMA)).toArrow()
-        rows.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
+        work = self._shipped(bucket_judge(buckets, context, self._ends))
+        every = events.union(visitors) if len(several) else events
+        with stage(self._running, f"judge {buckets} buckets"):
+            yield every.repartition("place").mapInArrow(work, ddl_of(RESULT_SCHEMA)).toArrow()
+        events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
         """Some splits of each task."""

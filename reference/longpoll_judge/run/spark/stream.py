@@ -37,8 +37,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from longpoll_judge.columns.keys import NO_KEYS, request_keys
-from longpoll_judge.columns.lookup import distinct
+from longpoll_judge.columns.keys import request_keys, shared
 from longpoll_judge.columns.tables import compacted, decode, encode, joined, taken
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import SparkUnavailableError
@@ -48,7 +47,15 @@ from longpoll_judge.read.data_sources import HistoryStream, Offset
 from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History, InputSplit, find, read_split
-from longpoll_judge.run.buckets import SHARED, are_in, each_once, in_buckets, keys_of, shared_by, visitors_of
+from longpoll_judge.run.buckets import (
+    are_in,
+    bucket_of,
+    connection_ends,
+    each_once,
+    in_buckets,
+    placed_keys,
+    visitors_of,
+)
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
 from longpoll_judge.run.spark.engine import SparkEngine, ddl_of, row_of
 from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, with_settings
@@ -104,7 +111,8 @@ class NewEvents(HistoryStream):
         table, damages = read_split(part)
         survey = msgspec.msgpack.encode(survey_split(fill(table), damages))
         for bucket, events in _in_groups(fill(table)):
-            yield row_of(NEW_EVENTS, bucket, part.path, part.end, encode(compacted(events, 1)), survey, known)
+            content = encode(compacted(events, 1))
+            yield row_of(bucket, part.path, part.end, content, survey, known, schema=NEW_EVENTS)
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -112,23 +120,17 @@ def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     asked = request_keys(table, np.flatnonzero(rows_where(table, "request_received")))
     answers = np.flatnonzero(rows_where(table, "answer_sent"))
     strays = taken(table, answers[~np.isin(request_keys(table, answers), asked)])
-    shared = shared_by(_keys_by_bucket(table))
+    strays = joined([strays, connection_ends(table, is_whole=True)])
+    several = shared([placed_keys(table, partial(bucket_of, buckets=GROUPS))])
     own: dict[int, list[pa.Table]] = {bucket: [] for bucket in range(GROUPS)}
     for bucket, events, is_own in in_buckets(table, GROUPS):
         own[bucket].append(events)
-        for other, visitors in visitors_of(events, bucket, shared) if is_own else ():
+        for other, visitors in visitors_of(events, bucket, several) if is_own else ():
             own[other].append(visitors)
     for bucket, tables in own.items():
-        guests = strays.filter(pa.array(~are_in(strays, bucket, GROUPS)))
-        yield bucket, each_once(fill(joined([*tables, guests])), bucket, GROUPS)
-
-
-def _keys_by_bucket(table: pa.Table) -> pa.Table:
-    told = []
-    for bucket, events, is_own in in_buckets(table, GROUPS):
-        keys = distinct(keys_of(events)) if is_own else NO_KEYS
-        told.append(pa.table([keys.view(np.int64), np.full(len(keys), bucket)], SHARED))
-    return pa.concat_tables(told)
+        are_own = partial(are_in, bucket=bucket, buckets=GROUPS)
+        guests = strays.filter(pa.array(~are_own(strays)))
+        yield bucket, each_once(fill(joined([*tables, guests])), are_own)
 
 
 class NewEventSource(DataSource):
