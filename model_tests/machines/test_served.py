@@ -156,7 +156,9 @@ def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
     """Strict less its recheck loses the wake of a pull that a message overtakes between read and hold."""
     report = widened(tmp_path)
     assert report.property == "no_lost_wakeup", report
-    assert report.steps[-1].startswith(("cross(", "send", "publish(", "wake("))
+    # Each of these steps sends, and so may overtake a pull that an earlier step left between its read and its hold.
+    sending = ("cancel(", "cross(", "publish(", "send_many(", "send_one_way(", "wake(")
+    assert any(step.startswith(sending) for step in report.steps), report
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
