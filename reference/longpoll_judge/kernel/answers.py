@@ -86,6 +86,10 @@ TAG_SHOWN_MAX: Final = 80
 """Letters of a tag that a finding tells; its evidence has them all."""
 RestsOn = Literal["answer", "append", "visible"]
 """The answer alone; that and tag of its messages as they were appended; these, and what made them visible."""
+NUMBERS: Final = (
+    *("next", "min", "max", "asked", "last", "body_count", "count_max", "matching_least", "end_least", "end_most"),
+)
+"""The columns of `Answers` whose numbers a rule's sentence may show."""
 
 
 def _no_messages(_answer: int) -> list[int]:
@@ -98,11 +102,14 @@ class Rule:
 
     clause: str
     broken: Booleans
-    say: Callable[[int], str]
+    say: str | Callable[[int], str]
+    """How the sentence goes on that begins with the answer: a text with `NUMBERS`, or what makes it of one answer."""
     needs_whole_record: bool = False
     """Something that was not recorded could explain it away."""
     doubted: Booleans | None = None
     """By answer: something else could, that is not known."""
+    may_follow: bool = False
+    """A slave that lags behind may give the answer."""
     messages: Callable[[int], list[int]] = _no_messages
     """Of one answer the messages that it breaks the rule by, the first one at fault."""
     rests_on: RestsOn = "answer"
@@ -150,10 +157,19 @@ def judge_rightness(case: Case) -> list[Suspects]:
         show = case.message_rows if rule.rests_on == "visible" else case.appended_rows
         log_rows = [row for offset in messages for row in show(int(answers.log[answer]), offset)]
         roots: list[int] | None = [] if rule.rests_on == "answer" else None
-        return Explanation(rule.clause, rule.say(answer), rows, log_rows, messages, roots)
+        return Explanation(rule.clause, _sentence(answers, rule, answer), rows, log_rows, messages, roots)
 
     stands = timeless[first_rule, np.arange(len(rows))]
     return suspects(ANSWER_IS_RIGHT, is_broken & ~weak, is_broken & weak, rows, explain, timeless=stands)
+
+
+def _sentence(answers: Answers, rule: Rule, answer: int) -> str:
+    if isinstance(rule.say, str):
+        said = rule.say.format_map({name: getattr(answers, name)[answer] for name in NUMBERS})
+    else:
+        said = rule.say(answer)
+    follows = FOLLOWS if rule.may_follow and answers.case.may_follow[answers.pull[answer]] else ""
+    return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]} {said}{follows}"
 
 
 def _weak(rule: Rule, whole: Booleans) -> Booleans:
@@ -171,93 +187,64 @@ def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Boolea
 
 
 def _order(answers: Answers) -> list[Rule]:
-    pulls = answers.case.pulls
     early = answers.answered_before_ns < answers.received_after_ns
     # The bodies stand one behind the other: the first place of each follows upon another answer's last, and breaks
     # nothing.
     follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
     follows[answers.body_first[answers.body_count > 0]] = False
     low = answers.body < answers.asked[answers.owner]
-    # A pull for 0 messages gets one, as in RocketMQ. A count below 0 was not recorded.
-    count_max = np.maximum(pulls.count_max[answers.pull], 1)
-    many = (pulls.count_max[answers.pull] >= 0) & (answers.body_count > count_max)
-
-    def say_count(answer: int) -> str:
-        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages"
-
+    is_found, carries = answers.code == FOUND, "carries {body_count} messages"
+    many = answers.is_counted & (answers.body_count > answers.count_max)
     return [
-        Rule(
-            "answer.after_request",
-            early,
-            lambda answer: f"{_name(answers, answer)} was sent before its request was received",
-        ),
-        Rule("pull.found.some", (answers.code == FOUND) & (answers.body_count == 0), say_count),
-        Rule("pull.none.empty", (answers.code != FOUND) & (answers.body_count > 0), say_count),
+        Rule("answer.after_request", early, "was sent before its request was received"),
+        Rule("pull.found.some", is_found & (answers.body_count == 0), carries),
+        Rule("pull.none.empty", ~is_found & (answers.body_count > 0), carries),
         Rule(
             "pull.found.ordered",
             answers.any_in_body(follows),
-            lambda answer: f"{_name(answers, answer)} carries offsets out of order",
+            "carries offsets out of order",
             messages=lambda answer: _flagged(answers, answer, follows),
         ),
         Rule(
             "pull.found.from_asked",
             answers.any_in_body(low),
-            lambda answer: f"{_name(answers, answer)} carries messages before that offset",
+            "carries messages before that offset",
             messages=lambda answer: _flagged(answers, answer, low),
         ),
-        Rule(
-            "pull.found.at_most",
-            many,
-            lambda answer: (
-                f"{_name(answers, answer)} carries {answers.body_count[answer]} messages, asked were at most "
-                f"{count_max[answer]}"
-            ),
-        ),
+        Rule("pull.found.at_most", many, f"{carries}, asked were at most {{count_max}}"),
     ]
 
 
 def _bounds(answers: Answers) -> list[Rule]:
-    logs = answers.case.logs
-    end_least = logs.end_at_least(answers.log, answers.received_after_ns)
-    end_most = logs.end_at_most(answers.log, answers.answered_before_ns)
-    told = answers.max > ABSENT
+    told, beyond = answers.max > ABSENT, "but no more than {end_most} can have been visible"
     return [
         Rule(
             "pull.max.least",
-            told & (answers.max < end_least),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but {end_least[answer]} was "
-                f"visible before its request came{_follows(answers, answer)}"
-            ),
+            told & (answers.max < answers.end_least),
+            "says offset_max {max}, but {end_least} was visible before its request came",
             doubted=_measured(answers) | answers.case.may_follow[answers.pull],
-            messages=lambda answer: [int(end_least[answer]) - 1],
+            may_follow=True,
+            messages=lambda answer: [int(answers.end_least[answer]) - 1],
             rests_on="visible",
         ),
         Rule(
             "pull.max.most",
-            told & (answers.max > end_most),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_max {answers.max[answer]}, but no more than "
-                f"{end_most[answer]} can have been visible"
-            ),
+            told & (answers.max > answers.end_most),
+            f"says offset_max {{max}}, {beyond}",
             needs_whole_record=True,
         ),
         Rule(
             "pull.min.below_max",
             told & ((answers.min > answers.max) | (answers.min < 0)),
             lambda answer: (
-                f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
-                if answers.min[answer] > answers.max[answer]
-                else f"{_name(answers, answer)} says offset_min {answers.min[answer]}"
+                f"says offset_min {answers.min[answer]}"
+                + (f" above offset_max {answers.max[answer]}" if answers.min[answer] > answers.max[answer] else "")
             ),
         ),
         Rule(
             "pull.next.visible",
-            is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > end_most),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, but no more than "
-                f"{end_most[answer]} can have been visible"
-            ),
+            is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.end_most),
+            f"says offset_next {{next}}, {beyond}",
             needs_whole_record=True,
         ),
     ]
@@ -277,8 +264,7 @@ def _found(answers: Answers) -> list[Rule]:
     unseen = visible_after > answers.answered_before_ns[answers.owner]
     # Of a message that the record lacks the tag is not known.
     wrong_tag = wrong_tags(answers) & known
-    is_full = answers.body_count >= np.maximum(case.pulls.count_max[answers.pull], 1)
-    is_full &= case.pulls.count_max[answers.pull] >= 0
+    is_full = answers.is_counted & (answers.body_count >= answers.count_max)
     everything = takes_everything(answers)
     # A full body ends at its last message, and where every message matches nothing is passed over; else what follows
     # the last message and does not match may have been passed over as well.
@@ -303,7 +289,7 @@ def _found(answers: Answers) -> list[Rule]:
 
     def say_next(answer: int) -> str:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
-        return f"{_name(answers, answer)} says offset_next {answers.next[answer]}; {rule}"
+        return f"says offset_next {answers.next[answer]}; {rule}"
 
     def left_out(answer: int) -> list[int]:
         """Matching messages that the answer cannot have covered, by count; first those that it does not carry."""
@@ -318,14 +304,14 @@ def _found(answers: Answers) -> list[Rule]:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
         doubt = "; compaction may have removed some" if is_compacted[answer] else ""
         doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else doubt
-        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
+        return f"carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
         """The answers that carry a flagged message; that message is reported first."""
         return Rule(
             clause,
             answers.any_in_body(flags),
-            lambda answer: f"{_name(answers, answer)} carries {_one(answers, answer, flags)}, {why}",
+            lambda answer: f"carries {_one(answers, answer, flags)}, {why}",
             needs_whole_record=needs_whole_record,
             messages=lambda answer: _flagged(answers, answer, flags)[:1],
             rests_on=rests_on,
@@ -357,7 +343,6 @@ def _not_found(answers: Answers) -> list[Rule]:
     removed = may_be_gone & (answers.next <= _removed_end(answers))
     may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
     illegal = answers.code == OFFSET_ILLEGAL
-    matching_least = answers.matching_least
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
@@ -368,36 +353,28 @@ def _not_found(answers: Answers) -> list[Rule]:
         Rule(
             "pull.none.true",
             no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
-            lambda answer: (
-                f"{_name(answers, answer)} says that there is nothing new, but a matching message was visible "
-                f"before the request came{_follows(answers, answer)}"
-            ),
+            "says that there is nothing new, but a matching message was visible before the request came",
             doubted=_measured(answers) | perhaps | case.may_follow[answers.pull],
+            may_follow=True,
             messages=lambda answer: _first_matching(answers, answer),
             rests_on="visible",
         ),
         Rule(
             "pull.none.next",
             no_new & (answers.next != answers.asked),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_next {answers.next[answer]}; with nothing new it must be "
-                f"{answers.asked[answer]}"
-            ),
+            "says offset_next {next}; with nothing new it must be {asked}",
         ),
         Rule(
             "pull.passed.next",
             no_match & (answers.next <= answers.asked),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, so it passed over nothing"
-            ),
+            "says offset_next {next}, so it passed over nothing",
         ),
         Rule(
             "pull.passed.none_match",
-            no_match & case.is_decidable[answers.pull] & (matching_least > 0) & ~removed,
+            no_match & case.is_decidable[answers.pull] & (answers.matching_least > 0) & ~removed,
             lambda answer: (
-                f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
-                f"offset_next {answers.next[answer]}"
-                + ("; retention may have removed them" if may_be_gone[answer] else "")
+                f"passes over {answers.matching_least[answer]} matching messages before offset_next "
+                f"{answers.next[answer]}{'; retention may have removed them' if may_be_gone[answer] else ''}"
             ),
             doubted=may_be_gone,
             messages=lambda answer: _matching(
@@ -408,18 +385,12 @@ def _not_found(answers: Answers) -> list[Rule]:
         Rule(
             "pull.illegal.outside",
             illegal & inside,
-            lambda answer: (
-                f"{_name(answers, answer)} calls the offset illegal, but it lies between offset_min "
-                f"{answers.min[answer]} and offset_max {answers.max[answer]}"
-            ),
+            "calls the offset illegal, but it lies between offset_min {min} and offset_max {max}",
         ),
         Rule(
             "pull.illegal.next",
             illegal & ~inside & wrong_end,
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is not the end of the "
-                f"queue to go to, offset_min {answers.min[answer]} or offset_max {answers.max[answer]}"
-            ),
+            "says offset_next {next}, which is not the end of the queue to go to, offset_min {min} or offset_max {max}",
         ),
     ]
 
@@ -442,34 +413,23 @@ def _itself(answers: Answers) -> list[Rule]:
         Rule(
             "pull.found.above_min",
             low,
-            lambda answer: (
-                f"{_name(answers, answer)} carries messages from before offset_min {answers.min[answer]}, which it says"
-            ),
+            "carries messages from before offset_min {min}, which it says",
             messages=lambda answer: _flagged(answers, answer, answers.body < answers.min[answers.owner]),
         ),
         Rule(
             "pull.next.within",
             beyond if answers.case.context.is_own else np.zeros_like(beyond),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is past offset_max "
-                f"{answers.max[answer]}"
-            ),
+            "says offset_next {next}, which is past offset_max {max}",
         ),
         Rule(
             "pull.found.within",
             is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
-            lambda answer: (
-                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
-                f"{answers.max[answer]}, and the offset does not lie between them"
-            ),
+            "says offset_min {min} and offset_max {max}, and the offset does not lie between them",
         ),
         Rule(
             "pull.none.at_end",
             away,
-            lambda answer: (
-                f"{_name(answers, answer)} says that there is nothing new, and offset_max {answers.max[answer]}, which "
-                "is not the offset that was asked for"
-            ),
+            "says that there is nothing new, and offset_max {max}, which is not the offset that was asked for",
             doubted=doubted,
         ),
     ]
@@ -507,15 +467,6 @@ def _measured(answers: Answers) -> Booleans:
     sources, names = case.events.codes("source", case.pulls.row[answers.pull])
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     return settable & ~case.logs.is_white_box[answers.log]
-
-
-def _follows(answers: Answers, answer: int) -> str:
-    """Why what an answer lacks may be no fault."""
-    return FOLLOWS if answers.case.may_follow[answers.pull[answer]] else ""
-
-
-def _name(answers: Answers, answer: int) -> str:
-    return f"the answer {answers.code[answer]} to a pull at offset {answers.asked[answer]}"
 
 
 def _body(answers: Answers, answer: int) -> list[int]:

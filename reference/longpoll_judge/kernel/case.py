@@ -455,6 +455,26 @@ class Answers:
         return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first, -1)]
 
     @cached_property
+    def is_counted(self) -> Booleans:
+        """Whether each pull tells how many messages it wants at most: a count below 0 was not recorded."""
+        return self.case.pulls.count_max[self.pull] >= 0
+
+    @cached_property
+    def count_max(self) -> Integers:
+        """This count; a pull for 0 messages gets one, as in RocketMQ."""
+        return np.maximum(self.case.pulls.count_max[self.pull], 1)
+
+    @cached_property
+    def end_least(self) -> Integers:
+        """The end that was certainly visible before each request came."""
+        return self.case.logs.end_at_least(self.log, self.received_after_ns)
+
+    @cached_property
+    def end_most(self) -> Integers:
+        """The highest end that can have been visible by each answer."""
+        return self.case.logs.end_at_most(self.log, self.answered_before_ns)
+
+    @cached_property
     def received_after_ns(self) -> Integers:
         """The earliest moment of the read."""
         return self.case.pulls.received_after_ns[self.pull]

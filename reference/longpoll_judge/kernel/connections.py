@@ -13,11 +13,19 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, first_of, numbered
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Integers, first_of, numbered
 from longpoll_judge.contract.result import ANSWERED_ONCE
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.kernel.case import Case, Explanation, Suspects, ms
-from longpoll_judge.kernel.gathered import Gathered, count_of_names, numbers_of
+from longpoll_judge.kernel.gathered import (
+    Gathered,
+    closes_from,
+    closes_of,
+    count_of_names,
+    gather,
+    names_of,
+    numbers_of,
+)
 
 
 def judge_connections(case: Case) -> list[Suspects]:
@@ -28,18 +36,17 @@ def judge_connections(case: Case) -> list[Suspects]:
     if not len(rows):
         return []
     asked = events.answer_to(events.request_key[rows], "request_received")
-    connections, names = events.codes("connection", rows)
-    named = _are_named(names)
-    came, _names = events.codes("connection", np.maximum(asked, 0))
-    # Codes are of names, and an empty name is none; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it
-    # out.
-    elsewhere = (asked >= 0) & (came != connections) & named[came] & named[connections]
+    connections = names_of(events.table, "connection", rows)
+    came = names_of(events.table, "connection", np.maximum(asked, 0))
+    # 0 is no name; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it out.
+    elsewhere = (asked >= 0) & (came != connections) & (came != 0) & (connections != 0)
     after_ns = events.integers("after_ns", rows)
     # The name of a connection that was closed before the request came is that of another one.
     since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
     # If the request was not recorded, the answer may belong to any of these connections, so compare with the last
     # close.
-    closed_ns = np.where(asked >= 0, next_closes_of(case, rows, since_ns)[1], closes_of(case, rows)[1])
+    sent = gather(events.table, rows)
+    closed_ns = np.where(asked >= 0, closes_from(sent, since_ns, case.context)[1], closes_of(sent, case.context)[1])
     # Late: certainly closed before the answer was sent. An answer on another connection says nothing about this one.
     late = ~elsewhere & (closed_ns < after_ns)
     wrong = np.flatnonzero(elsewhere | late)
@@ -72,42 +79,6 @@ def judge_connections(case: Case) -> list[Suspects]:
             timeless = np.full(int(flags.sum()), explain is explain_elsewhere)
             found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, timeless))
     return found
-
-
-def _are_named(names: list[str]) -> Booleans:
-    named: Booleans = np.array([bool(name) for name in names], dtype=np.bool_)
-    return named
-
-
-def next_closes_of(case: Case, rows: Integers, since_ns: Integers) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed, by the first of its closes not before a moment."""
-    after_ns, before_ns = closes_of(case, rows)
-    is_gone = before_ns < since_ns
-    after_ns[is_gone], before_ns[is_gone] = NEVER, NEVER
-    often = case.context.closed_often
-    if often:
-        again = {connection for _source, connection in often}
-        connections, names = case.events.codes("connection", rows)
-        may_be = np.array([name in again for name in names], dtype=np.bool_)[connections]
-        for place in np.flatnonzero(may_be).tolist():
-            name = case.events.text("source", int(rows[place])), case.events.text("connection", int(rows[place]))
-            after_ns[place], before_ns[place] = case.context.closed_between(name, int(since_ns[place]))
-    return after_ns, before_ns
-
-
-def closes_of(case: Case, rows: Integers) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed; `NEVER` when it was not."""
-    closes, events = case.context.closes, case.events
-    if not closes or not len(rows):
-        return np.full(len(rows), NEVER, dtype=np.int64), np.full(len(rows), NEVER, dtype=np.int64)
-    connections, names = events.codes("connection", rows)
-    sources, source_names = events.codes("source", rows)
-    pair = connections.astype(np.int64) * len(source_names) + sources
-    moments = np.full((2, int(pair.max()) + 1), NEVER, dtype=np.int64)
-    for code in np.flatnonzero(np.bincount(pair)).tolist():
-        connection, source = divmod(code, len(source_names))
-        moments[:, code] = closes.get((source_names[source], names[connection]), (NEVER, NEVER))
-    return moments[0, pair], moments[1, pair]
 
 
 @frozen(eq=False)

@@ -199,7 +199,7 @@ def judge_ends(
     found = list(_findings(table, (asked, answers), shown, spans, context))
     found += _unwatched(table, (asked, answers), messages, outside & ~have_fallen, context)
     view = View(table, context, told=messages, asked=asked, answers=answers)
-    found += findings_of(table, breaches_of(OF_POLLS, view), context, most)
+    found += findings_of(table, breaches_of(OF_POLLS.values(), view), context, most)
     disagreements, beyond = judge_filters(table, filters, (asked, answers), outside, context, most=most)
     return [*found, *disagreements], left_out + beyond
 

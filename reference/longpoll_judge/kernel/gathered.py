@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, first_of, numbered
 from longpoll_judge.columns.tables import QueueName, queue_names
@@ -272,11 +272,11 @@ class Breach:
 
     clause: str
     members: Integers
-    weak: Booleans
-    """By member: something that was not recorded could explain it."""
     events: tuple[tuple[Gathered, Integers], ...]
     """The evidence: by member a row of each; -1 for none. The first gives the location."""
     why: str
+    weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
+    """By member: something that was not recorded could explain it; empty if all are certain."""
     told: Callable[[int], str] | None = None
     """More about one member."""
 
@@ -326,17 +326,6 @@ def placed_at(count: int, members: Integers, rows: Integers) -> Integers:
     return found
 
 
-def breach_of(
-    clause: str,
-    members: Integers,
-    events: tuple[tuple[Gathered, Integers], ...],
-    why: str,
-    weak: Booleans | None = None,
-) -> Breach:
-    """A breach that is certain, except for its `weak` members."""
-    return Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
-
-
 def _is_steady(subject: dict[str, Any], context: Context) -> bool:
     return context.sources.get(subject["source"], UNSEEN).is_steady
 
@@ -382,17 +371,28 @@ def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, m
 
 def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
     """Whether the connection of each event was certainly closed by a moment, other than before an earlier one."""
-    _after_ns, closed_ns = closes_of(events, context)
-    found: Booleans = (closed_ns >= since_ns) & (closed_ns < until_ns)
-    for (source, connection), closes in context.closed_often.items():
-        mine = events.are_on(source, connection)
-        for _earliest_ns, latest_ns in closes:
-            found |= mine & (latest_ns >= since_ns) & (latest_ns < until_ns)
+    found: Booleans = closes_from(events, since_ns, context)[1] < until_ns
     return found
 
 
+def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple[Integers, Integers]:
+    """Between which moments the connection of each event was closed, by the first of its closes not before a moment.
+
+    `NEVER` if there is none.
+    """
+    after_ns, before_ns = closes_of(events, context)
+    is_gone = before_ns < since_ns
+    after_ns[is_gone], before_ns[is_gone] = NEVER, NEVER
+    for name in context.closed_often:
+        for place in np.flatnonzero(events.are_on(*name)).tolist():
+            after_ns[place], before_ns[place] = context.closed_between(name, int(since_ns[place]))
+    return after_ns, before_ns
+
+
 def closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed; `NEVER` where it was not."""
+    """Between which moments the connection of each event was closed last; `NEVER` where it was not."""
+    if not context.closes:
+        return np.full(len(events), NEVER, dtype=np.int64), np.full(len(events), NEVER, dtype=np.int64)
     names = ("source", "connection")
     source, connection = (
         numbers_of(events.table, name, [pair[place] for pair in context.closes]) for place, name in enumerate(names)

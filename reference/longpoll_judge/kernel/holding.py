@@ -25,7 +25,7 @@ from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, 
 from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.kernel.case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
-from longpoll_judge.kernel.connections import next_closes_of
+from longpoll_judge.kernel.gathered import closes_from, gather
 from longpoll_judge.kernel.pulls import MS, STEPS
 
 STOPPED: Final = "stopped"
@@ -49,7 +49,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
     # A stop closes what it has answered: a connection that stays open for long was not stopped.
-    closes = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])[0] <= soon_ns
+    closes = _closes_after(case, pull) <= soon_ns
     if case.context.stops_silently:
         closes &= False
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
@@ -59,6 +59,12 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
         mine = (sources == number) & case.is_outside[pull]
         ends |= mine & (case.context.all_closed_ns(name, pulls.answered_after_ns[pull]) <= soon_ns)
     return told | (closes & ends), closes
+
+
+def _closes_after(case: Case, pull: Integers) -> Integers:
+    """When the connection of each of these pulls may have been closed after its answer; `NEVER` if it was not."""
+    asked = gather(case.events.table, case.pulls.row[pull])
+    return closes_from(asked, case.pulls.answered_after_ns[pull], case.context)[0]
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
@@ -96,7 +102,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     sources, names = case.events.codes("source", pulls.row)
     settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
-    closed_ns[pull], _before_ns = next_closes_of(case, pulls.row[pull], pulls.answered_after_ns[pull])
+    closed_ns[pull] = _closes_after(case, pull)
     outside = case.is_outside
     # No close in the record, but the record ends before one would have to be there.
     unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)

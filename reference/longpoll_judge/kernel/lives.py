@@ -16,6 +16,7 @@ from attrs import frozen
 from longpoll_judge.columns.lookup import Booleans, Integers
 from longpoll_judge.evidence.generations import NEITHER, Generation, Generations
 from longpoll_judge.evidence.survey import Context
+from longpoll_judge.kernel.gathered import closes_from, gather
 from longpoll_judge.kernel.window import Window
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
@@ -138,10 +139,11 @@ class Lives:
         # Its answer may come in any later life, if its connection is open in one.
         last_of[~answered] = INTEGER_LIMIT
         received = window.rows("request_received")
-        for row in received[mine[received]].tolist() if self.context.restarts else ():
-            if not answered[key[row]]:
-                name = window.text("source", row), window.text("connection", row)
-                last_of[key[row]] = self.context.closed_between(name, int(first_ns[row]))[1]
+        if self.context.restarts:
+            waiting = received[mine[received]]
+            waiting = waiting[~answered[key[waiting]]]
+            asked = gather(window.table, waiting)
+            last_of[key[waiting]] = closes_from(asked, asked.after_ns, self.context)[1]
         first_ns, last_ns = first_ns.copy(), last_ns.copy()
         first_ns[mine], last_ns[mine] = first_of[key[mine]], last_of[key[mine]]
         for lives, queues in self.changed:

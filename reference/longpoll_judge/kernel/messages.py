@@ -12,13 +12,13 @@ Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from longpoll_judge.columns.lookup import (
     BEGINNING,
@@ -102,25 +102,12 @@ class View:
         return _stored(self)
 
 
-@frozen(eq=False)
-class Wrong:
-    """The breaches that one analysis found; see `Breach`."""
-
-    members: Integers
-    events: tuple[tuple[Gathered, Integers], ...]
-    why: str
-    weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
-    told: Callable[[int], str] | None = None
+Analysis = Callable[[View], Breach | None]
 
 
-Analysis = Callable[[View], Wrong]
-
-
-def breaches_of(analyses: Mapping[str, Analysis], view: View) -> Iterator[Breach]:
-    """The breaches that each analysis finds, by clause."""
-    for clause, find in analyses.items():
-        wrong = find(view)
-        yield Breach(clause, wrong.members, wrong.weak, wrong.events, wrong.why, wrong.told)
+def breaches_of(analyses: Iterable[Analysis], view: View) -> Iterator[Breach]:
+    """The breaches that the analyses find."""
+    return (breach for find in analyses if (breach := find(view)) is not None)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -192,11 +179,6 @@ def _others(events: Gathered, rows: Integers, key: Integers, value: Integers) ->
     return once(events, rows[value[rows] != value[cause[rows]]], cause), cause
 
 
-def _nothing(events: Gathered) -> Wrong:
-    """Nothing is wrong about these."""
-    return Wrong(_NO_ROWS, ((events, np.arange(len(events))),), "")
-
-
 def _are_outside(events: Gathered, context: Context) -> Booleans:
     return ~events.are("source", context.inside)
 
@@ -218,7 +200,7 @@ def _appends(view: View, events: Gathered) -> Integers:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def one_value(view: View) -> Wrong:
+def one_value(view: View) -> Breach | None:
     """Messages at one place of one life of a queue that are not the same."""
     all_ = view.all_
     # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop it is
@@ -232,7 +214,7 @@ def one_value(view: View) -> Wrong:
         wrong, cause = _others(all_, np.flatnonzero((value != none) & ~is_doubtful), key, value)
         partner[wrong], members[wrong] = cause[wrong], True
     if not members.any():
-        return _nothing(all_)
+        return None
     first = all_.take(partner)
     weak = _are_outside(all_, view.context) & _may_be_lost(first, all_, view.context)
     events = ((all_, np.arange(len(all_))), (all_, partner))
@@ -241,7 +223,7 @@ def one_value(view: View) -> Wrong:
         ids, bodies = ([int(all_.values[name][row]) for row in (partner[member], member)] for name in IDENTITY)
         return f"ids {ids[0]} and {ids[1]}" if ids[0] != ids[1] else f"id {ids[0]}, bodies {bodies[0]} and {bodies[1]}"
 
-    return Wrong(np.flatnonzero(members), events, "one queue offset has two messages", weak, who)
+    return Breach("message.one_value", np.flatnonzero(members), events, "one queue offset has two messages", weak, who)
 
 
 def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Booleans:
@@ -277,12 +259,12 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
     return all_, members, cause, count
 
 
-def stored_once(view: View) -> Wrong:
+def stored_once(view: View) -> Breach | None:
     """Messages of one send at two places. From outside a producer may have sent it again past every observer."""
     all_, members, cause, count = view.stored
     members = members[count[members] == 1]
     if not len(members):
-        return _nothing(all_)
+        return None
     until_ns = all_.before_ns
     since_ns = np.full_like(until_ns, BEGINNING)
     append = _appends(view, all_)
@@ -291,23 +273,28 @@ def stored_once(view: View) -> Wrong:
     sent = first_of(_of_message(all_), _of_message(view.sent))
     appends = (view.appended, append), (view.appended, append[cause])
     events = ((all_, np.arange(len(all_))), (all_, cause), (view.sent, sent), *appends)
-    return Wrong(members, events, "a message that was sent once is stored twice", weak)
+    return Breach("message.stored.once", members, events, "a message that was sent once is stored twice", weak)
 
 
-def stored_again(view: View) -> Wrong:
+def stored_again(view: View) -> Breach:
     """Messages that were sent, or committed, several times, at several places."""
     all_, members, cause, count = view.stored
     events = ((all_, np.arange(len(all_))), (all_, cause))
-    return Wrong(members[count[members] > 1], events, "a message that was sent more than once is stored twice")
+    return Breach(
+        "message.stored.again",
+        members[count[members] > 1],
+        events,
+        "a message that was sent more than once is stored twice",
+    )
 
 
-def committed(view: View) -> Wrong:
+def committed(view: View) -> Breach | None:
     """Prepared or refused messages that are delivered though no commit of theirs may have come before."""
     got, sent, ended = view.delivered, view.sent, view.ended
     own = _of_message(got)
     is_hidden = (sent.values["transaction"] == OUTCOMES["prepared"]) | are_among(sent.request, view.refused)
     if not is_hidden.any():
-        return _nothing(got)
+        return None
     wanted = (got.values["id"] != 0) & (least_of(_of_message(sent), own, is_hidden.astype(np.int64), 0) == 1)
     ends, key = ended.values["id"], got.values["id"]
     is_commit, is_back = (ended.values["transaction"] == OUTCOMES[name] for name in ("commit", "rollback"))
@@ -324,10 +311,16 @@ def committed(view: View) -> Wrong:
     weak |= _are_holed(got, since_ns, got.before_ns, view.context)
     back = np.where(is_back_before, back, -1)
     events = ((got, np.arange(len(got))), (sent, send), (ended, back), (view.appended, append))
-    return Wrong(members, events, "a prepared or refused message is delivered, and no commit of it came before", weak)
+    return Breach(
+        "message.committed",
+        members,
+        events,
+        "a prepared or refused message is delivered, and no commit of it came before",
+        weak,
+    )
 
 
-def sent_later(view: View) -> Wrong:
+def sent_later(view: View) -> Breach | None:
     """Messages of which every send that their source saw came after they were delivered.
 
     `_delivered` finds those whose acknowledgement shows the place. A producer may have sent a message before the record
@@ -341,7 +334,7 @@ def sent_later(view: View) -> Wrong:
     is_told = are_among(got.values["at"], view.told.values["at"])
     members = np.flatnonzero((got.before_ns < sent_ns) & (got.values["id"] != 0) & ~is_told)
     if not len(members):
-        return _nothing(got)
+        return None
     opened = gather(view.table, np.flatnonzero(rows_where(view.table, "connection_opened")))
     names, wanted = numbered(*((each.source, each.connection) for each in (opened, sent)))
     connection = np.append(np.where(sent.connection != 0, first_of(wanted, names), -1), -1)[send]
@@ -351,7 +344,13 @@ def sent_later(view: View) -> Wrong:
         is_near = (sent_ns <= first_ns + RETRY_MS * MS) | facts.holes.touch(first_ns, got.before_ns)
         weak |= got.are("source", [name]) & is_near
     events = ((got, np.arange(len(got))), (sent, send), (opened, connection))
-    return Wrong(once(got, members, send), events, "a message was delivered before its send came, by its id", weak)
+    return Breach(
+        "send.delivered.after_request",
+        once(got, members, send),
+        events,
+        "a message was delivered before its send came, by its id",
+        weak,
+    )
 
 
 def _due_ns(
@@ -372,7 +371,7 @@ def _due_ns(
     return np.where(is_delayed & (view.delivered.values["id"] != 0), due_ns, none), has_level
 
 
-def early(view: View) -> Wrong:
+def early(view: View) -> Breach:
     """Messages that are delivered before their time. The broker's configuration defines the delay levels."""
     got = view.delivered
     due_ns, has_level = _due_ns(view, least_of, view.sent.after_ns, BEGINNING)
@@ -380,10 +379,10 @@ def early(view: View) -> Wrong:
     members = once(got, np.flatnonzero(got.before_ns < due_ns - EARLY_MS * MS), send)
     weak = has_level | got.are("source", view.context.settable)
     why = f"a delayed message is delivered more than {EARLY_MS} ms before it is due"
-    return Wrong(members, ((got, np.arange(len(got))), (view.sent, send)), why, weak)
+    return Breach("message.early", members, ((got, np.arange(len(got))), (view.sent, send)), why, weak)
 
 
-def late(view: View) -> Wrong:
+def late(view: View) -> Breach:
     """Messages that are delivered long after their time to a pull that waited for them since before it."""
     got = view.delivered
     due_ns, _has_level = _due_ns(view, _most, view.sent.before_ns, NEVER)
@@ -395,7 +394,7 @@ def late(view: View) -> Wrong:
     request[mine] = first_of(got.request[mine], asked.request)
     waited = mine[(request[mine] >= 0) & (np.append(asked.before_ns, NEVER)[request[mine]] < due_ns[mine])]
     why = f"a delayed message is delivered more than {LATE_MS} ms after it was due, to a pull that waited for it"
-    return Wrong(waited, ((got, np.arange(len(got))), (view.sent, send), (asked, request)), why)
+    return Breach("message.late", waited, ((got, np.arange(len(got))), (view.sent, send), (asked, request)), why)
 
 
 def are_reads(table: pa.Table) -> Booleans:
@@ -425,12 +424,12 @@ def _visible_ns(view: View) -> tuple[Integers, Integers]:
     return np.where(sent.values["transaction"] == 0, due_ns, np.maximum(due_ns, commit_ns)), answer
 
 
-def overdue(view: View) -> Wrong:
+def overdue(view: View) -> Breach | None:
     """Messages that were not there long after their time, as an answer to a pull that came then shows."""
     got, sent = view.delivered, view.sent
     visible_ns, _answer = _visible_ns(view)
     if (visible_ns == NEVER).all():
-        return _nothing(got)
+        return None
     due_ns = _most(_of_message(sent), _of_message(got), visible_ns, NEVER)
     late_ns = np.minimum(due_ns, NEVER - LATE_MS * MS) + LATE_MS * MS
     mine = np.flatnonzero((got.values["id"] != 0) & (got.after_ns > late_ns))
@@ -447,10 +446,10 @@ def overdue(view: View) -> Wrong:
     members = once(got, mine[is_late[mine]], send)
     events = ((got, np.arange(len(got))), (sent, send), (asked, read), (answers, read))
     why = f"a message was not there more than {LATE_MS} ms after it was due"
-    return Wrong(members, events, why, np.ones(len(got), dtype=np.bool_))
+    return Breach("message.overdue", members, events, why, np.ones(len(got), dtype=np.bool_))
 
 
-def lost(view: View) -> Wrong:
+def lost(view: View) -> Breach | None:
     """Messages that were stored by their broker's word, and are at no place of their queue.
 
     Of every place at which one can be, from an end before its send to one long after, the record tells another message.
@@ -460,7 +459,7 @@ def lost(view: View) -> Wrong:
     is_told = (answer >= 0) & (sent.queue >= 0) & (sent.topic != 0) & (sent.broker != 0) & (sent.values["id"] != 0)
     mine = np.flatnonzero(is_told & (due_ns < NEVER) & ~are_among(_of_message(sent), _of_message(all_)))
     if not len(mine):
-        return _nothing(sent)
+        return None
     own, all_ = sent.take(mine), all_.take(all_.values["id"] != 0)
     asked, answers = _reads(view, own)
     life, reads, places = _lives(view, (own, own), (asked, answers), (all_, all_))
@@ -479,7 +478,7 @@ def lost(view: View) -> Wrong:
     read[mine] = last
     events = ((sent, np.arange(len(sent))), (view.unplaced, answer), (asked, read), (answers, read))
     why = "a message was stored by the broker's word, and is at no place of its queue that it can have"
-    return Wrong(mine[is_full], events, why, np.ones(len(sent), dtype=np.bool_))
+    return Breach("message.lost", mine[is_full], events, why, np.ones(len(sent), dtype=np.bool_))
 
 
 def _lives(view: View, *lots: tuple[Gathered, Gathered]) -> list[Integers]:
@@ -515,7 +514,7 @@ def _of_group(view: View) -> Integers:
     return found
 
 
-def skipped(view: View) -> Wrong:
+def skipped(view: View) -> Breach:
     """Pulls past all that any member of the group can have been given by then."""
     asked, answers, group = view.asked, view.answers, _of_group(view)
     end = answers.values["offset_next"]
@@ -526,10 +525,12 @@ def skipped(view: View) -> Wrong:
     members = np.flatnonzero(past & (asked.values["group"] != 0))
     every = np.arange(len(asked))
     why = "a group asks past the messages that it was given: it skips those in between"
-    return Wrong(once(answers, members, group), ((answers, every), (asked, every), (answers, reached)), why)
+    return Breach(
+        "message.skipped", once(answers, members, group), ((answers, every), (asked, every), (answers, reached)), why
+    )
 
 
-def read_back(view: View) -> Wrong:
+def read_back(view: View) -> Breach:
     """Pulls of a member from before what it was given last."""
     asked, answers = view.asked, view.answers
     (member,) = numbered((_of_group(view), asked.source, asked.connection))
@@ -540,10 +541,10 @@ def read_back(view: View) -> Wrong:
     members = once(answers, np.flatnonzero(back & (asked.values["group"] != 0)), member)
     every = np.arange(len(asked))
     why = "a member of a group asks again for messages that it was given"
-    return Wrong(members, ((answers, every), (asked, every), (answers, last)), why)
+    return Breach("message.read_back", members, ((answers, every), (asked, every), (answers, last)), why)
 
 
-def unseen(view: View) -> Wrong:
+def unseen(view: View) -> Breach:
     """Acknowledged messages past all that any group was given, the first of each queue that a group reads."""
     told = view.told
     end = _most(view.asked.whole_queue, told.whole_queue, view.answers.values["offset_next"], NEVER)
@@ -551,7 +552,7 @@ def unseen(view: View) -> Wrong:
     rows = rows[np.argsort(told.values["queue_offset"][rows], kind="stable")]
     first = rows[np.sort(np.unique(told.whole_queue[rows], return_index=True)[1])]
     why = "a message was acknowledged, and no group was given it, or passed it, in this record"
-    return Wrong(first, ((told, np.arange(len(told))),), why)
+    return Breach("message.unseen", first, ((told, np.arange(len(told))),), why)
 
 
 OF_MESSAGES: Final[Mapping[str, Analysis]] = {

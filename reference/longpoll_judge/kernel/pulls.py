@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.expression import Expression, parse
 from longpoll_judge.columns.lookup import NEVER, Integers, is_one_of
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
+from longpoll_judge.kernel.gathered import closes_from, gather
 from longpoll_judge.kernel.lives import Lives
 from longpoll_judge.kernel.logs import Logs
 from longpoll_judge.kernel.window import Window
@@ -94,7 +95,8 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
     # A pull without answer waits until its source, or its connection, is certainly no more there.
     waiting = np.flatnonzero(answer_row < 0)
     last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source[waiting]]
-    closed_after_ns = _closed_after(events, context, row[waiting])
+    asked = gather(events.table, row[waiting])
+    closed_after_ns, _before_ns = closes_from(asked, asked.after_ns, context)
     answered_after_ns[waiting] = np.minimum(last_ns, closed_after_ns)
     answered_before_ns[waiting] = NEVER
     is_closed = np.zeros(len(row), dtype=np.bool_)
@@ -131,16 +133,6 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
         source=source,
         hold_is_told=events.are_told("may_hold", row),
     )
-
-
-def _closed_after(events: Window, context: Context, rows: Integers) -> Integers:
-    """When the connection of each request was closed at the earliest; `NEVER` when it was not."""
-    if not len(rows) or not context.closes:
-        return np.full(len(rows), NEVER, dtype=np.int64)
-    names = [(events.text("source", row), events.text("connection", row)) for row in rows.tolist()]
-    since_ns = events.integers("after_ns", rows).tolist()
-    closes = [context.closed_from(name, moment_ns) for name, moment_ns in zip(names, since_ns, strict=True)]
-    return np.array(closes, dtype=np.int64)
 
 
 def _expressions(events: Window, row: Integers) -> tuple[Integers, list[Expression | None]]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import evolve, frozen
+from attrs import frozen
 
 from longpoll_judge.columns.lookup import (
     BEGINNING,
@@ -46,7 +46,6 @@ from longpoll_judge.kernel.gathered import (
     Breach,
     Gathered,
     are_closed,
-    breach_of,
     changes_of,
     closes_of,
     earliest,
@@ -202,7 +201,7 @@ def judge_sends(
             *_delivered(table, messages, told, sure, context),
             *_stored(told, _since_ns(sends, send), messages.appended, context),
             *_shown(told, messages.appended, messages.moved, context),
-            *breaches_of({"send.delivered.after_request": sent_later, **OF_MESSAGES}, view),
+            *breaches_of((sent_later, *OF_MESSAGES.values()), view),
         )
     ]
     findings = list(findings_of(table, breaches, context, most))
@@ -241,12 +240,12 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     # Certain only where the whole interval of the one lies before the other's.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
-    yield breach_of("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
+    yield Breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
     # 0 is no name: an observer that tells no connections says nothing of two.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
-    yield breach_of("send.acknowledged.same_connection", elsewhere, pair, why)
+    yield Breach("send.acknowledged.same_connection", elsewhere, pair, why)
     lives = generations(answered, asked, context)
     life, message = (with_life((numbers, lives))[0] for numbers in (answered.place, answered.values["at"]))
     offset = answered.values["queue_offset"]
@@ -259,7 +258,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     inverted = once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
-    yield breach_of("send.sequential", inverted, events, why)
+    yield Breach("send.sequential", inverted, events, why)
     yield from _across_sources(asked, answered, context)
 
 
@@ -295,7 +294,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
     every = np.arange(len(mine))
     why = "a message was sent after another source saw one acknowledged with no lower queue offset"
     events = ((answered, every), (asked, every), (answered, causes), (asked, causes))
-    yield breach_of("send.sequential", inverted, events, why)
+    yield Breach("send.sequential", inverted, events, why)
 
 
 def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
@@ -307,7 +306,7 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
     strange &= ~are_among(refused.request, messages.again)
     pair = ((refused, np.arange(len(refused))), (sends, send))
     why = "a send was answered with a code that no broker gives to it"
-    yield breach_of("send.code.known", np.flatnonzero(strange), pair, why)
+    yield Breach("send.code.known", np.flatnonzero(strange), pair, why)
 
 
 def _not_stored(messages: Messages, told: Gathered) -> Integers:
@@ -346,11 +345,11 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
     ):
         members = order[is_wrong]
         before = placed_at(len(told), members, np.roll(order, 1)[is_wrong])
-        yield breach_of("send.batch.gapless", members, ((told, every), (told, before), (sends, send)), why, weak)
+        yield Breach("send.batch.gapless", members, ((told, every), (told, before), (sends, send)), why, weak)
     is_short = (send >= 0) & (count_of(told.request, told.request) < count_of(sent.request, told.request))
     members = once(told, np.flatnonzero(is_short), send)
     why = "a batch was acknowledged without some of its messages"
-    yield breach_of("send.batch.gapless", members, ((told, every), (sends, send)), why, weak)
+    yield Breach("send.batch.gapless", members, ((told, every), (sends, send)), why, weak)
 
 
 def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integers) -> Iterator[Breach]:
@@ -376,12 +375,12 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
         own = f"id {told.values['id'][member]}, body {told.values['body'][member]}"
         return f"{own}; listed are the ids {listed[:LISTED_MAX]}"
 
-    yield evolve(breach_of("send.acknowledged.identity", members, pair, why), told=who)
+    yield Breach("send.acknowledged.identity", members, pair, why, told=who)
     answers = messages.unlisted
     asked = requests_of(table, answers)
     pair = ((answers, np.arange(len(answers))), (asked, first_of(answers.request, asked.request)))
     why = "an answer lists ids or bodies of some of its messages"
-    yield breach_of("pull.found.identified", np.arange(len(answers)), pair, why)
+    yield Breach("pull.found.identified", np.arange(len(answers)), pair, why)
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
@@ -395,7 +394,7 @@ def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> 
     late = once(told, late[~unread], send)
     pair = ((told, np.arange(len(told))), (sends, send))
     why = f"a send was acknowledged later than {SEND_MS} ms after it came"
-    yield breach_of("send.answered", late, pair, why, np.ones(len(told), dtype=np.bool_))
+    yield Breach("send.answered", late, pair, why, np.ones(len(told), dtype=np.bool_))
 
 
 def _as_answers(
@@ -409,7 +408,7 @@ def _as_answers(
     pair = ((answered, every), (asked, every))
     why = "a message was acknowledged on a connection that was closed before"
     members = np.flatnonzero(are_closed(answered, asked.after_ns, answered.after_ns, context))
-    yield breach_of("send.acknowledged.open_connection", members, pair, why)
+    yield Breach("send.acknowledged.open_connection", members, pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
     # Another acknowledgement of this send had certainly come before this one.
@@ -421,13 +420,13 @@ def _as_answers(
     refusal[twice] = earliest(refused, np.arange(len(refused)), refused.request, requests)
     events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
     twice = once(answered, twice, first)
-    yield breach_of("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
+    yield Breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
     elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
     # A send may leave its topic or queue to the broker, and a broker stores retries, delays and half messages
     # elsewhere.
     elsewhere &= (asked.topic != 0) & (answered.values["is_moved"] == 0)
     why = "a message was acknowledged in another queue than it was sent to"
-    yield breach_of("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
+    yield Breach("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
 
 
 def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[Breach]:
@@ -458,7 +457,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
             late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
-    yield breach_of("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
+    yield Breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
 
 
 def _delivered(
@@ -478,7 +477,7 @@ def _delivered(
     early = _of_one_queue(table, early, delivered, told.take(acknowledgement[early]), context)
     early = once(delivered, early, acknowledgement)
     events = _delivery_events(delivered, told, sends, send, acknowledgement)
-    yield breach_of("send.delivered.after_request", early, events, "a message was delivered before its send came")
+    yield Breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
     yield _delivered_elsewhere(table, messages, told.take(mine), send[mine], context)
 
 
@@ -528,7 +527,7 @@ def _delivered_elsewhere(
     early = once(delivered, early, acknowledgement)
     events = _delivery_events(delivered, told, sends, send, acknowledgement)
     why = "a message was delivered before another source saw its send come"
-    return breach_of("send.delivered.after_request", early, events, why, np.ones(len(delivered), dtype=np.bool_))
+    return Breach("send.delivered.after_request", early, events, why, np.ones(len(delivered), dtype=np.bool_))
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
@@ -563,7 +562,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     every = np.arange(len(told))
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
-    yield breach_of("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
+    yield Breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
     # The append that is not in the record may be of another life of the queue than those that are.
     (own_life, is_doubtful), (life, is_vague) = (numbered_generations(each, each, context) for each in (told, appended))
     own, logged = with_life((own, own_life), (logged, life))
@@ -573,7 +572,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     # Only of messages whose life is known, on both sides, and whose append is in the record.
     other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
-    yield breach_of("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
+    yield Breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
 
 
 def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[Breach]:
@@ -583,14 +582,14 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
     shown = (told, placed_at(len(told), late, late)), (moved, placed_at(len(told), late, end))
     three = (*shown, (appended, placed_at(len(told), late, missing)))
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
-    yield breach_of("send.shown", late, three, why, are_doubted(told, context))
+    yield Breach("send.shown", late, three, why, are_doubted(told, context))
     other, end = not_shown(appended, moved, context)
     # A queue in which an acknowledged message was not shown has its finding.
     is_new = ~are_among(appended.place[other], told.place[late])
     other, end = other[is_new], end[is_new]
     pair = ((appended, placed_at(len(appended), other, other)), (moved, placed_at(len(appended), other, end)))
     why = f"a message was appended, and not visible {SHOWN_MS} ms later"
-    yield breach_of("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
+    yield Breach("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
 
 
 def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
