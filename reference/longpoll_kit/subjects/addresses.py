@@ -1,10 +1,11 @@
-"""Finds the process of a service on this machine, so that its waits for a processor are not its faults."""
+"""What subjects of servers share: the process of a local server, and connections that a failure does not leave open."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 LISTENS: Final = "0A"
@@ -12,7 +13,10 @@ LISTENS: Final = "0A"
 
 
 def local_process(host: str | None, port: int | None) -> int | None:
-    """The process of this machine that listens at an address; None if there is none, or another user's."""
+    """The process of this machine that listens at an address; None if there is none, or another user's.
+
+    Its waits for a processor are then not counted against the service.
+    """
     if host not in LOOPBACK or port is None:
         return None
     lines = [line.split() for each in ("tcp", "tcp6") for line in Path(f"/proc/net/{each}").read_text().splitlines()]
@@ -24,3 +28,13 @@ def local_process(host: str | None, port: int | None) -> int | None:
             if str(descriptor.readlink()) in sockets:
                 return int(descriptor.parts[2])
     return None
+
+
+@contextmanager
+def closed_on_error(connection: Any) -> Iterator[Any]:
+    """Close a connection if the block raises: its client may be gone, and then nobody else can close it."""
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ import greenstalk
 from attrs import define
 
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 PORT: Final = 11_300
 TTR_S: Final = 3
@@ -62,15 +62,12 @@ class BeanstalkdSubject(LongPollSubject):
     def publish(self, queue: str, body: bytes) -> None:
         """Put a job."""
         if queue not in self._writers:
-            self._writers[queue] = greenstalk.Client(self._address, None, use=queue, watch=queue)
+            _connection, self._writers[queue] = self._connect(queue)
         self._writers[queue].put(body, ttr=TTR_S)
 
     def start_poll(self, queue: str, position: None, timeout_ms: int) -> Reserve:  # noqa: ARG002 - a tube has none
         """Open a connection that watches the tube."""
-        connection = socket.create_connection(self._address)
-        reserve = Reserve(
-            connection, greenstalk.Client(connection, None, watch=queue), timeout_ms // 1_000, threading.Lock()
-        )
+        reserve = Reserve(*self._connect(queue), timeout_ms // 1_000, threading.Lock())
         self._open.add(reserve)
         return reserve
 
@@ -105,10 +102,22 @@ class BeanstalkdSubject(LongPollSubject):
         """Empty the tubes, and close the connections."""
         for reserve in list(self._open):
             self._end(reserve)
-        for writer in self._writers.values():
-            while (job := _next(writer)) is not None:
-                writer.delete(job)
-            writer.close()
+        with ExitStack() as closing:
+            for writer in self._writers.values():
+                closing.callback(writer.close)
+            for writer in self._writers.values():
+                while (job := _next(writer)) is not None:
+                    writer.delete(job)
+
+    def _connect(self, tube: str) -> tuple[socket.socket, Any]:
+        """A connection and its client, which uses and watches a tube."""
+        with closed_on_error(socket.create_connection(self._address)) as connection:
+            client = greenstalk.Client(connection, None)
+        with closed_on_error(client):
+            client.use(tube)
+            client.watch(tube)
+            client.ignore("default")
+        return connection, client
 
     def _end(self, reserve: Reserve) -> None:
         self._open.discard(reserve)

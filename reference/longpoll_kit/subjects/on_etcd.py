@@ -20,7 +20,7 @@ from attrs import define
 
 from longpoll_kit.errors import ServiceError
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 PORT: Final = 2_379
 CALL_S: Final = 10
@@ -65,10 +65,12 @@ class EtcdSubject(LongPollSubject):
             if found and int(found[0][1]["mod_revision"]) > known:
                 return Watch(found=Polled([found[0][0]], position_next=int(found[0][1]["mod_revision"])))
         create = {"key": base64.b64encode(queue.encode()).decode(), "start_revision": known + 1}
-        answer = requests.post(
+        begun = requests.post(
             self._client.get_url("/watch"), json={"create_request": create}, stream=True, timeout=CALL_S
         )
-        answer.raw.connection.sock.settimeout(max(1, timeout_ms) / 1_000)  # the wait begins when the watch is there
+        with closed_on_error(begun) as answer:
+            answer.raise_for_status()
+            answer.raw.connection.sock.settimeout(max(1, timeout_ms) / 1_000)  # the wait begins when the watch is there
         return Watch(answer)
 
     def finish_poll(self, handle: Watch) -> Polled:

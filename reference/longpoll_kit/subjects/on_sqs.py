@@ -20,7 +20,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 VISIBILITY_S: Final = 1
 CONNECTIONS_MAX: Final = 5_000
@@ -55,11 +55,8 @@ class SqsSubject(LongPollSubject):
         self._this_thread = threading.local()
         self._lock = threading.Lock()
         self._urls: dict[str, str] = {}
-        try:
+        with closed_on_error(self):  # the kit closes only a subject that was made
             self._sqs.list_queues(MaxResults=1)
-        except self.gone:
-            self.close()  # the kit closes only a subject that was made
-            raise
 
     def _leaves(self, **_request: object) -> None:
         """A request is signed, and about to be sent by this thread."""

@@ -15,7 +15,7 @@ from attrs import fields, frozen
 
 from longpoll_kit.errors import ServiceError, SubjectError
 from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantics
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 Encoding = Literal["text", "base64"]
 CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -130,7 +130,8 @@ class HttpSubject(LongPollSubject):
         for name, value in values.items():
             path = path.replace(f"{{{name}}}", quote(value, safe=""))
         connection = self._kind(self._host)
-        connection.request(method, self._prefix + path, body)
+        with closed_on_error(connection):
+            connection.request(method, self._prefix + path, body)
         return connection
 
     def _read(self, connection: http.client.HTTPConnection) -> bytes:
