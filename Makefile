@@ -67,7 +67,7 @@ nightly: setup  ## simulations, fuzzers and long tests for a given time: make ni
 mutants: setup  ## mutants of the changed modules that no test kills: make mutants [MODULE=GLOB] [BASE=REVISION]
 	@$(BIN)/python -m model_tests.mutants.code $(if $(MODULE),--module '$(MODULE)',--changed-since $(BASE))
 
-bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|oracle|attacks|client|services
+bench: setup  ## measure, and print ratios against the peer: make bench PART=explore|broker|judge|polling|oracle|client|services
 	@$(BIN)/python -m model_tests.bench "$(PART)"
 
 docs: setup  ## make the site of the docs in build/site, to be opened as files

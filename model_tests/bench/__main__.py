@@ -16,11 +16,10 @@ from model_tests.bench import leaving
 ROOT: Final = Path(__file__).parents[2]
 PARTS: Final = {
     "explore": ("explore_bench",),
-    "broker": ("broker_bench", "wire_bench"),
-    "judge": ("judge_bench", "follow_bench"),
+    "broker": ("broker_bench",),
+    "judge": ("judge_bench",),
     "polling": ("polling_bench",),
     "oracle": ("oracle_bench",),
-    "attacks": ("attacks_bench",),
     "client": ("client_bench",),
     "services": ("services_bench",),
 }

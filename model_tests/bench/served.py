@@ -69,14 +69,6 @@ class Served:
     address: Address
     name_server: Address
 
-    def most_memory_kib(self) -> int:
-        """The most memory it has had, KiB."""
-        return status_kib(self.process.pid, "VmHWM")
-
-    def processor_s(self) -> float:
-        """The processor time it has had, seconds."""
-        return processor_s(self.process.pid)
-
 
 @contextmanager
 def serving(
@@ -84,13 +76,12 @@ def serving(
     options: Sequence[str] = (),
     *,
     settings: str = "",
-    before: str = "",
     ends: signal.Signals = signal.SIGINT,
 ) -> Iterator[Served]:
-    """Run `longpoll serve` on a store, ended by a signal; `settings` are of `broker.conf`, `before` is Python."""
+    """Run `longpoll serve` on a store, ended by a signal; `settings` are of `broker.conf`."""
     config = store.parent / f"{store.name}.conf"
     config.write_text(settings)
-    command = [sys.executable, "-c", before + MAIN, "serve", "--store", str(store), "--config", str(config), "--json"]
+    command = [sys.executable, "-c", MAIN, "serve", "--store", str(store), "--config", str(config), "--json"]
     command += ["--listen", ANY_PORT, "--name-server", ANY_PORT, "--log-level", "error", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

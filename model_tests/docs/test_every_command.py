@@ -54,10 +54,10 @@ OF_A_PART: Final = {
     "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
     "oracle": f"{BENCH}oracle_bench --steps 500",
     "polling": f"{BENCH}polling_bench --messages 3 --idle-s 0.2",
-    "broker": f"{BENCH}wire_bench --rounds 1",
+    "broker": f"{BENCH}broker_bench --only idle --without-java --seconds 0.2",
     "services": f"{BENCH}services_bench --seconds 1 --only beanstalkd",
 }
-"""Part of `make bench` -> its scripts with smaller numbers; `broker_bench` is typed by the commands below."""
+"""Part of `make bench` -> its scripts with smaller numbers."""
 SETUP: Final = tuple(
     f"make setup EXTRAS={each}"
     for each in ("spec", "judge", "testing", "testing,judge", "spec,judge", "spec,judge,simulation")

@@ -46,7 +46,7 @@ def write_lagging(
     """
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     read = sum(tile.messages.values()) * groups / COUNT_MAX
-    places = plan([tile], max(1, round(load.events / (len(tile.table) + read))))
+    places = plan(tile, max(1, round(load.events / (len(tile.table) + read))))
     _write_meta(directory, lives)
     written = sequence = 0
     last = ""

@@ -2,7 +2,7 @@
 
 At a tile's end everything is answered, so another can follow: its times, queue offsets and request identifiers are
 shifted. This is arithmetic on columns, so writing is as fast as the disk: each tile is one Parquet part, in any order
-and from any process. `plant` injects a fault into one tile. Simulation: see `generate`.
+and from any process. Simulation: see `generate`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ class Tile:
 
 @frozen
 class Placed:
-    """A tile's place in a history: which one, and what precedes it."""
+    """A tile's place in a history: what precedes it."""
 
     number: int
-    tile: int
-    """Index among the repeated tiles."""
     sequence: int
     time_ns: int
     messages: dict[int, int]
@@ -57,7 +55,7 @@ class Placed:
 
 
 def make_tile(events: Iterable[Event]) -> Tile:
-    """Create a tile from simulated events, perhaps with an injected fault."""
+    """Create a tile from simulated events."""
     inner = [event for event in events if event.event not in {"source_started", "source_stopped"}]
     table = table_of(inner)
     messages: Counter[int] = Counter()
@@ -79,18 +77,17 @@ def simulated_tile(load: Load) -> Tile:
     return make_tile(simulate(load))
 
 
-def plan(tiles: Sequence[Tile], count: int, *, changed: dict[int, int] | None = None) -> list[Placed]:
-    """Returns the places of `count` tiles; the first of `tiles` everywhere except at the places in `changed`."""
+def plan(tile: Tile, count: int) -> list[Placed]:
+    """Returns the places of a tile that is repeated `count` times."""
     placed: list[Placed] = []
     sequence, time_ns, messages = 1, 0, Counter[int]()
     for number in range(count):
-        index = (changed or {}).get(number, 0)
         placed.append(
-            Placed(number, index, sequence, time_ns, dict(messages), is_first=number == 0, is_last=number == count - 1)
+            Placed(number, sequence, time_ns, dict(messages), is_first=number == 0, is_last=number == count - 1)
         )
-        sequence += len(tiles[index].table)
-        time_ns += tiles[index].span_ns + GAP_NS
-        messages.update(tiles[index].messages)
+        sequence += len(tile.table)
+        time_ns += tile.span_ns + GAP_NS
+        messages.update(tile.messages)
     return placed
 
 
@@ -160,5 +157,5 @@ def write_large(directory: Path, load: Load, *, tile_events: int = TILE_EVENTS) 
     """Write a history of about `load.events` events in this process; returns their number."""
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     write_meta(directory)
-    places = plan([tile], max(1, round(load.events / len(tile.table))))
+    places = plan(tile, max(1, round(load.events / len(tile.table))))
     return sum(write_place(directory, tile, place) for place in places)
