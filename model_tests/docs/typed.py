@@ -35,7 +35,7 @@ PROGRAMS: Final = rf"{OURS}|node|docker|spin|gcc|./pan|java(?!  )|tcpdump|printf
 LINE: Final = re.compile(
     rf"^(?:\$ )?((?:[A-Z_0-9]+=\S+ )*(?:\.venv/bin/)?(?:{PROGRAMS})(?: (?:.*\\\n)*.*)?)$", re.MULTILINE
 )
-STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside))|oracle .*--listen)")
+STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside)))")
 """Runs until Ctrl-C."""
 FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
 """Runs until Ctrl-C, and says then what came of it."""

@@ -7,20 +7,16 @@ import os
 import random
 import re
 import shlex
-import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll.commands.oracle import command as oracle_command
 from longpoll.commands.oracle import session as oracle_session
 from longpoll.commands.oracle.command import Lines
 from longpoll.commands.oracle.session import LINE_MAX, CompiledSpecification, Oracle
@@ -347,78 +343,6 @@ def test_the_exit_code_says_whether_a_step_was_refused() -> None:
 def test_the_exit_code_is_no_stronger_than_what_was_told(lines: list[str], code: int) -> None:
     done = _run("--json", lines=lines)
     assert done.returncode == code, done.stderr
-
-
-@contextmanager
-def served(*words: str) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
-    """An oracle that listens, ended by its id."""
-    process = subprocess.Popen(
-        [*LONGPOLL, "oracle", "--listen", "127.0.0.1:0", "--json", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        host, _, port = json.loads(process.stdout.readline())["address"].rpartition(":")
-        yield process, (host, int(port))
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _exchange(stream: IO[Any], *lines: str) -> list[dict[str, Any]]:
-    stream.write("".join(f"{line}\n" for line in lines))
-    stream.flush()
-    return [json.loads(stream.readline()) for _ in lines]
-
-
-def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
-    """Sessions are separated by name; SIGTERM closes them, and the exit code reports the rejected step."""
-    with served("--record", str(tmp_path)) as (process, address):
-        with socket.create_connection(address) as one, socket.create_connection(address) as other:
-            first, second = one.makefile("rw"), other.makefile("rw")
-            named = json.dumps({"do": "did", "step": "next_pull", "request": 0, "session": "a"})
-            assert _exchange(first, named, "garbage")[0]["legal"]
-            assert "error" in _exchange(second, "garbage")[0]
-            assert _exchange(second, _did("pull_read", "0"))[0]["legal"] is False
-            assert _exchange(second, named.replace("next_pull", "pull_read"))[0]["legal"]
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=30)
-
-    assert process.returncode == 1
-    told = json.loads(said)
-    assert told.pop("unknown")
-    assert told == {"steps": 3, "refused": 1, "broken": [], "mistakes": 2}
-    assert _judged(tmp_path / "a")["verdict"] == "valid"
-    assert _judged(tmp_path / "main")["verdict"] == "invalid"
-
-
-def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count = 4 * oracle_command.UNSENT_MAX // 200
-    with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
-        slow.setblocking(False)
-        text = memoryview((json.dumps({"do": "state"}) + "\n").encode() * count)
-        sent = _sent_until_full(slow, text)
-        with socket.create_connection(address) as other:
-            assert _exchange(other.makefile("rw"), _did("append"))[0]["legal"]
-        slow.setblocking(True)
-        slow.settimeout(60)
-        whole_lines = bytes(text[:sent]).count(b"\n")
-        received = slow.makefile("rb")
-        answers = [json.loads(received.readline()) for _ in range(whole_lines)]
-
-    assert whole_lines > 100
-    assert all(each["possible"] == 1 for each in answers)
-
-
-def _sent_until_full(slow: socket.socket, text: memoryview) -> int:
-    """How many bytes the system took, at once or until its buffers are full."""
-    sent = 0
-    try:
-        while sent < len(text):
-            sent += slow.send(text[sent:])
-    except BlockingIOError:
-        pass
-    return sent
 
 
 def test_the_page_says_what_the_command_says(tmp_path: Path) -> None:

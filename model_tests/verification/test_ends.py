@@ -403,8 +403,7 @@ HOSTILE = {
         "export --to byteman {long} {here}", "export --to byteman lp1.{deep} {file}", "export --to tla {here} {here}",
     ],
     "oracle": [
-        "oracle --listen 127.0.0.1:99999", "oracle --listen 192.0.2.1:1", "oracle --record {file}",
-        "oracle --record {file}/below",
+        "oracle --record {file}", "oracle --record {file}/below",
     ],
     "policies": ["policies {long}", "policies {long} --properties"],
     "serve": [
@@ -447,7 +446,7 @@ HOSTILE = {
         "judge {nested} --engine local --follow --webhook https://host", "judge {nested} --windows {here}/windows",
         "judge {nested} --engine local --follow --metrics-port 65536",
     ],
-    "verify": [f"verify --broker {NOBODY}", "verify --late-ms 9", "verify --race-seconds nan"],
+    "verify": [f"verify --broker {NOBODY}", "verify --report {file}", "verify --race-seconds nan"],
 }  # fmt: skip
 """Mistakes of a caller, by command: each is rejected before any work, or gives unknown."""
 
