@@ -20,7 +20,7 @@ from rich.console import Console
 from longpoll import output
 from longpoll.cli import main
 from longpoll.commands import client, specification
-from longpoll.output import emit_json, err, out, plain, progress_bar, say, styled, table
+from longpoll.output import Exit, emit_json, err, out, plain, progress_bar, say, styled, table
 from longpoll.verification.report import Page, Row
 from longpoll_broker.rocketmq.accounts.access_control import AccountFile, read_rules
 from longpoll_client.messages import ReceivedMessage
@@ -28,15 +28,11 @@ from longpoll_runtime.logs import JsonFormatter, TextFormatter
 from longpoll_spec.engines import ablate as ablate_engine
 from longpoll_spec.errors import ConfigError
 
-NAMES: Final = (
-    "[/x]",
-    "a[red]b",
-    "a\x1b[2Jb",
-    "a\u202eb\u2066c\U000e0041",
-    "a\nFORGED line",
-    "a\r\x07b\x9bc",
-    "<b>&'\"",
-)
+HOSTILE: Final = (
+    "[/x]", "a[red]b", "[bold]a[/bold][", "[link=http://a]b[/link]", "\\[a]", ":smile:", "{0} {x} %s", "<b>&'\"",
+    "a\x1b[2Jb", "a\x1b]0;title\x07b", "a\x9b31mb", "a\u202eb\u2066c", "a\u200bb\ufeff", "a\rb\x00c\x7f",
+)  # fmt: skip
+NAMES: Final = (*HOSTILE, "a\nFORGED line", "a\U000e0041b")
 ALL: Final = "[/x]a[red]b\x1b[2J\u202e\nFORGED line"
 UNSEEN: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
@@ -76,30 +72,31 @@ def run(words: Sequence[str]) -> Result:
 
 
 def assert_harmless(result: Result, words: Sequence[str]) -> None:
-    """Assert a documented exit code, no traceback, no control characters, and no forged line."""
+    """Assert a documented exit code, no traceback or internal error, no control characters, and no forged line."""
     shown = result.output
     assert result.exit_code in EXITS, (words, result.exit_code, shown)
     assert "Traceback" not in shown, (words, shown)
+    assert "internal error of longpoll" not in shown, (words, shown)
     assert UNSEEN.search(shown) is None, (words, shown)
     forged = [line for line in shown.splitlines() if line.lstrip(" │|").startswith("FORGED")]
     assert forged == [], (words, shown)
 
 
-def calls(path: Words) -> Iterator[list[str]]:
+def calls(path: Words, text: str) -> Iterator[list[str]]:
     """A command with each of its options and arguments set to a hostile text."""
     command = LEAVES[path]
     for wrong in command.params:
         if not (isinstance(wrong, click.Option) and wrong.is_flag):
-            yield [*path, *words_of(path, command, wrong)]
+            yield [*path, *words_of(path, command, wrong, text)]
 
 
-def words_of(path: Words, command: click.Command, wrong: click.Parameter) -> list[str]:
+def words_of(path: Words, command: click.Command, wrong: click.Parameter, text: str) -> list[str]:
     """The arguments of a command: a short run, its requirements, and the hostile text."""
     options, arguments = list(QUICK_END.get(path[0], ())), []
     if not options and any("--name-server" in one.opts for one in command.params):
         options.append(NOWHERE)
     for one in command.params:
-        value = ALL if one is wrong else "1"
+        value = text if one is wrong else "1"
         if one is not wrong and not one.required:
             continue
         if isinstance(one, click.Option):
@@ -124,8 +121,33 @@ def test_a_hostile_text_in_a_call_is_shown_as_it_is(
 ) -> None:
     """Whichever option or argument it is given to; it is the user's mistake, or of no matter."""
     monkeypatch.chdir(tmp_path)
-    for words in calls(path):
+    for words in calls(path, ALL):
         assert_harmless(run(words), words)
+
+
+PLACES: Final = ("file", "file/below", "deep_file", "dangling", "nested", "nested/part-1", ".", "missing/below")
+TEXTS: Final = ("x" * 5_000, "(" * 2_000, "nan", "1e300", "-1", "", "lp1.x", "127.0.0.1:99999", "file:f")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_whatever_a_caller_gets_wrong_is_one_sentence(
+    path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each option and argument in turn is a file or directory that does not fit, or a text without a meaning."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "deep_file").write_text("[" * 100_000)
+    (tmp_path / "dangling").symlink_to(tmp_path / "no" / "where")
+    (tmp_path / "nested" / "part-directory.ndjson").mkdir(parents=True)
+    (tmp_path / "nested" / "meta.json").write_text('{"format_version": 1, "policy": ' + "[" * 100_000)
+    for text in (*PLACES, *TEXTS):
+        for words in calls(path, text):
+            result = run(words)
+            assert_harmless(result, words)
+            is_told = re.search(r"(?m)^(longpoll|Error): .*\n\Z", result.stderr)
+            assert is_told or result.exit_code != Exit.USER, (words, result.stderr)
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
@@ -165,21 +187,6 @@ def test_broken_files_are_told_of_without_what_is_secret(file: str, number: int,
 
 
 ROOT: Final = Path(__file__).parents[2] / "reference" / "longpoll"
-HOSTILE: Final = (
-    "[/x]",
-    "a[red]b",
-    "[bold]a[/bold][",
-    "[link=http://a]b[/link]",
-    "\\[a]",
-    ":smile:",
-    "a\x1b[2Jb",
-    "a\x1b]0;title\x07b",
-    "a\x9b31mb",
-    "a\u202eb\u2066c",
-    "a\u200bb\ufeff",
-    "a\rb\x00c\x7f",
-    "{0} {x} %s",
-)
 WIDE: Final = 400
 
 
