@@ -20,6 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, now
 
 import longpoll
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import EVIDENCE
 from longpoll_judge.read.data_sources import DAMAGE, FRAME_SCHEMA, DataSourceOptionError, HistorySource, register
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.read.source import find, read_split
@@ -164,7 +166,9 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     frame = frame.withColumn("offsets", col("offsets").cast("array<int>"))
     frame, before = frame.toDF(*(name.upper() for name in frame.columns)), len(plans_of(session))
     with with_settings(session, {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "Asia/Kolkata"}):
-        there = longpoll.judge(frame)
+        judgement = longpoll.judge(frame)
+        assert plans_of(session)[before:] == []
+        there = judgement.result
     here = longpoll.judge(tmp_path / "faulty")
 
     assert there.verdict == here.verdict != "valid"
@@ -172,9 +176,21 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     assert texts[0] == texts[1]
     (reading,) = [plan for plan in plans_of(session)[before:] if re.search(r"BatchScan longpoll\b(?!-)", plan)]
     assert "InsertIntoHadoopFsRelationCommand" in reading
-    assert set(re.findall(r"(\w+)partitioning\(", reading)) == {"range"}
-    rows = there.to_spark(session).select("id", "clause", "why").collect()
-    metrics = {(row.metric, row.label): row.value for row in there.to_spark(session, "metrics").collect()}
+    assert set(re.findall(r"(\w+)partitioning\((\w+)#\d+, (\w+)#", reading)) == {("hash", "source", "block")}
+    assert len(set(re.findall(r"(\w+)partitioning\(.*", reading))) == 1
+    count = len(plans_of(session))
+    rows = judgement.findings(session).select("id", "clause", "why").collect()
+    metrics = {(row.metric, row.label): row.value for row in judgement.metrics().collect()}
+    counts = {row.clause: row for row in judgement.counts().collect()}
+    assert judgement.verdict == there.verdict
+    assert [plan for plan in plans_of(session)[count:] if "longpoll" in plan] == []
+    told = Counter[str]()
+    for one in (one for each in here.findings for one in each.told()):
+        told[one.clause] += getattr(one, "count", 1)
+    assert {name: row.violated + row.unknown for name, row in counts.items() if row.property != EVIDENCE} == {
+        name: 0 for name in CLAUSE if CLAUSE[name].property != EVIDENCE
+    } | told
+    assert {row.property: row.judged for row in counts.values()}.items() <= ({EVIDENCE: 0} | there.judged).items()
     assert [tuple(row) for row in rows] == texts[0]
     expected = Counter(
         [*((one.verdict, one.clause) for one in here.findings), *(("gaps", one["clause"]) for one in there.gaps)]

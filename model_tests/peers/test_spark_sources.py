@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+import pyspark
 import pytest
 from model_tests.conformance.java_broker import (
     ENDS_WITH_US,
@@ -23,6 +25,7 @@ from model_tests.conformance.java_broker import (
 )
 from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
+from model_tests.support.judge.histories import without_time
 from model_tests.support.judge.recording import write
 
 import longpoll
@@ -47,12 +50,12 @@ offsets.topic.replication.factor=1
 PAGE: Final = Path(__file__).parents[2] / "docs" / "judge.md"
 AGAIN: Final = """
 import json
-found, counted = {"delta": told(of_delta), "kafka": told(of_kafka)}, lines.count()
+found, counted = {"delta": told(of_delta.result), "kafka": told(of_kafka.result)}, lines.count()
 some = spark.read.text("/tmp/history/part-*.ndjson").where("crc32(value) % 3 = 0")
 some.write.format("kafka").options(**kafka).save()
 assert lines.count() > counted
-again = longpoll.judge(events.select("event.*"))
-stored = [spark.read.format("delta").load(f"/tmp/{name}").count() for name in ("findings", "metrics")]
+again = longpoll.judge(events.select("event.*")).result
+stored = [spark.read.format("delta").load(f"/tmp/{name}").count() for name in ("findings", "counts")]
 print(json.dumps(found | {"again": told(again), "stored": stored}))
 """
 """What the test adds to the page's program: some events are delivered again, and the results are printed."""
@@ -114,3 +117,28 @@ def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
     assert found["delta"] == found["kafka"] == found["again"] == here
     assert found["stored"][0] == len(here[2])
     assert found["stored"][1] > 10
+
+
+def test_two_executors_of_this_machine_judge_alike(tmp_path: Path) -> None:
+    """`local-cluster[2,1,2048]`: both executors work, and the result is that of one process."""
+    write(
+        tmp_path / "clean", simulate(Load(events=600, queues=4, timeout_ms=60)), simulated_meta(), events_per_part=150
+    )
+    plant(tmp_path / "clean", "next_wrong", tmp_path / "history")
+    home = tmp_path / "spark"  # in which Spark puts the executors' directories
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (home / entry.name).symlink_to(entry)
+    words = ["judge", str(tmp_path / "history"), "--json", "--master", "local-cluster[2,1,2048]"]
+    words += ["--conf", "spark.scheduler.minRegisteredResourcesRatio=1"]
+    words += ["--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=300s"]
+    done = subprocess.run(
+        [sys.executable, "-m", "longpoll", *words],
+        capture_output=True, text=True, timeout=500, check=False, env=os.environ | {"SPARK_HOME": str(home)},
+    )  # fmt: skip
+    logs = [log.read_text("utf-8") for log in home.glob("work/app-*/*/stderr")]
+
+    assert done.returncode == 1, done.stderr
+    there, here = msgspec.json.decode(done.stdout, type=Result), longpoll.judge(tmp_path / "history")
+    assert without_time(there) == without_time(here)
+    assert sum("Running task" in log for log in logs) == 2

@@ -5,10 +5,11 @@ Each returns the data that the command prints. z3, Arrow and Spark are imported 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from longpoll.extras import missing
 from longpoll_spec.errors import UserError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from longpoll_judge.contract.result import Result
+    from longpoll_judge.evidence.survey import OwnProperty
+    from longpoll_judge.run.spark.frames import FrameResult
     from longpoll_observe import Observer
     from longpoll_spec.engines.exploration import Exploration
     from longpoll_spec.engines.smt.proof import Proof
@@ -106,6 +109,31 @@ def explain(token: str, file: str | None = None) -> str:
     return story_text(story_of(replay(token, None if file is None else _policy(file))))
 
 
+@overload
+def judge(
+    *histories: str | Path | Sequence[str | Path],
+    engine: Literal["local", "spark"] = "local",
+    wake_ms: float | None = None,
+    late_ms: float | None = None,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
+    properties: Sequence[OwnProperty] = (),
+) -> Result: ...
+
+
+@overload
+def judge(
+    frame: DataFrame,
+    /,
+    *,
+    wake_ms: float | None = None,
+    late_ms: float | None = None,
+    conf: Mapping[str, str] | None = None,
+    properties: Sequence[OwnProperty] = (),
+) -> FrameResult: ...
+
+
 def judge(
     *histories: str | Path | Sequence[str | Path] | DataFrame,
     engine: Literal["local", "spark"] = "local",
@@ -114,9 +142,11 @@ def judge(
     master: str | None = None,
     conf: Mapping[str, str] | None = None,
     session: SparkSession | None = None,
-    properties: Sequence[Callable[[Any], Iterable[tuple[int, str]]]] = (),
-) -> Result:
+    properties: Sequence[OwnProperty] = (),
+) -> Result | FrameResult:
     """Judge recorded histories as one, and report each broken promise with its reason.
+
+    The judgement of a DataFrame runs on its Spark session once its verdict or one of its tables is asked for.
 
     Args:
         histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them; or one
@@ -145,16 +175,21 @@ def judge(
     each_place: Any = () if frames else histories
     places = [place for each in each_place for place in ([each] if isinstance(each, str | Path) else each)]
     with needing("judge"):
-        return pipeline.judge(
-            frames[0] if frames else places,
+        judge_it = partial(
+            pipeline.judge,
             engine="local" if engine == "local" and session is None and not frames else "spark",
             master=master,
             conf=conf,
-            session=session,
+            session=frames[0].sparkSession if frames else session,
             wake_ms=pipeline.WAKE_MS if wake_ms is None else wake_ms,
             late_ms=pipeline.LATE_MS if late_ms is None else late_ms,
             properties=properties,
         )
+        if not frames:
+            return judge_it(places)
+        from longpoll_judge.run.spark.frames import FrameResult  # noqa: PLC0415 - Spark takes a second to import
+
+        return FrameResult(frames[0], conf or {}, judge_it)
 
 
 def observe(*brokers: str, record: str | Path, name_server: str | None = None, listen: str = "127.0.0.1:0") -> Observer:

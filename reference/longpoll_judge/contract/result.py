@@ -179,9 +179,16 @@ FINDINGS: Final = pa.schema(
     ]
 )
 """The columns of the table of findings: fields of `Finding`."""
+COUNTS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("clause", "property")),
+        *((name, pa.int64()) for name in ("judged", "violated", "unknown", "observed")),
+    ]
+)
+"""The columns of the table of clauses: how many things the property was asked of, and how many broke the clause."""
 METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
 """The columns of the table of counts and latencies."""
-TableName = Literal["findings", "metrics"]
+TableName = Literal["findings", "counts", "metrics"]
 
 
 @with_table
@@ -215,15 +222,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How often the properties of time were certainly broken, by property."""
 
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
-        """The findings with the columns `FINDINGS`, a row each, or counts and latencies with the columns `METRICS`.
+        """The findings (`FINDINGS`), or each clause with its counts (`COUNTS`), or counts and latencies (`METRICS`).
 
-        `judged` and `violations` have a property as label, `gaps`, `violated`, `unknown` and `observed` a
-        clause, `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
+        Counts are those of listed findings and of what follows from the same cause. The labels of metrics: `judged` and
+        `violations` have a property, `gaps`, `violated`, `unknown` and `observed` a clause, `latency_ms` a latency with
+        `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
         """
         if name == "findings":
             return pa.Table.from_pylist(
                 [{column: getattr(one, column) for column in FINDINGS.names} for one in self.findings], FINDINGS
             )
+        if name == "counts":
+            return pa.Table.from_pylist(list(self._counts()), COUNTS)
         return pa.Table.from_pylist(
             [{"metric": metric, "label": label, "value": value} for metric, label, value in self._metrics()], METRICS
         )
@@ -235,6 +245,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     def to_spark(self, session: Any, name: TableName = "findings") -> Any:
         """The same table as a DataFrame of a Spark session."""
         return session.createDataFrame(self.to_arrow(name))
+
+    def _counts(self) -> Iterator[dict[str, Any]]:
+        from longpoll_judge.contract.clauses import CLAUSE  # noqa: PLC0415 - which imports this module
+
+        told = [each for one in (*self.findings, *self.observations) for each in one.told()]
+        properties = {name: clause.property for name, clause in CLAUSE.items()} | {
+            one.clause: one.property for one in told
+        }
+        counts = Counter((gap["clause"], "unknown") for gap in self.gaps)
+        for one in told:
+            counts[one.clause, one.verdict] += one.count if isinstance(one, Follow) else 1
+        for name, kind in properties.items():
+            counted = {verdict: counts[name, verdict] for verdict in ("violated", "unknown", "observed")}
+            yield {"clause": name, "property": kind, "judged": self.judged.get(kind, 0), **counted}
 
     def _metrics(self) -> Iterator[tuple[str, str, float | None]]:
         counts = Counter({(name, ""): getattr(self, name) for name in ("events", "queues", "requests")})

@@ -28,6 +28,8 @@ import pyarrow as pa
 from attrs import frozen
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.growing_history import GrowingHistory
@@ -168,20 +170,10 @@ class HistoryStream(DataSourceStreamReader):
 
 
 DAMAGE: Final = "damage"
-_SQL_TYPES: Final = {
-    FRAME_SCHEMA.field("time").type: "timestamp",
-    pa.string(): "string",
-    pa.int64(): "bigint",
-    pa.bool_(): "boolean",
-}
 
 
 class DataSourceOptionError(JudgeUserError):
     """The data source was asked for without a path, or with an unfit column or option."""
-
-
-def _ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"`{column.name}` {_SQL_TYPES.get(column.type, 'array<bigint>')}" for column in schema)
 
 
 def _path(options: dict[str, str]) -> str:
@@ -198,9 +190,9 @@ class HistorySource(DataSource):
         """The name for `format`."""
         return "longpoll"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The fields of an event, and its time."""
-        return _ddl(FRAME_SCHEMA)
+        return from_arrow_schema(FRAME_SCHEMA)
 
     def reader(self, schema: Any) -> DataSourceReader:
         """The reader of one directory."""
@@ -239,7 +231,7 @@ class _HistoryReader(DataSourceReader):
 def use_this_python(session: Any) -> None:
     """Let workers on this machine run the driver's Python, unless another one is chosen: PySpark runs `python3`."""
     context = getattr(session, "_sc", None)
-    if context is None or not re.fullmatch(r"local(\[.*\])?", context.master):
+    if context is None or not re.fullmatch(r"local(-cluster)?(\[.*\])?", context.master):
         return
     if not (os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")):
         context.pythonExec = sys.executable

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
@@ -59,7 +59,7 @@ WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class Reading(Protocol):
@@ -87,7 +87,7 @@ class Engine(Protocol):
 
 
 def judge(
-    paths: Iterable[Path | str] | DataFrame,
+    paths: Iterable[Path | str] | History,
     *,
     engine: EngineName = "spark",
     master: str | None = None,
@@ -98,10 +98,10 @@ def judge(
     properties: Sequence[OwnProperty] = (),
     say: Callable[[str], None] = lambda _text: None,
 ) -> Result:
-    """Judge the histories under the paths, or the events of a DataFrame, as one.
+    """Judge the histories under the paths as one. The events of a DataFrame: `run.spark.frames`.
 
     Args:
-        paths: Directories, or URIs such as `s3a://bucket/history`; or a DataFrame with the columns of `PLAIN_SCHEMA`.
+        paths: Directories, or URIs such as `s3a://bucket/history`; or a history that was found before.
         engine: `spark`, or `local` for this process alone.
         master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.session.open_cluster`.
         conf: Further settings of Spark.
@@ -113,19 +113,12 @@ def judge(
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
-    if not isinstance(paths, Iterable):
-        from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
-
-        given: AbstractContextManager[History] = history_of(paths, conf or {})
-        session = paths.sparkSession
-    else:
-        given = nullcontext(find(paths))
+    history = paths if isinstance(paths, History) else find(paths)
     say("starting Spark" if engine == "spark" else "reading the history")
-    with given as history:
-        begun = time.monotonic()
-        with open_engine(engine, master, conf, session) as running:
-            start_seconds = time.monotonic() - begun
-            result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties)
+    begun = time.monotonic()
+    with open_engine(engine, master, conf, session) as running:
+        start_seconds = time.monotonic() - begun
+        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties)
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 

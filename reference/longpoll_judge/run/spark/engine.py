@@ -33,6 +33,8 @@ from attrs import define, field, frozen
 from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from longpoll_judge.columns.keys import KEY_BITS, NO_KEYS, PLACE_BITS, Keys, ranges_of, shared
 from longpoll_judge.columns.memory import keep_freed_memory
@@ -67,24 +69,12 @@ ROWS: Final = pa.schema([("kind", pa.string()), ("place", pa.int64()), ("content
 `survey` is the extent of the split `place` and its `Survey` as MessagePack, `keys` are hashed requests in the range
 `place`, `ends` the ends of connections, and `events` those of the bucket `place`.
 """
-_SQL_TYPES: Final = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary", pa.bool_(): "boolean"}
 _registering: Final = Lock()
 Read = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 
-def ddl_of(schema: pa.Schema) -> str:
-    """The schema as Spark writes it."""
-    return ", ".join(f"`{column.name}` {sql_type(column.type)}" for column in schema)
-
-
-def sql_type(kind: pa.DataType) -> str:
-    """A type of `PLAIN_SCHEMA` or of a result as Spark writes it."""
-    return _SQL_TYPES.get(kind, "array<bigint>")
-
-
 def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read) -> DataFrame:
     """The rows that `read` gives of each of the parts, a Spark partition each; Spark shows the name of the source."""
-    ddl = ddl_of(ROWS)
 
     class EventReader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
@@ -98,8 +88,8 @@ def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read)
         def name(cls) -> str:
             return source
 
-        def schema(self) -> str:
-            return ddl
+        def schema(self) -> StructType:
+            return from_arrow_schema(ROWS)
 
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
             return EventReader()
@@ -236,7 +226,7 @@ class SparkReading:
         ranges = BUCKETS * self._parallel
         parts = self._parts(list(enumerate(self._splits)))
         rows = scan(self._running.session, "longpoll-splits", parts, self._shipped(statistics_reader(ranges)))
-        compared = rows.repartition("place").mapInArrow(self._shipped(compare), ddl_of(ROWS))
+        compared = rows.repartition("place").mapInArrow(self._shipped(compare), from_arrow_schema(ROWS))
         with stage(self._running, f"survey {len(self._splits)} splits"):
             told = sorted(_rows(compared.toArrow().to_batches()), key=itemgetter(0, 1))
         for kind, _place, content in told:
@@ -275,13 +265,13 @@ class SparkReading:
         if len(several):
             events = events.persist(StorageLevel.MEMORY_AND_DISK)
             work = self._shipped(find_visitors(buckets, several))
-            visitors = events.repartition("place").mapInArrow(work, ddl_of(ROWS))
+            visitors = events.repartition("place").mapInArrow(work, from_arrow_schema(ROWS))
         for own in context.own:
             _travel_by_value(own)
         work = self._shipped(bucket_judge(buckets, context, self._ends))
         every = events.union(visitors) if len(several) else events
         with stage(self._running, f"judge {buckets} buckets"):
-            yield every.repartition("place").mapInArrow(work, ddl_of(RESULT_SCHEMA)).toArrow()
+            yield every.repartition("place").mapInArrow(work, from_arrow_schema(RESULT_SCHEMA)).toArrow()
         events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The events of a DataFrame as a history: `longpoll.judge(spark.read.format("delta").load("/tmp/events"))`.
+"""Judges the events of a DataFrame: `longpoll.judge(spark.read.format("delta").load("/tmp/events"))`.
 
 A source such as Kafka has other rows each time it is read, and the rules read a history more than once. So the events
 are written once, as Parquet in order of time and each once, and that directory is judged (`engine`). Their times are
@@ -9,36 +9,41 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from attrs import evolve
-from pyspark.sql import DataFrame
+from attrs import define, evolve
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from longpoll_judge.contract.result import Result, TableName, Verdict
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.data_sources import DAMAGE
 from longpoll_judge.read.files import absolute, beside, is_uri, remove, write
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, Damage
 from longpoll_judge.read.source import MONOTONIC, History, find
-from longpoll_judge.run.spark.engine import ddl_of, sql_type
 from longpoll_judge.run.spark.session import (
     Running,
     check_is_open,
     failures_told,
-    is_local,
+    is_on_this_machine,
     is_remote,
     stage,
 )
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
+BLOCK: Final = 100_000
+"""The events of a source with numbers in one block of this size are written to one file."""
 DAMAGES_MAX: Final = 1_000
 DIRECTORY: Final = "spark.longpoll.directory"
 """The setting that names where events of a DataFrame are written while they are judged on a cluster."""
-EVENT_DDL: Final = ddl_of(PLAIN_SCHEMA)
+_TYPES: Final = {column.name: column.dataType.simpleString() for column in from_arrow_schema(PLAIN_SCHEMA)}
+EVENT_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in _TYPES.items())
 """The columns of events as Spark writes a schema, for sources without one, such as JSON in a Kafka topic."""
 _INTEGER: Final = "tinyint|smallint|int|bigint"
 _FITTING: Final = {
@@ -54,25 +59,71 @@ class FrameError(JudgeUserError):
     """A DataFrame that cannot be judged: its columns are not those of events, or workers see other files."""
 
 
+@define(eq=False)
+class FrameResult:
+    """The judgement of a DataFrame. Spark's jobs run when it is first asked for something, and once.
+
+    Raises `FrameError` at once for columns that are not those of events, and for a stream.
+    """
+
+    _frame: DataFrame
+    _conf: Mapping[str, str]
+    _judge: Callable[[History], Result]
+
+    def __attrs_post_init__(self) -> None:
+        check_is_open(self._frame.sparkSession)
+        if self._frame.isStreaming:
+            raise FrameError("a streaming DataFrame has no end: write it to a table and judge that, or use --follow")
+        _events_of(self._frame)
+
+    @cached_property
+    def result(self) -> Result:
+        """The whole result, as for a directory. Raises `FrameError`, and `SparkUnavailableError` if a job fails."""
+        with history_of(self._frame, self._conf) as history:
+            return self._judge(history)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`valid`, `invalid` or `unknown`."""
+        return self.result.verdict
+
+    def findings(self, session: SparkSession | None = None) -> DataFrame:
+        """A row for each finding, with the columns `contract.result.FINDINGS`."""
+        return self._table("findings", session)
+
+    def counts(self, session: SparkSession | None = None) -> DataFrame:
+        """A row for each clause of the contract, with the columns `contract.result.COUNTS`."""
+        return self._table("counts", session)
+
+    def metrics(self, session: SparkSession | None = None) -> DataFrame:
+        """A row for each count and latency, with the columns `contract.result.METRICS`."""
+        return self._table("metrics", session)
+
+    def explain(self) -> None:
+        """Print Spark's plan for reading the events and putting them in order, which needs no job."""
+        _in_order(self._frame).explain("formatted")
+
+    def to_pandas(self, name: TableName = "findings") -> Any:
+        """One of these tables as a pandas DataFrame."""
+        return self.result.to_pandas(name)
+
+    def _table(self, name: TableName, session: SparkSession | None) -> DataFrame:
+        found: DataFrame = self.result.to_spark(session or self._frame.sparkSession, name)
+        return found
+
+
 @contextmanager
 def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
     """The events of a DataFrame as a history that goes with the block; raises `FrameError`."""
     session: Any = frame.sparkSession
-    check_is_open(session)
-    if frame.isStreaming:
-        raise FrameError("a streaming DataFrame has no end: write it to a table and judge that, or use --follow")
-    # A source that delivers events again delivers equal ones. They have equal times, so this needs no second exchange.
-    told = _events_of(frame).repartitionByRange("after_ns").distinct()
-    lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
-    marked = told.selectExpr("*", f"(event <=> '{DAMAGE}' OR {lacking}) AS is_damage")
-    in_order = marked.sortWithinPartitions("is_damage", "after_ns")
+    in_order = _in_order(frame)
     running = Running(session, is_here=not is_remote(session))
     with _shared(session, conf) as parent, failures_told():
         place = parent if is_uri(parent) else f"file://{parent}"
         with stage(running, "write events in order"):
             writer = in_order.write.mode("append").partitionBy("is_damage")
             writer.option("parquet.block.size", str(ROW_GROUP_BYTES)).parquet(place)
-            written = session.read.schema(marked.schema).parquet(place)
+            written = session.read.schema(in_order.schema).parquet(place)
             names = written.where("NOT is_damage").select("source").distinct().toArrow()["source"].to_pylist()
             damages = _damages(written.where("is_damage"))
         sources = [Source(name=name, clock=MONOTONIC) for name in sorted(names)]
@@ -94,7 +145,7 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
         finally:
             with suppress(OSError):
                 remove(parent)
-    elif is_remote(session) or not is_local(session.sparkContext.master or ""):
+    elif is_remote(session) or not is_on_this_machine(session.sparkContext.master or ""):
         raise FrameError(
             f"on a cluster, set {DIRECTORY} to a directory for temporary files that the driver and all workers share: "
             f'conf={{"{DIRECTORY}": "s3a://bucket/tmp"}}'
@@ -104,13 +155,23 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
             yield parent
 
 
+def _in_order(frame: DataFrame) -> DataFrame:
+    """The events, each once, nearly in order of time, and which of them are damage."""
+    # A source that delivers events again delivers equal ones. They are of one block, so this needs no second exchange.
+    blocks = _events_of(frame).selectExpr("*", f"sequence DIV {BLOCK} AS block")
+    lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
+    told = blocks.repartition("source", "block").distinct().drop("block")
+    marked = told.selectExpr("*", f"(event <=> '{DAMAGE}' OR {lacking}) AS is_damage")
+    return marked.sortWithinPartitions("is_damage", "after_ns")
+
+
 def _events_of(frame: DataFrame) -> DataFrame:
     """The columns of events, with their own names and types; raises `FrameError` where one is missing or unfit."""
     found: dict[str, list[Any]] = {}
     for column in frame.schema.fields:
         found.setdefault(column.name.lower(), []).append(column)
     chosen: list[str] = []
-    for name, kind in ((one.name, sql_type(one.type)) for one in PLAIN_SCHEMA):
+    for name, kind in _TYPES.items():
         columns = found.get(name, [])
         if not columns and name in REQUIRED:
             raise FrameError(f"the DataFrame has no column {name!r}; docs/history.md lists the columns of events")

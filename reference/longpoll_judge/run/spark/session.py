@@ -117,13 +117,18 @@ def is_local(master: str) -> bool:
     return master.startswith("local") and not master.startswith("local-cluster")
 
 
+def is_on_this_machine(master: str) -> bool:
+    """Whether the workers are processes of this machine: the driver's own, or those of `local-cluster[2,1,2048]`."""
+    return master.startswith("local")
+
+
 def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkConf:
     """The settings of a new session: `given` first, then the machine's own defaults.
 
     The Java process reads those from `conf/spark-defaults.conf` as it starts.
     """
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
-    if is_local(master):
+    if is_on_this_machine(master):
         conf.set("spark.driver.bindAddress", "127.0.0.1").set("spark.driver.host", "127.0.0.1")
         conf.set("spark.local.dir", str(directory / "local"))
     own = {
@@ -185,7 +190,7 @@ def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
         "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
-    if is_local(settings.get("spark.master") or ""):
+    if is_on_this_machine(settings.get("spark.master") or ""):
         values |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     python = settings.get(PYTHON)
     before = dict(os.environ)

@@ -34,8 +34,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import StructType
 
 from longpoll_judge.columns.keys import request_keys, shared
 from longpoll_judge.columns.tables import compacted, decode, encode, joined, taken
@@ -57,7 +59,7 @@ from longpoll_judge.run.buckets import (
     visitors_of,
 )
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
-from longpoll_judge.run.spark.engine import SparkEngine, ddl_of, row_of
+from longpoll_judge.run.spark.engine import SparkEngine, row_of
 from longpoll_judge.run.spark.session import FAULT_CHARACTERS_MAX, fault_of, with_settings
 from longpoll_judge.run.tally import Tally
 
@@ -141,9 +143,9 @@ class NewEventSource(DataSource):
         """The name for `format`."""
         return SOURCE
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """The columns of a row."""
-        return ddl_of(NEW_EVENTS)
+        return from_arrow_schema(NEW_EVENTS)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
         """A reader of the new events."""
@@ -240,7 +242,7 @@ class StreamJudge:
         paths = msgspec.json.encode(list(map(str, self.growth.paths))).decode()
         events = self.engine.session.readStream.format(SOURCE).option(DIRECTORIES, paths).load()
         return events.groupBy("queue_group").applyInPandasWithState(
-            _grouped(self.limits), ddl_of(OUTCOMES), "content binary", "update", GroupStateTimeout.NoTimeout
+            _grouped(self.limits), from_arrow_schema(OUTCOMES), "content binary", "update", GroupStateTimeout.NoTimeout
         )
 
     def begin(self) -> None:
