@@ -18,7 +18,8 @@ from longpoll.cli import main
 from longpoll.options import judge as options
 from longpoll.options.judge import choose, estimated_events
 from longpoll.verification import stages as verify
-from longpoll.verification.limits import Limits
+from longpoll.verification.limits import Limits, declared
+from longpoll_spec.policy import STRICT
 
 NO_PYSPARK = """
 import contextlib, io, json, sys
@@ -135,7 +136,7 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(verify, "judge", judge)
     with pytest.raises(InterruptedError):
-        verify.judged(tmp_path, Limits(100, 50), lambda _text: None)
+        verify.judged(tmp_path, declared(STRICT), Limits(100, 50), lambda _text: None)
     assert engines == ["spark"]
 
 

@@ -60,10 +60,10 @@ QUICK_END: Final[dict[str, Sequence[str]]] = {
     "prove": ("--policy=none such",),
     "export": ("--policy=none such",),
     "serve": ("--listen=nowhere", "--name-server=nowhere"),
-    "verify": ("--race-seconds=none",),
+    "verify": ("--broker=nowhere",),
     "observe": ("--broker=nowhere",),
 }
-"""Options with which a command ends at once; it would otherwise work for long, or until a signal."""
+"""What has a command end at once that would otherwise work for long, or until it is stopped."""
 NOWHERE: Final = "--name-server=127.0.0.1:1"
 
 
@@ -254,7 +254,7 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
     with progress_bar() as bar:
         task = bar.add_task(f"consuming {name}", total=2)
         bar.update(task, description=f"still {name}", refresh=True)
-    # The control sequences of rich itself do not count.
+    # What rich itself steers the terminal with does not count.
     drawn = re.sub("\x1b\\[[0-9;?]*[A-Za-z]|\r", "", file.getvalue())
     assert f"still {plain(name)}" in drawn
     assert UNSEEN.search(drawn) is None

@@ -1,4 +1,4 @@
-"""Load and races on brokers, what becomes of their clauses, and the end of a child with its parent."""
+"""verify and soak on brokers: load, races, kills, and the end of a child with its parent."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
-from model_tests.verification.test_promises import babbling, closing, dying, finding, hollow, silent
-from model_tests.verification.test_promises import said as judged_as
+from model_tests.verification.test_foreign import babbling, closing, finding, job_for, silent
+from model_tests.verification.test_foreign import said as judged_as
 
 from longpoll.options.values import RACE_S
 from longpoll.verification import races, under_load
@@ -34,8 +34,6 @@ from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.limits import Limits, declared, limits_of
 from longpoll.verification.report import Row
 from longpoll.verification.under_load import Loaded, Verdicts, see
-from longpoll.wire import load
-from longpoll.wire import race as racing_topic
 from longpoll.wire.load import LoadPlan, LoadReport
 from longpoll.wire.race import QUEUE_IDS, Delivery, PullTiming, RacePlan, RaceReport, RaceTopic, prepare, race
 from longpoll_broker.broker import Broker
@@ -45,7 +43,6 @@ from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
 from longpoll_conform.connection import Address
-from longpoll_conform.play import Place
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import FindingVerdict, Follow
@@ -55,7 +52,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames import Command
 from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
+from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy, preset
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
 REGRESSES, IS_TOLD = "load-commit-never-regresses", "load-commit-is-told"
@@ -154,7 +151,7 @@ def forgotten(command: dict[str, Any]) -> bytes | None:
 
 
 NOTHING_TOLD: Final[Outcomes] = {IS_TOLD: "FAIL", REGRESSES: "UNTESTED"}
-"""Without any offset none is below another."""
+"""Who is told no offset is told none below another."""
 OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "regresses": (regresses, None, {REGRESSES: "FAIL"}),
     "forgotten": (UNSPOILED, forgotten, {REGRESSES: "FAIL"}),
@@ -165,7 +162,7 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "unknown to the name server": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
     "an error": (recoded(14, 0, 1), None, {REGRESSES: "UNTESTED", IS_TOLD: "UNTESTED"}),
 }
-"""The fault of answers, the fault of requests, and the outcomes that follow."""
+"""What is done to answers, and to requests; and what follows of it."""
 
 
 @pytest.mark.parametrize("name", quick_if(OF_COMMITS, lambda name: name == "regresses"))
@@ -214,14 +211,17 @@ def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("small")
-def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_verify_names_the_first_clause_that_fails(
+    good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     some = [vector for vector in recorded("4.9.7") if vector.id in {"pull-000", "lock-358"}]
     monkeypatch.setattr(verify, "recorded", lambda _version: some)
     monkeypatch.setattr(capabilities, "KNOWN_S", 0.1)
     monkeypatch.setattr(capabilities, "HELD_MS", 400)
 
-    def row(address: Address) -> Row:
-        (found,) = verify.conversations(Place(address, (address[0], 9876)), lambda _done, _all: None)
+    def row(address: Address, policy: str = "strict") -> Row:
+        job = job_for(address, tmp_path, declared(preset(policy)))
+        (found,) = verify.conversations(job, address, (address[0], 9876), lambda _done, _all: None)
         return found
 
     relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
@@ -236,6 +236,7 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
     assert "2 clauses: 1 FAIL, 1 PASS; first PULL-READ-1 (pull-000): response.extFields.maxOffset" in spoiled.detail
     with closed_port() as nobody:
         assert row(nobody).outcome == "unknown"
+    assert row(good.address, "rocketmq-lmq").outcome == "skipped"
 
 
 @pytest.mark.long
@@ -268,21 +269,6 @@ def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("handler", [silent, closing, babbling, hollow, dying], ids=lambda handler: handler.__name__)
-def test_a_broker_that_serves_nobody_passes_nothing(
-    handler: Callable[[Peer, Command], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Silence, closed connections and nonsense test nothing. Only a message that cannot be read violates something."""
-    monkeypatch.setattr(load, "STALL_S", 0.3)
-    monkeypatch.setattr(racing_topic, "ANSWER_S", 0.3)
-    with ScriptedServer(handler) as server:
-        outcomes = seen((server.host, server.port), tmp_path)
-
-    assert "PASS" not in outcomes.values(), outcomes
-    assert (outcomes[under_load.DELIVERED] == "FAIL") == (handler is hollow)
-
-
-@pytest.mark.usefixtures("small")
 def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:
     words = ["conform", "--broker={}:{}".format(*good.address), "--has=long-polling", "--only=RUN-*", "--only=LOCK-3"]
     text = "import sys; sys.modules['pyarrow'] = None; from longpoll.cli import main; main()"
@@ -298,7 +284,7 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 
 BUSY_MS = 1_000
-"""A machine that runs other tests may delay a good broker so long."""
+"""What a machine busy with other tests may delay a good broker."""
 LIMITS = Limits(BUSY_MS, BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 

@@ -36,11 +36,7 @@ OPTIONS: Final = {
     "serve --ha": "brokers copy no logs; serve a copy of the store with brokerRole=SLAVE in the file of --config",
     "serve --plain": "the broker has one code path; leave the option out",
     "serve --slave-of": "brokers copy no logs; serve a copy of the store with brokerRole=SLAVE in the file of --config",
-    "verify --broker": "`longpoll conform --broker HOST:PORT` tests another broker",
-    "verify --knob": "`longpoll conform --broker HOST:PORT` tests another broker, with --policy and --knob",
     "verify --late-ms": "`longpoll judge HISTORY --late-ms N` judges the recorded history by your own limit",
-    "verify --name-server": "`longpoll conform --broker HOST:PORT` tests another broker, with --name-server",
-    "verify --policy": "`longpoll conform --broker HOST:PORT` tests another broker, with --policy and --knob",
     "verify --record": "the history is in the directory of the report; --report DIR chooses another directory",
     "verify --wake-ms": "`longpoll judge HISTORY --wake-ms N` judges the recorded history by your own limit",
 }

@@ -1,4 +1,4 @@
-"""The stages of `longpoll verify`: specification, stores, load, conversations, race, and our broker's judged history.
+"""The stages of `longpoll verify`: specification, stores, load, conversations, race, and the judged history.
 
 Each stage returns rows of the page (`longpoll.verification.report`). Load and race are those of `longpoll conform`.
 """
@@ -23,7 +23,7 @@ from longpoll.options.values import address_of
 from longpoll.output import err, progress_bar
 from longpoll.verification import races, specification
 from longpoll.verification.broker_process import HostLatency, ServedBroker
-from longpoll.verification.limits import Limits, declared, limits_of
+from longpoll.verification.limits import TIMELY, Declared, Limits, by_promises, limits_of, most_of
 from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire.load import LoadPlan, drive
 from longpoll_broker.store.verify import verify as verify_store
@@ -35,10 +35,11 @@ from longpoll_conform.suite import Result as Clause
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.pipeline import judge
+from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.files import RealFiles
-from longpoll_spec.policy import STRICT
 
+NAME_SERVER_PORT: Final = 9876
 JAVA_STORE: Final = "store-4.9.7-clean.tar.xz"
 """A store as a RocketMQ 4.9.7 broker left it after a clean stop; it ships with this package."""
 VERDICTS: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
@@ -49,6 +50,12 @@ Progress = Callable[[int, int], None]
 class Job:
     """The options of one call."""
 
+    known: Declared
+    policy_name: str
+    knobs: Sequence[str]
+    broker: Address | None
+    """None for our own broker."""
+    name_server: Address | None
     race_s: float
     """Seconds of the race between messages and waiting pulls; 0 to skip it."""
     history: Path
@@ -62,7 +69,7 @@ def run_all(page: Page, job: Job) -> None:
 
     def work() -> None:
         _law(page)
-        _broker(page, job)
+        (_own_broker if job.broker is None else _named_broker)(page, job)
 
     ended = exit_codes.attempted(work)
     if isinstance(ended, exit_codes.Raised):
@@ -79,16 +86,17 @@ def _law(page: Page) -> None:
     page.stage("reading a store of the Java broker", java_store_is_read, part="store")
 
 
-def _broker(page: Page, job: Job) -> None:
+def _own_broker(page: Page, job: Job) -> None:
     runtime, store_directory = job.runtime, job.scratch / "store"
-    with ServedBroker(store_directory, job.history) as served:
+    asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
+    with ServedBroker(store_directory, job.history, *asked) as served:
         with HostLatency(runtime, served.address, "longpoll-verify") as echo:
             _stage(page, "broker", "broker: load", partial(load, runtime, served.address, "longpoll-verify"))
         page.stage("broker: stop", lambda: [stop_row(served.stop())], part="broker")
-    with ServedBroker(job.scratch / "unrecorded", None) as other:
-        place = Place(other.address, address_of(other.name_server))
-        _stage(page, "clauses", "recorded conversations", partial(conversations, place))
-        _races(page, job, other)
+    with ServedBroker(job.scratch / "unrecorded", None, *asked) as other:
+        names = address_of(other.name_server)
+        _stage(page, "clauses", "recorded conversations", partial(conversations, job, other.address, names))
+        _races(page, job, other.address, "longpoll-verify-races", name="the broker", process_id=other.process_id)
     what = "store that our broker has left"
     page.stage("verifying the broker's store", lambda: [store_row(what, store_directory)], part="store")
     _judge(page, job, limits_of(echo.worst_ms))
@@ -99,25 +107,39 @@ def stop_row(code: int) -> Row:
     return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
 
 
-def _races(page: Page, job: Job, served: ServedBroker) -> None:
-    """Run the race alone, so that it happens as often as possible."""
+def _named_broker(page: Page, job: Job) -> None:
+    assert job.broker is not None, "use _own_broker"
+    runtime, place = job.runtime, job.broker
+    name, topic = name_of(place), f"longpoll-verify-{runtime.unix_ms()}"
+    observing = Observer.start(
+        runtime, brokers=[place], record_directory=str(job.history), policy=job.known.policy.name
+    )
+    with observing as observer, HostLatency(runtime, place, topic) as echo:
+        loading = partial(load, runtime, observer.doors[name], topic)
+        _stage(page, "broker", f"load against {name} through the proxy", loading)
+    names = job.name_server or (place[0], NAME_SERVER_PORT)
+    _stage(page, "clauses", f"recorded conversations with {name}", partial(conversations, job, place, names))
+    _races(page, job, place, f"{topic}-races", name=name)
+    _judge(page, job, limits_of(echo.worst_ms))
+
+
+def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, process_id: int | None = None) -> None:
+    """Run the race alone and without a proxy, so that it happens as often as possible."""
     if not job.race_s:
         page.add([Row("races", races.WHAT, "skipped", "--race-seconds 0")])
         return
 
     def work(tell: Progress) -> Sequence[Row]:
-        told = races.races(
-            job.runtime, served.address, "longpoll-verify-races", job.race_s, tell,
-            known=declared(STRICT), process_id=served.process_id,
-        )  # fmt: skip
+        runtime, seconds = job.runtime, job.race_s
+        told = races.races(runtime, place, topic, seconds, tell, known=job.known, process_id=process_id)
         return [Row("races", races.WHAT, told.outcome, told.detail)]
 
-    _stage(page, "races", "race of messages and pulls", work)
+    _stage(page, "races", f"race of messages and pulls at {name}", work)
 
 
 def _judge(page: Page, job: Job, limits: Limits) -> None:
     def work() -> Sequence[Row]:
-        page.result, rows = judged(job.history, limits, partial(err.print, style="dim"))
+        page.result, rows = judged(job.history, job.known, limits, partial(err.print, style="dim"))
         return rows
 
     page.stage("history: judging on Spark", work, part="history")
@@ -173,10 +195,15 @@ def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> 
     return [Row("broker", "load over real sockets", outcome, detail)]
 
 
-def conversations(place: Place, progress: Progress) -> Sequence[Row]:
-    """Play every recorded conversation for `strict`, as `longpoll conform` does."""
-    what, version = "recorded conversations", VERSIONS[STRICT.name]
-    suite = Suite(place, STRICT.name, secrets.token_hex(4), scans=False, makes_smaller=False)
+def conversations(job: Job, broker: Address, name_server: Address, progress: Progress) -> Sequence[Row]:
+    """Play every recorded conversation of the policy's version, as `longpoll conform` does."""
+    what = "recorded conversations"
+    if job.policy_name not in VERSIONS:
+        why = f"there are no recordings of a broker with the policy {job.policy_name}"
+        return [Row("clauses", what, "skipped", why)]
+    version = VERSIONS[job.policy_name]
+    scans = job.known.policy.expiry == "scan"
+    suite = Suite(Place(broker, name_server), job.policy_name, secrets.token_hex(4), scans, makes_smaller=False)
     vectors, played = recorded(version), Counter[str]()
 
     def told(result: Clause) -> None:
@@ -210,17 +237,23 @@ def _of_clauses(results: Sequence[Clause], silenced_by: Sequence[str]) -> tuple[
 # -- the history -----------------------------------------------------------------------------------------------------
 
 
-def judged(history: Path, limits: Limits, say: Callable[[str], None]) -> tuple[Result, Sequence[Row]]:
-    """Judge the recorded run on Spark."""
-    result = judge([history], engine="spark", wake_ms=limits.wake_ms, late_ms=limits.late_ms, say=say)
+def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], None]) -> tuple[Result, Sequence[Row]]:
+    """Judge the recorded run on Spark, by the promises of the broker's declared policy."""
+    found = judge([history], engine="spark", wake_ms=limits.wake_ms, late_ms=limits.late_ms, say=say)
+    result, excused = by_promises(found, history, known, limits)
     outcome = VERDICTS[result.verdict]
     if outcome == "ok" and not result.requests:
         outcome = "unknown"  # nothing was judged
     detail = _detail(result)
-    if outcome == "ok" and limits.are_coarse:
+    if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"
         detail += "; the host was too slow to measure promptness; run it again on an idle host"
-    return result, [Row("history", "recorded run, judged on Spark", outcome, detail)]
+    rows = [Row("history", "recorded run, judged on Spark", outcome, detail)]
+    if excused:
+        counted = ", ".join(f"{known.name_of(name)} {count} times" for name, count in excused)
+        detail = f"{counted}, as the policy declares: within {most_of(known, limits)}"
+        rows.append(Row("history", f"not promised by {known.policy.name}", "ok", detail))
+    return result, rows
 
 
 def _detail(result: Result) -> str:

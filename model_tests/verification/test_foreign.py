@@ -1,9 +1,9 @@
-"""No violation without a promise of the policy, and the rows of verify that follow."""
+"""verify --broker: complete rows for any broker, and no violation without a promise of the policy."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ import attrs
 import msgspec
 import pytest
 from attrs import define, field
+from click.testing import CliRunner
 from model_tests.judge.second import observer
 from model_tests.judge.second.smallest import strictly, watched
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
@@ -18,6 +19,7 @@ from model_tests.support.judge.faults import plant
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.recording import write
 
+from longpoll.cli import main
 from longpoll.output import Exit
 from longpoll.verification import limits as limits_module
 from longpoll.verification import stages as command
@@ -25,8 +27,11 @@ from longpoll.verification.broker_process import HostLatency
 from longpoll.verification.limits import Declared, Limits, by_promises, declared, limits_of
 from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
+from longpoll.wire import race as racing_topic
 from longpoll.wire.load import LoadPlan
 from longpoll_client.remoting import RemotingClient
+from longpoll_conform import capabilities
+from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -47,10 +52,37 @@ from longpoll_protocol.frames import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, with_knob
 
+PATIENCE_MS = 300
 
-def job_of(directory: Path) -> command.Job:
-    """A job as `verify` would get it."""
-    return command.Job(0.1, directory / "history", directory, RealRuntime())
+
+def job_for(place: tuple[str, int], directory: Path, known: Declared | None = None) -> command.Job:
+    """A job as `verify --broker` would get it."""
+    known = known or declared(STRICT)
+    return command.Job(known, known.policy.name, (), place, None, 0.1, directory / "history", directory, RealRuntime())
+
+
+@pytest.fixture
+def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
+    """Run the stages of a named broker, small and with little patience, judged without Spark."""
+
+    def judge_locally(paths: list[Path], **options: object) -> Result:
+        limits = {name: options[name] for name in ("wake_ms", "late_ms")}
+        return judge(paths, engine="local", **limits)  # type: ignore[arg-type] # numbers, both
+
+    monkeypatch.setattr(load, "STALL_S", 1.0)
+    monkeypatch.setattr(racing_topic, "ANSWER_S", PATIENCE_MS / 1000)
+    monkeypatch.setattr(command, "judge", judge_locally)
+    monkeypatch.setattr(command, "LoadPlan", lambda topic: LoadPlan(topic, message_count=60, queue_count=2))
+    monkeypatch.setattr(capabilities, "ANSWER_S", PATIENCE_MS / 1000)
+    monkeypatch.setattr(capabilities, "KNOWN_S", PATIENCE_MS / 1000)
+    monkeypatch.setattr(command, "recorded", lambda version: recorded(version)[:2])
+
+    def run(place: tuple[str, int]) -> Page:
+        page = Page()
+        command._named_broker(page, job_for(place, tmp_path))
+        return page
+
+    return run
 
 
 def silent(_peer: Peer, _command: Command) -> None:
@@ -77,6 +109,23 @@ def dying(peer: Peer, _command: Command) -> None:
     peer.close()
 
 
+@pytest.mark.parametrize("handler", [silent, closing, babbling, hollow, dying], ids=lambda handler: handler.__name__)
+def test_whatever_a_broker_does_there_is_a_whole_page(
+    handler: Callable[[Peer, Command], None], page_of: Callable[[tuple[str, int]], Page]
+) -> None:
+    """Silence, closed connections and nonsense become rows. Only a message that cannot be read violates something."""
+    with ScriptedServer(handler) as server:
+        page = page_of((server.host, server.port))
+
+    outcomes = {row.part: row.outcome for row in page.rows}
+    assert outcomes.keys() == {"broker", "clauses", "races", "history"}
+    assert outcomes["broker"] == ("violated" if handler is hollow else "unknown")
+    assert outcomes["races"] == "unknown"
+    assert "ok" not in outcomes.values(), page.rows
+    assert handler is not dying or set(outcomes.values()) == {"unknown"}
+    assert page.exit_code in {Exit.VIOLATED, Exit.UNKNOWN}
+
+
 def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[Row]:
         raise ZeroDivisionError("in [a] stage")
@@ -101,10 +150,34 @@ def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeyp
             raise KeyboardInterrupt
 
         monkeypatch.setattr(command, "_law", law)
-        command.run_all(page, job_of(tmp_path))
+        command.run_all(page, job_for(("127.0.0.1", 1), tmp_path))
         assert page.result is None
         assert [row.outcome for row in page.rows] == [outcome, "unknown"]
         assert page.exit_code == (Exit.UNKNOWN if outcome == "ok" else Exit.VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--broker", "127.0.0.1:1"], "cannot connect to --broker 127.0.0.1:1"),
+        (["--broker", "127.0.0.1:99999"], "is not an address"),
+        (["--broker", "host.invalid:1"], "cannot connect to"),
+        (["--name-server", "127.0.0.1:1"], "--name-server needs --broker"),
+        (["--knob", "expiry=never"], "expiry"),
+        (["--record", "."], "has no option --record any more"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_a_mistake_in_the_call_is_seen_before_the_work(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "something").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_law", lambda _page: pytest.fail("it worked first"))
+    done = CliRunner().invoke(main, ["verify", *words])
+
+    assert (done.exit_code, done.stderr.count("\n")) == (Exit.USER, 1), done.stderr
+    assert said in done.stderr
 
 
 # -- what a policy does not promise --------------------------------------------------------------------------------
@@ -263,10 +336,10 @@ def promised(script: Script, known: Declared, found: Result, again: Result) -> t
     return result, dict(excused)
 
 
-def row_of(script: Script, result: Result, limits: Limits = LIMITS) -> Sequence[Row]:
-    """The rows of what the judge says."""
-    script.says.append(result)
-    return command.judged(Path("h"), limits, lambda _text: None)[1]
+def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIMITS) -> Sequence[Row]:
+    """The rows of what the judge says each time."""
+    script.says += [result, result]
+    return command.judged(Path("h"), known, limits, lambda _text: None)[1]
 
 
 @pytest.mark.parametrize(
@@ -366,9 +439,25 @@ def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(
         "invalid without a pull",
     ],
 )
-def test_a_row_is_as_good_as_the_verdict(result: Result, coarse: bool, outcome: str, script: Script) -> None:
-    """Lenient limits do not show that a valid run keeps a promise of time."""
-    rows = row_of(script, result, Limits(100, 50, are_coarse=coarse))
+@pytest.mark.parametrize("known", [RACES, SCANS], ids=["races", "scan"])
+def test_a_row_is_as_good_as_the_verdict(
+    known: Declared, result: Result, coarse: bool, outcome: str, script: Script
+) -> None:
+    """Lenient limits apply only to a valid run, if a timing property is promised."""
+    rows = row_of(script, known, result, Limits(100, 50, are_coarse=coarse))
 
     assert [row.outcome for row in rows] == [outcome]
     assert "a hole" in rows[0].detail or not result.gaps
+    script.says.clear()
+    assert row_of(script, BOTH, said("valid"), Limits(100, 50, are_coarse=True))[0].outcome == "ok"
+
+
+def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
+    """It shows how often, which finding, and the bounds; the run matches the declared policy."""
+    script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
+    result, rows = command.judged(Path("h"), RACES, LIMITS, lambda _text: None)
+
+    assert (result.verdict, [row.outcome for row in rows]) == ("valid", ["ok", "ok"])
+    assert rows[1].what == "not promised by rocketmq-4.9"
+    assert "no_lost_wakeup (a, b) 1 times" in rows[1].detail
+    assert "wake 10100 ms, late 50 ms" in rows[1].detail
