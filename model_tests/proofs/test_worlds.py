@@ -18,7 +18,15 @@ from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import configurations as smt_worlds
 from longpoll_spec.engines.smt import vacuity
-from longpoll_spec.engines.smt.any_number import SAMPLE, AnyProof, Statements, prove_any, statements_of, worlds_within
+from longpoll_spec.engines.smt.any_number import (
+    SAMPLE,
+    AnyProof,
+    Readers,
+    Statements,
+    prove_any,
+    statements_of,
+    worlds_within,
+)
 from longpoll_spec.engines.smt.configurations import (
     CONFIGURATIONS,
     WORLDS,
@@ -345,11 +353,11 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
     monkeypatch.setattr(smt_any, "numbers_of", lambda _read, kept, _rests: (1, 4 if lost in kept else 3))
     monkeypatch.setattr(smt_any, "_asked", at)
     monkeypatch.setattr(smt_any, "compare", seen)
-    first, numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas())
+    first, numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas(), readers=Readers())
     monkeypatch.setattr(smt_any, "numbers_of", lambda _read, _kept, _rests: (1, 3))
     asked_first, compared_first = list(asked), list(compared)
     asked.clear()
-    second, _numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas())
+    second, _numbers = smt_any._at_each(LAW, stated(SAMPLE), [FIRST], timeout_s=1.0, lemmas=Lemmas(), readers=Readers())
 
     assert (asked_first, compared_first) == ([(1, True), (4, True)], [1, 2, 3])
     assert (len(first), numbers) == (2, (1, 4))

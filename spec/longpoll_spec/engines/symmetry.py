@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 from attrs import define, field, frozen
 
 from longpoll_spec.model import Action, Actor, Model
-from longpoll_spec.terms import Bool, Int, Term, nodes, variables_of
+from longpoll_spec.terms import Bool, Int, Term, nodes
 
 _SLOT: Final = re.compile(r"_(\d+)$")
 _QUEUE: Final = re.compile(r"_q(\d+)(?=$|_\d+$)")
@@ -206,9 +207,17 @@ def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
         yield {each: (each + 1) % count for each in range(count)}
 
 
-def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
-    """Whether renaming maps the model's actions, and each of the statements, to themselves."""
-    shapes = Shapes(frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
+ShapesOf: TypeAlias = dict[tuple[frozenset[str], int], Shapes]
+"""The variables whose values are numbers of queues, and the number of queues -> the shapes of such terms."""
+
+
+def is_symmetric(model: Model, statements: Iterable[Bool], known: ShapesOf | None = None) -> bool:
+    """Whether renaming maps the model's actions, and each of the statements, to themselves.
+
+    `known` shares the shapes of terms between models.
+    """
+    about = (frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
+    shapes = ({} if known is None else known).setdefault(about, Shapes(*about))
     wanted = list(statements)
     actions = {shapes.of_action(action, IDENTITY) for action in model.actions}
     meant = [shapes.number(term) for term in wanted]
@@ -222,7 +231,12 @@ def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
 
 def slots_of(term: Term) -> list[int]:
     """The requests that a term mentions, in order."""
-    return sorted({int(found[1]) for name in variables_of(term) if (found := _SLOT.search(name))})
+    return _slots_among(term.reads)
+
+
+@lru_cache(maxsize=4096)
+def _slots_among(names: frozenset[str]) -> list[int]:
+    return sorted({slot for name in names if (slot := slot_of(name)) is not None})
 
 
 def is_representative(action: Action, part: Bool | None = None) -> bool:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import attrs
-from attrs import frozen
+from attrs import define, field, frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.smt.counterexamples import explored
@@ -36,12 +36,12 @@ from longpoll_spec.engines.smt.proof import (
     prove_model,
 )
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests, Witness
-from longpoll_spec.engines.symmetry import is_representative, is_symmetric, slot_of, slots_of
+from longpoll_spec.engines.symmetry import ShapesOf, is_representative, is_symmetric, slot_of, slots_of
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import properties_of, specification_of
-from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
+from longpoll_spec.specification import properties_of, specification_of, stated_of
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after
 
 SAMPLE: Final = 4
 """The number of requests at which questions are read: two named ones, and two others to tell "every other" from "some".
@@ -77,6 +77,31 @@ class Statements:
         return (*self.stated, *self.helping)
 
 
+@define
+class Readers:
+    """Reads the terms of several worlds, because these have most terms in common."""
+
+    rests: dict[int, Rests] = field(factory=dict)
+    shapes: ShapesOf = field(factory=dict)
+    symmetric: set[int] = field(factory=set)
+    """The identities of the symmetric statements; `kept` keeps them alive."""
+    kept: list[Statements] = field(factory=list)
+
+    def rests_of(self, law: Statements) -> Rests:
+        """The reader of terms about this number of requests."""
+        requests = law.model.bounds.requests
+        return self.rests.setdefault(requests, Rests(requests))
+
+    def check_symmetry(self, law: Statements) -> None:
+        """Raise `NotUniformError` unless requests, and queues, are interchangeable."""
+        if id(law) in self.symmetric:
+            return
+        if not is_symmetric(law.model, [item.term for item in law.all], self.shapes):
+            raise NotUniformError("requests are not interchangeable")
+        self.symmetric.add(id(law))
+        self.kept.append(law)
+
+
 @frozen
 class AnyProof:
     """A proof for any number of requests. `proved_at` has the numbers of requests that are enough.
@@ -97,7 +122,7 @@ class AnyProof:
 def statements_of(model_of: ModelOf, requests: int, world: Bounds = PLAIN) -> Statements:
     """The model at a number of requests; its messages, timeout and scan period are open."""
     model = model_of(attrs.evolve(world, requests=requests))
-    stated = properties_of(model)
+    stated = stated_of(model)
     helping = [item for item in stated if item.kind == "inductive" and not item.closing]
     always = tuple(item for item in stated if item.kind == "always")
     return Statements(model, always, (*helping, *strengthening_of(model)))
@@ -116,12 +141,13 @@ def prove_any(
     broken: Mapping[str, Obligation] = MappingProxyType({}),
     record: Record | None = None,
     lemmas: Lemmas | None = None,
+    readers: Readers | None = None,
 ) -> AnyProof:
     """As `smt.prove`, for any number of requests; `model_of` makes the model, such as a mutant.
 
-    `seen` shares explorations of the same specification between worlds, `lemmas` shares proofs. A property in `broken`
-    is violated by the run there, so no proof is tried. `record` gets each question at each number of requests as
-    SMT-LIB. Raises `UnknownPropertyError`.
+    `seen` shares explorations of the same specification between worlds, `lemmas` proofs, `readers` what terms mean. A
+    property in `broken` is violated by the run there, so no proof is tried. `record` gets each question at each number
+    of requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: specification_of(policy, bounds))
@@ -134,9 +160,9 @@ def prove_any(
     why_not = None
     try:
         if left:
-            known = Lemmas() if lemmas is None else lemmas
+            shared: dict[str, Any] = {"lemmas": lemmas or Lemmas(), "readers": readers or Readers()}
             by_size, proved_at = _at_each(
-                make, sample, left, timeout_s=timeout_s, lemmas=known, report=report, record=record
+                make, sample, left, timeout_s=timeout_s, report=report, record=record, **shared
             )
     except NotUniformError as error:
         why_not = str(error)
@@ -157,6 +183,7 @@ def _at_each(
     *,
     timeout_s: float,
     lemmas: Lemmas,
+    readers: Readers,
     report: Report | None = None,
     record: Record | None = None,
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
@@ -167,30 +194,38 @@ def _at_each(
     say = report or (lambda _text: None)
     kept = {item.name for item in sample.candidates}
     sizes = {SAMPLE: sample}
+    compared: set[int] = set()
     while True:
         say("how many requests are enough")
-        numbers = numbers_of(sample, kept, Rests(SAMPLE))
+        numbers = numbers_of(sample, kept, readers)
         cutoff, found, before = numbers[-1], [], kept
         for requests in numbers:
             if requests not in sizes:
                 sizes[requests] = statements_of(make, requests, sample.model.bounds)
-        largest = sizes[max(sizes)]
-        if not is_symmetric(largest.model, [item.term for item in largest.all]):
-            raise NotUniformError("requests are not interchangeable")
-        rests = Rests(largest.model.bounds.requests)
-        # The smallest and the largest world compare the specification at every number, the others only where they
-        # prove. A difference at a number between would appear in one of those two.
-        every = attrs.evolve(sample.model.bounds, requests=PLAIN.requests) in (PLAIN, WORLD)
-        for requests in range(1, largest.model.bounds.requests) if every else sizes:
-            if requests != largest.model.bounds.requests:
-                smaller = sizes.get(requests) or statements_of(make, requests, sample.model.bounds)
-                compare(largest, smaller, rests)
+        if not compared.issuperset(sizes):  # a second round usually needs the numbers of the first
+            compared = set(_compared(make, sizes, readers))
         for requests in numbers:
             say(f"{requests} of {cutoff} requests")
             outcomes, kept = _asked(sizes[requests], kept, needed, timeout_s=timeout_s, lemmas=lemmas, record=record)
             found.append(outcomes)
         if kept == before:
             return found, numbers
+
+
+def _compared(make: ModelOf, sizes: Mapping[int, Statements], readers: Readers) -> Iterator[int]:
+    """Compare the models of these numbers of requests with the greatest one; raises `NotUniformError`.
+
+    The smallest and the largest world compare the specification at every number, the others only where they prove. A
+    difference at a number between would appear in one of those two.
+    """
+    largest = sizes[max(sizes)]
+    readers.check_symmetry(largest)
+    world = attrs.evolve(largest.model.bounds, requests=PLAIN.requests)
+    for requests in range(1, max(sizes)) if world in (PLAIN, WORLD) else sizes:
+        if requests != max(sizes):
+            compare(largest, sizes.get(requests) or statements_of(make, requests, world), readers)
+        yield requests
+    yield max(sizes)
 
 
 def _asked(
@@ -203,7 +238,7 @@ def _asked(
     record: Record | None = None,
 ) -> tuple[Outcomes, set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
-    # The model at the greatest number is symmetric (`_at_each`), so its restriction to fewer is too (`compare`).
+    # `_compared` has checked that the model is symmetric.
     prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record, lemmas=lemmas)
     found = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in found.kept}
@@ -297,9 +332,14 @@ def worlds_within(world: Bounds) -> Iterator[Bounds]:
         yield world
 
 
-def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
-    """Check that the model restricted to fewer requests is the model of fewer; raises `NotUniformError` otherwise."""
-    fewer = smaller.model.bounds.requests
+def compare(read: Statements, smaller: Statements, readers: Readers) -> None:
+    """Check that the model restricted to fewer requests is the model of fewer; raises `NotUniformError` otherwise.
+
+    The larger model must be symmetric, which the caller checks. The smaller one is checked here. So of the actions, and
+    of the variables that one writes, it is enough to compare the first of each kind.
+    """
+    readers.check_symmetry(smaller)
+    rests, fewer = readers.rests_of(read), smaller.model.bounds.requests
     dropped = frozenset(range(fewer, read.model.bounds.requests))
 
     def same(what: str, named: Iterable[int], term: Term, other: Term | None) -> None:
@@ -310,13 +350,14 @@ def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
     others = {each.label: each for each in smaller.model.actions}
     if list(actions) != list(others):
         raise NotUniformError(f"the actions differ with {fewer} requests")
-    for label, action in actions.items():
-        for what, named, term, other in _said(action, others[label], dropped):
+    first_ones = {label: action for label, action in actions.items() if is_representative(action)}
+    for label, action in first_ones.items():
+        for what, named, term, other in _said(action, others[label], fewer):
             same(what, named, term, other)
     if [item.name for item in read.all] != [item.name for item in smaller.all]:
         raise NotUniformError(f"the statements differ with {fewer} requests")
     for item, here in zip(read.all, smaller.all, strict=True):
-        for what, named, term, other in _stated(item, here, actions):
+        for what, named, term, other in _stated(item, here, first_ones):
             same(what, named, term, other)
     first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
     if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
@@ -330,13 +371,12 @@ def _conditions(item: Property) -> Mapping[str, Bool]:
     return found
 
 
-def _said(
-    action: Action, other: Action, dropped: frozenset[int]
-) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
+def _said(action: Action, other: Action, fewer: int) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
     actors = tuple(_requests(action))
+    firsts = frozenset(range(min(len(actors) + 1, fewer)))  # the acting requests, and the first of the others
     yield action.label, actors, action.guard, other.guard
     for name in dict.fromkeys((*action.effect, *other.effect)):
-        if not dropped & _slot(name):
+        if _slot(name) <= firsts:
             both = name in action.effect and name in other.effect
             mine, theirs = (action.effect[name], other.effect[name]) if both else (TRUE, None)
             yield f"{name} after {action.label}", (*actors, *_slot(name)), mine, theirs
@@ -354,7 +394,7 @@ def _stated(
             yield f"{item.name} at {label}", named, mine.get(label, FALSE), theirs.get(label, FALSE)
 
 
-def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int, ...]:
+def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple[int, ...]:
     """The numbers of requests at which a proof is one for any number, in order; the last is the cutoff.
 
     The cutoff is the greatest number that a question needs: its named requests and the witnesses of its quantifiers.
@@ -363,8 +403,8 @@ def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int
 
     Raises `NotUniformError` if a question refers to the rest in another way, or needs more than `CUTOFF_MAX`.
     """
-    if not is_symmetric(read.model, [item.term for item in read.all]):
-        raise NotUniformError("requests are not interchangeable")
+    readers.check_symmetry(read)
+    rests = readers.rests_of(read)
     assumed = [item.here for item in read.candidates if item.name in set(kept)]
     standing: dict[frozenset[int], set[Witness]] = {}
     cutoff = 1
@@ -388,7 +428,7 @@ def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozense
     by_label = {action.label: action for action in read.model.actions}
     for item in read.all:
         for part in parts_of(item.here):
-            touching = (action for action in read.model.actions if set(action.effect) & variables_of(part))
+            touching = (action for action in read.model.actions if not part.reads.isdisjoint(action.effect))
             for action in touching if item.name in inductive else ():
                 if is_representative(action, part):
                     yield _named(action, part), action.guard, after(part, action.effect)

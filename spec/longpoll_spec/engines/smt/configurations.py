@@ -28,7 +28,16 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines.exploration import Verdict
-from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, Found, ModelOf, Statements, prove_any, statements_of
+from longpoll_spec.engines.smt.any_number import (
+    WORLD,
+    AnyProof,
+    Found,
+    ModelOf,
+    Readers,
+    Statements,
+    prove_any,
+    statements_of,
+)
 from longpoll_spec.engines.smt.inductive import Answer, Lemmas, Record, parts_of
 from longpoll_spec.engines.smt.processes import in_processes
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Obligation, Report
@@ -306,7 +315,7 @@ def prove_worlds(
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
     seen: Found = {}
-    lemmas = Lemmas()
+    lemmas, readers = Lemmas(), Readers()
 
     def proved(name: str, report: Report | None) -> WorldProof:
         world = worlds[name]
@@ -326,6 +335,7 @@ def prove_worlds(
             broken=broken,
             record=record,
             lemmas=lemmas,
+            readers=readers,
         )
         if say is not None:
             say("what comes about")

@@ -30,7 +30,7 @@ from longpoll_spec.engines.smt.terms import (
 )
 from longpoll_spec.engines.symmetry import is_representative, is_symmetric
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.terms import TRUE, Bool, after, variables_of
+from longpoll_spec.terms import TRUE, Bool, after
 
 Answer: TypeAlias = Literal["proved", "refuted", "unknown"]
 Report: TypeAlias = Callable[[str], None]
@@ -142,7 +142,7 @@ class Prover:
             self._ask(action.guard.implies(after(part, action.effect)), action)
             for action in actions
             for part in parts_of(statement)
-            if set(action.effect) & variables_of(part) and self._is_needed(action, part)
+            if not part.reads.isdisjoint(action.effect) and self._is_needed(action, part)
         )
 
     def no_step(self, action: Action, condition: Bool) -> Outcome:

@@ -43,6 +43,7 @@ class Rest:
     shapes: Shapes = field(factory=Shapes)
     free_in: dict[int, tuple[Term, frozenset[int]]] = field(factory=dict)
     quantified: dict[int, Mapping[int, Sequence[Term]]] = field(factory=dict)
+    needed: dict[tuple[int, Polarity], set[Witness]] = field(factory=dict)
     dropped: frozenset[int] = frozenset()
     left: dict[int, Term] = field(factory=dict)
     """Cache: node -> the node without the requests dropped last."""
@@ -80,6 +81,11 @@ class Rest:
     def witnesses(self, term: Term, polarity: Polarity) -> set[Witness]:
         """The quantifiers of a term that need a witness; raises `NotUniformError`."""
         self.closed(term)
+        if (id(term), polarity) not in self.needed:
+            self.needed[id(term), polarity] = self._witnesses(term, polarity)
+        return self.needed[id(term), polarity]
+
+    def _witnesses(self, term: Term, polarity: Polarity) -> set[Witness]:
         found: set[Witness] = set()
         pending, seen = [(term, polarity)], set()
         while pending:
