@@ -126,21 +126,38 @@ def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
 
 
 KEYS = st.sampled_from([b"0A", b"0B", b"0C", b"\x020", b"\xc3\xa9", b"", b"\x011"])
+KEY_ROW = (b"0A", b"0A", b"0A", b"0A", b"0B")
 BEFORE = st.sampled_from([b"", b"A\x01b\x02", b"X", b"\x02", b"UNIQ_KEY\x010\x02"])
 AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x01Z"])
 
 
-@given(st.lists(st.tuples(BEFORE, st.lists(KEYS, max_size=3), AFTER), max_size=3), st.integers(0, 9))
-@example([(b"X", [b"0A", b"0B"], b"")], 9)
-@example([(b"A\x01b\x02", [b"0A", b"0B"], b"\x02C\x01d")], 9)
-def test_properties_that_are_like_the_last_ones_are_read_as_by_themselves(
-    groups: list[tuple[bytes, list[bytes], bytes]], most: int
+@given(
+    st.lists(st.tuples(BEFORE, st.lists(KEYS, max_size=3), AFTER), max_size=3),
+    st.integers(0, 9),
+    st.sampled_from(["T", "TU", "TTUU", "TTTUT"]),
+)
+@example([(b"X", [b"0A", b"0B"], b"")], 9, "T")
+@example([(b"A\x01b\x02", [b"0A", b"0B"], b"\x02C\x01d")], 9, "T")
+@example([(b"", [b"0A", b"0B", b"0C"], b"")], 9, "TTU")
+@example(
+    [(before, [key], b"") for before, key in zip((b"X", b"A\x01b\x02", b"", b"X", b""), KEY_ROW, strict=True)],
+    2,
+    "TTTUT",
+)
+def test_messages_that_are_like_the_last_ones_are_read_as_by_themselves(
+    groups: list[tuple[bytes, list[bytes], bytes]], most: int, topics: str
 ) -> None:
+    """With their own properties and topic, also one that is like a message from before the comparison stopped."""
     encoded = [b"%sUNIQ_KEY\x01%s%s" % (before, key, after) for before, keys, after in groups for key in keys]
     with patch.object(messages, "MISSED_COUNT_MAX", most):
-        found = [message.properties for message in read_with(encoded)]
-    assert [list(each.items()) for each in found] == [list(decode_properties(each).items()) for each in encoded]
+        messages_read = read_with(encoded, topics)
+    found = [message.properties for message in messages_read]
+    wanted = [decode_properties(each) for each in encoded]
+    assert [list(each.items()) for each in found] == [list(each.items()) for each in wanted]
     assert len({id(each) for each in found}) == len(found)
+    assert [each.topic for each in messages_read] == [topics[place % len(topics)] for place in range(len(encoded))]
+    ids = [each.get("UNIQ_KEY") for each in wanted]
+    assert all(expected in {None, each.msg_id} for each, expected in zip(messages_read, ids, strict=True))
 
 
 def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
@@ -168,23 +185,6 @@ def test_properties_like_the_last_ones_are_not_decoded() -> None:
         assert decode.call_count == 1
         read_with([*alike, *unlike, b"KEYS\x01kkkkkkkk\x02UNIQ_KEY\x01B"])
         assert decode.call_count == 11
-
-
-ALIKE: list[tuple[list[bytes], str]] = [
-    ([b"UNIQ_KEY\x01" + key for key in (b"A", b"B", b"C", b"D")], "TTUU"),
-    ([b"", b"A\x01b", b"UNIQ_KEY\x01A0", b"C\x01d", b"UNIQ_KEY\x01B1"], "TTTUT"),
-]
-"""Properties and topics; in the second row a message is like one from before the comparison stopped."""
-assert len(ALIKE[1][0]) == messages.MISSED_COUNT_MAX + 3
-
-
-@pytest.mark.parametrize(("encoded", "topics"), ALIKE)
-def test_messages_that_differ_in_their_topic_alone_keep_it(encoded: list[bytes], topics: str) -> None:
-    """A tail is that of the last one only with its topic."""
-    found = read_with(encoded, topics)
-    assert [message.topic for message in found] == list(topics)
-    ids = [decode_properties(each).get("UNIQ_KEY") for each in encoded]
-    assert all(expected in {None, message.msg_id} for message, expected in zip(found, ids, strict=True))
 
 
 YEAR_MS = 366 * 86_400_000
