@@ -117,7 +117,8 @@ def _numbered(
     return (numbers.astype(np.uint16) if len(rows) < 1 << 16 else numbers), rows
 
 
-_COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_NARROW: Final = (np.uint8, np.uint16, np.uint32)
+"""The types of numbers that wait or travel, the first that has room for all of a column."""
 _LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
@@ -176,12 +177,36 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
 
 
 def encode(table: pa.Table) -> bytes:
-    """Some events as bytes, with all of their dictionaries (`compacted`)."""
+    """Some events as bytes, with all of their dictionaries (`compacted`); most numbers take a byte or two."""
+    narrow, lowest = zip(*(_narrowed(table[name].combine_chunks()) for name in table.column_names), strict=True)
+    told = {name: str(low) for name, low in zip(table.column_names, lowest, strict=True)}
+    narrow_table = pa.table(list(narrow), table.column_names, metadata=told)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, narrow_table.schema) as writer:
+        writer.write_table(narrow_table)
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
+    """A column as differences from its least number, and that number; the numbers of names in as few bytes."""
+    if pa.types.is_dictionary(column.type):
+        return pa.DictionaryArray.from_arrays(_narrowed(column.indices)[0], column.dictionary), 0
+    if not pa.types.is_integer(column.type) or not len(column):
+        return column, 0
+    values = column.to_numpy()
+    # Names are numbered from 0 on, and their numbers stay.
+    lowest = int(values.min()) if column.type == pa.int64() else 0
+    width = int(values.max()) - lowest
+    kind = next((kind for kind in _NARROW if width <= np.iinfo(kind).max), np.int64)
+    return pa.array((values - lowest).astype(kind)), lowest
+
+
+def _widened(column: pa.Array, kind: pa.DataType, lowest: int) -> pa.Array:
+    """A column as it was before."""
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices.to_numpy().astype(np.int32), column.dictionary)
+    return pa.array(column.to_numpy().astype(np.int64) + lowest) if kind == pa.int64() else column
 
 
 def compacted(table: pa.Table, least: int) -> pa.Table:
@@ -209,7 +234,11 @@ def _compact(column: pa.ChunkedArray, least: int) -> pa.ChunkedArray:
 def decode(content: pa.Buffer | bytes) -> pa.Table:
     """The events, without the columns that none of them uses."""
     with pa.ipc.open_stream(content) as reader:
-        return reader.read_all()
+        table = reader.read_all()
+    schema = pa.schema([EVENT_SCHEMA.field(name) for name in table.column_names])
+    lowest = {name.decode(): int(low) for name, low in table.schema.metadata.items()}
+    columns = [_widened(table[column.name].combine_chunks(), column.type, lowest[column.name]) for column in schema]
+    return pa.table(columns, schema=schema)
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
@@ -223,13 +252,18 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
     del filled
     columns = []
     for name in names:
-        kind = EVENT_SCHEMA.field(name).type
-        whole = pa.concat_tables(
-            fill(pa.table([constant(DEFAULTS.get(name), kind, count) if part is None else part], [name]), [name])
-            for part, count in zip(parts.pop(name), counts, strict=True)
-        )
-        columns.append(_unified(whole[name]) if name in NAMES else whole.combine_chunks()[name])
-        del whole
+        kind, default = EVENT_SCHEMA.field(name).type, DEFAULTS.get(name)
+        chunks: list[pa.Array] = []
+        for part, count in zip(parts.pop(name), counts, strict=True):
+            if part is None:
+                chunks.append(constant(default, kind, count))
+            elif part.type == kind and not (part.null_count and default is not None):
+                chunks += part.chunks
+            else:
+                chunks += fill(pa.table([part], [name]), [name])[name].chunks
+        whole = pa.chunked_array(chunks, kind)
+        columns.append(_unified(whole) if name in NAMES else whole.combine_chunks())
+        del chunks, whole
     return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names]))
 
 

@@ -66,8 +66,7 @@ def judge_codes(case: Case) -> list[Suspects]:
     # failure.
     has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
-    kinds, names = case.events.codes("expression_type", pulls.row)
-    failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
+    failed &= case.events.are("expression_type", pulls.row, {TAG}) & (pulls.count_max >= 0)
 
     def explain(pull: int) -> Explanation:
         rows = [int(pulls.row[pull]), int(pulls.answer_row[pull])]
@@ -462,10 +461,7 @@ def _measured(answers: Answers) -> Booleans:
     From outside a message is visible for certain only a while after it was acknowledged.
     """
     case = answers.case
-    if not case.context.settable:
-        return np.zeros(len(answers.pull), dtype=np.bool_)
-    sources, names = case.events.codes("source", case.pulls.row[answers.pull])
-    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    settable = case.events.are("source", case.pulls.row[answers.pull], case.context.settable)
     return settable & ~case.logs.is_white_box[answers.log]
 
 

@@ -183,13 +183,6 @@ class Case:
         return np.array([bool(name[1]) and name[2] >= 0 for name in self.events.names], dtype=np.bool_)
 
     @cached_property
-    def brokers(self) -> tuple[Integers, list[str]]:
-        """By queue the number of its broker, and the brokers."""
-        names = sorted({name[0] for name in self.events.names})
-        number = {name: place for place, name in enumerate(names)}
-        return np.array([number[name[0]] for name in self.events.names], dtype=np.int64), names
-
-    @cached_property
     def missing(self) -> dict[str, Booleans]:
         """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
         pulls, events, code = self.pulls, self.events, self.answer_code
@@ -275,15 +268,18 @@ class Case:
 
     def is_log_whole(self, rows: Integers, until_ns: Integers, since_ns: Integers | None = None) -> Booleans:
         """Whether the record of each event's log is whole until a moment, from another one or its beginning."""
-        brokers, names = self.brokers
-        broker = brokers[self.events.queue[rows]]
         found = np.ones(len(rows), dtype=np.bool_)
         since_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64) if since_ns is None else since_ns
-        for number, name in enumerate(names):
-            holes = self.context.log_holes(name)
-            if len(holes):
-                mine = broker == number
+        for name in {name[0] for name in self.events.names}:
+            if len(holes := self.context.log_holes(name)):
+                mine = self.are_of_broker(rows, name)
                 found[mine] = ~holes.touch(since_ns[mine], until_ns[mine])
+        return found
+
+    def are_of_broker(self, rows: Integers, broker: str) -> Booleans:
+        """Which of these rows are of queues of a broker."""
+        theirs = np.array([name[0] == broker for name in self.events.names], dtype=np.bool_)
+        found: Booleans = theirs[self.events.queue[rows]]
         return found
 
     def is_watched(self, first_ns: Integers, last_ns: Integers) -> Booleans:
@@ -319,20 +315,18 @@ class Case:
 
     def are_unordered(self, rows: Integers) -> Booleans:
         """Which events' sources tell moments that order nothing."""
-        sources, names = self.events.codes("source", rows)
-        brokers, broker_names = self.brokers
-        orders = [[self.context.orders(name, broker) for broker in broker_names] for name in names]
-        found: Booleans = ~np.array(orders, dtype=np.bool_)[sources, brokers[self.events.queue[rows]]]
+        unsteady = {name for name, facts in self.context.sources.items() if not facts.is_steady}
+        found = self.events.are("source", rows, unsteady)
+        for broker in self.context.unsteady_brokers:
+            found |= self.are_of_broker(rows, broker)
         return found
 
     @cached_property
     def may_follow(self) -> Booleans:
         """Which pulls may have been made at a slave that has the broker's name, and lags behind it."""
-        sources, names = self.events.codes("source", self.pulls.row)
-        brokers, broker_names = self.brokers
-        follow = [[(name, broker) in self.context.followers for broker in broker_names] for name in names]
-        table = np.array(follow, dtype=np.bool_).reshape(len(names), len(broker_names))
-        found: Booleans = table[sources, brokers[self.events.queue[self.pulls.row]]]
+        found = np.zeros(len(self.pulls), dtype=np.bool_)
+        for source, broker in self.context.followers:
+            found |= self.events.are("source", self.pulls.row, {source}) & self.are_of_broker(self.pulls.row, broker)
         return found
 
     def are_timeless(self, clause: str, rows: Integers) -> Booleans:
@@ -344,9 +338,7 @@ class Case:
     @cached_property
     def is_outside(self) -> Booleans:
         """Which pulls were not recorded inside their broker."""
-        sources, names = self.events.codes("source", self.pulls.row)
-        outside: Booleans = np.array([name not in self.context.inside for name in names], dtype=np.bool_)[sources]
-        return outside
+        return ~self.events.are("source", self.pulls.row, self.context.inside)
 
     def message_rows(self, log: int, offset: int) -> list[int]:
         """The log's events that show one message: its append or acknowledgement, and what first made it visible."""

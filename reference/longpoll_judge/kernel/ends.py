@@ -1,9 +1,4 @@
-"""Properties of a queue's log and of its two ends, as its events and as answers report them.
-
-offsets_in_order: inside a broker every append takes the next queue offset, each once. Seen from outside, no two
-messages are acknowledged with the same one. visible_is_monotone: the visible end never moves back and never passes the
-log's end. Both hold within one generation and one observer; a crash or truncation begins a new one. The order of two
-events is certain only if their intervals do not overlap.
+"""Properties of the two ends of a queue, as answers and acknowledgements report them. A log as such: `order`.
 
 Within one run of the broker neither end falls from one answer to a later one. Overlapping connections are of one run
 (`connections`), so a restart is not a fall. A deleted topic begins again. Messages passed over: `filters`.

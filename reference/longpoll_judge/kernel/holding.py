@@ -1,15 +1,9 @@
-"""held_as_asked and hold_limit_kept: when a pull is held, what happens to it meanwhile, and how many are held.
+"""held_as_asked: when a pull is held, and what happens to it meanwhile. How many are held: `hold_limit`.
 
 A pull is held if it may be, once, at the end of its queue, and no shorter than it asked for. Seen from outside, only
 the time of the answer shows how long it was held; inside, a `hold` does. A held pull is taken out of the table and put
 back, expires at its deadline, is run again, or is answered by a stop. The look at the log after a hold (`recheck`) may
 come after the answer. Pulls held too long: `promptness`.
-
-A broker holds no more pulls at once than the `hold_limit` of its source in meta.json. Only an observer inside the
-broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a traversal's `keep`, to the
-beginning of the step that takes it out of the table. A `take` ends that too, because the pull's state is then unknown.
-So the count is never too high. Each source has at most one finding, at the first time with too many pulls. The limit of
-one queue is not judged.
 
 Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
 """
@@ -21,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, are_of, is_one_of
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, is_one_of
 from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.kernel.case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
@@ -52,11 +46,9 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     closes = _closes_after(case, pull) <= soon_ns
     if case.context.stops_silently:
         closes &= False
-    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
-    ends = last_ns <= soon_ns
-    sources, names = case.events.codes("source", pulls.row[pull])
-    for number, name in enumerate(names):
-        mine = (sources == number) & case.is_outside[pull]
+    ends = pulls.last_ns[pull] <= soon_ns
+    for name in case.context.sources:
+        mine = case.events.are("source", pulls.row[pull], {name}) & case.is_outside[pull]
         ends |= mine & (case.context.all_closed_ns(name, pulls.answered_after_ns[pull]) <= soon_ns)
     return told | (closes & ends), closes
 
@@ -74,14 +66,12 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     gets the same answer text, and no event records it.
     """
     pulls = case.pulls
-    causes, names = case.events.codes("cause", pulls.answer_row[pull])
-    if STOPPED not in names and not len(case.events.rows("stop")):
+    if STOPPED not in case.events.names_of("cause")[1] and not len(case.events.rows("stop")):
         return np.zeros(len(pull), dtype=np.bool_), np.zeros(len(pull), dtype=np.bool_)
     # A record from outside the broker has no causes.
-    says = np.array([name == STOPPED for name in names], dtype=np.bool_)[causes] & ~case.is_outside[pull]
+    says = case.events.are("cause", pulls.answer_row[pull], {STOPPED}) & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
-    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
-    went_on_ns = last_ns - pulls.answered_before_ns[pull]
+    went_on_ns = pulls.last_ns[pull] - pulls.answered_before_ns[pull]
     # A source that goes on did not stop, whatever it says; in between, or where roles change, it may have been so.
     ends = went_on_ns <= STOPPING_MS * MS
     may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
@@ -98,14 +88,12 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
         return np.zeros(len(pull), dtype=np.bool_)
     until_ns = pulls.answered_before_ns + STOPPING_MS * MS
     hidden = ~case.is_watched(pulls.received_after_ns, until_ns)
-    last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source]
-    sources, names = case.events.codes("source", pulls.row)
-    settable = np.array([name in case.context.settable for name in names], dtype=np.bool_)[sources]
+    settable = case.events.are("source", pulls.row, case.context.settable)
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = _closes_after(case, pull)
     outside = case.is_outside
     # No close in the record, but the record ends before one would have to be there.
-    unseen = outside & (closed_ns == NEVER) & (last_ns < until_ns)
+    unseen = outside & (closed_ns == NEVER) & (pulls.last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     _told, perhaps = is_told_to_stop(case, pull)
     found: Booleans = (hidden | unseen | late)[pull] | perhaps
@@ -121,11 +109,9 @@ def _early(case: Case) -> list[Suspects]:
     if not len(pull):
         return []
     excused, weak = is_stopping(case, pull)
-    sources, source_names = case.events.codes("source", pulls.row[pull])
-    topics, topic_names = case.events.codes("topic", pulls.row[pull])
     for source, topic, after_ns, before_ns in case.context.deletions:
-        mine = are_of(sources, source_names, {source})
-        mine &= are_of(topics, topic_names, {topic}) if topic else True
+        mine = case.events.are("source", pulls.row[pull], {source})
+        mine &= case.events.are("topic", pulls.row[pull], {topic}) if topic else True
         excused |= mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
     weak |= may_have_stopped(case, pull)
@@ -295,8 +281,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     holds = holds[events.request_key[holds] >= 0]
     held = events.look_up(events.request_key[holds], events.request_key[pulls.row], np.arange(len(pulls)))
     holds, held = holds[held >= 0], held[held >= 0]
-    first_ns = np.full(len(pulls), NEVER, dtype=np.int64)
-    np.minimum.at(first_ns, held, events.integers("after_ns", holds))
+    first_ns = _extreme(np.minimum, len(pulls), held, events.integers("after_ns", holds))
     before_ns = events.integers("before_ns", rows)
     steps = {name: events.rows(name) for name in ("hold", *AT_TABLE, "recheck")}
     owners = {name: _owner(case, rows) for name, rows in steps.items()}
@@ -305,20 +290,27 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
+    # When the first of some steps was done at the latest, and when the last was begun at the earliest.
+    first = {
+        name: _extreme(np.minimum, len(pulls), owners[name], events.integers("before_ns", steps[name]))
+        for name in AT_TABLE
+    }
+    last = {
+        name: _extreme(np.maximum, len(pulls), owners[name], events.integers("after_ns", steps[name]))
+        for name in AT_TABLE
+    }
     # A pull may expire while a scan has taken it. After that it is not in the table, unless the scan keeps it.
-    expired_ns = _first(case, steps, owners, "expire")
-    again |= (expired_ns < _last(case, steps, owners, "take")) & (_last(case, steps, owners, "keep") < expired_ns)
+    again |= (first["expire"] < last["take"]) & (last["keep"] < first["expire"])
     # A recheck may have queued the pull a second time, as RocketMQ's does: then it may run twice.
-    kept_on = _first(case, steps, owners, "run") < _last(case, steps, owners, "keep")
+    kept_on = first["run"] < last["keep"]
     again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
     again &= counts["hold"] > 0
     last_ns = np.zeros(len(pulls), dtype=np.int64)
     np.maximum.at(last_ns, pull, before_ns)
     # A field that is missing never accuses: neither does the answer of such a pull.
     whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
-    sources, names = events.codes("source", pulls.row)
     # A specification judges its own steps.
-    lawful = np.array([name in case.context.lawful for name in names], dtype=np.bool_)[sources]
+    lawful = events.are("source", pulls.row, case.context.lawful)
     whole_of, lawful_of = whole[pull], lawful[pull]
     # What is not allowed to be held, not there yet, or answered, is told as that.
     early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
@@ -370,19 +362,10 @@ def _owner(case: Case, rows: Integers) -> Integers:
     return np.where(early | late | again, -1, owner)
 
 
-def _first(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
-    """Of each pull when the first such step was done at the latest; `NEVER` where there is none."""
-    found = np.full(len(case.pulls), NEVER, dtype=np.int64)
-    mine = owners[name] >= 0
-    np.minimum.at(found, owners[name][mine], case.events.integers("before_ns", steps[name])[mine])
-    return found
-
-
-def _last(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
-    """Of each pull when the last such step was begun at the earliest; `BEGINNING` where there is none."""
-    found = np.full(len(case.pulls), BEGINNING, dtype=np.int64)
-    mine = owners[name] >= 0
-    np.maximum.at(found, owners[name][mine], case.events.integers("after_ns", steps[name])[mine])
+def _extreme(pick: np.ufunc, count: int, owner: Integers, moments_ns: Integers) -> Integers:
+    """Of each pull the least or the highest moment of its steps; `NEVER` or `BEGINNING` if it has none."""
+    found = np.full(count, NEVER if pick is np.minimum else BEGINNING, dtype=np.int64)
+    pick.at(found, owner[owner >= 0], moments_ns[owner >= 0])
     return found
 
 

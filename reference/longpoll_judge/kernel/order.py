@@ -13,14 +13,13 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from attrs import frozen
+from attrs import astuple, frozen
 
 from longpoll_judge.columns.lookup import (
     NEVER,
     Booleans,
     Grouped,
     Integers,
-    are_of,
     grouped,
     highest_before,
     suffix_min,
@@ -53,14 +52,7 @@ class Told:
 
     def take(self, which: Integers | Booleans) -> Told:
         """These of them."""
-        return Told(
-            rows=self.rows[which],
-            values=self.values[which],
-            stream=self.stream[which],
-            is_known=self.is_known[which],
-            after_ns=self.after_ns[which],
-            before_ns=self.before_ns[which],
-        )
+        return Told(*(column[which] for column in astuple(self, recurse=False)))
 
 
 def judge_logs(case: Case) -> list[Suspects]:
@@ -84,10 +76,9 @@ def _told(case: Case, lives: Lives, kind: str) -> Told:
     events = case.events
     rows = events.rows(kind)
     column = "visible_end" if kind == "make_visible" else "queue_offset"
-    sources, names = events.codes("source", rows)
     mine = (events.integers(column, rows) >= 0) & case.is_placed[events.queue[rows]]
-    mine &= ~are_of(sources, names, case.context.lawful)
-    rows, sources = rows[mine], sources[mine]
+    rows = rows[mine & ~events.are("source", rows, case.context.lawful)]
+    sources, names = events.codes("source", rows)
     log = lives.of(rows)
     return Told(
         rows=rows,
@@ -125,11 +116,9 @@ def _given_twice(case: Case, kind: str, told: Told) -> list[Suspects]:
 def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Booleans]:
     """When a restart may have begun, and which events' messages it may have lost before the later ones came."""
     killed_ns, found = np.full(len(told.rows), NEVER), np.zeros(len(told.rows), dtype=np.bool_)
-    brokers, names = case.brokers
     first_ns, last_ns = np.minimum(told.before_ns, later.before_ns), np.maximum(told.after_ns, later.after_ns)
     for broker, restarts in case.context.restarts.items():
-        number = names.index(broker) if broker in names else -1
-        mine = np.flatnonzero(brokers[case.events.queue[told.rows]] == number)
+        mine = np.flatnonzero(case.are_of_broker(told.rows, broker))
         killed_ns[mine] = restarts.begin_from(first_ns[mine])
         found[mine] = restarts.touch(first_ns[mine], last_ns[mine]) & (first_ns[mine] >= killed_ns[mine] - KEPT_NS)
     return killed_ns, found

@@ -152,8 +152,8 @@ def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
     pulls, events = case.pulls, case.events
     recheck = events.answer_to(events.request_key[pulls.row], "recheck")
     everything = np.array([known is not None and known.takes_everything for known in pulls.expressions], dtype=np.bool_)
-    lawful = np.array([name in case.context.lawful for name in events.codes("source", pulls.row)[1]], dtype=np.bool_)
-    over = is_judged & (recheck >= 0) & everything[pulls.expression] & ~lawful[events.codes("source", pulls.row)[0]]
+    over = is_judged & (recheck >= 0) & everything[pulls.expression]
+    over &= ~events.are("source", pulls.row, case.context.lawful)
     over &= (pulls.offset >= 0) & (events.integers("visible_end", recheck) > pulls.offset)
     delay_ns = pulls.answered_after_ns - events.integers("before_ns", recheck)
     over &= delay_ns > case.context.wake_ns

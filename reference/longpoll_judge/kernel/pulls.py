@@ -66,6 +66,11 @@ class Pulls:
         return len(self.row)
 
     @cached_property
+    def last_ns(self) -> Integers:
+        """Until when each pull's source certainly watched."""
+        return np.array([facts.last_ns for facts in self.source_facts], dtype=np.int64)[self.source]
+
+    @cached_property
     def is_answered(self) -> NDArray[np.bool_]:
         """Whether each pull has an answer."""
         return self.answer_row >= 0

@@ -167,14 +167,12 @@ def _steady(case: Case, groups: Iterable[Suspects]) -> Iterator[Suspects]:
 
     So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
     """
-    settable = case.context.settable
     for group in groups:
         if not len(group.rows):
             continue
         doubted = case.are_unordered(group.rows)
-        if group.property in MEASURED and settable:
-            sources, names = case.events.codes("source", group.rows)
-            doubted |= np.array([source in settable for source in names], dtype=np.bool_)[sources]
+        if group.property in MEASURED:
+            doubted |= case.events.are("source", group.rows, case.context.settable)
         doubted &= ~group.timeless
         if group.verdict == "unknown" or not doubted.any():
             yield group
@@ -269,8 +267,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     received = events.request_key[receipts]
     answers = events.rows("answer_sent")
     is_refused = pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
-    kinds, names = events.codes("expression_type", pulls.row)
-    is_sql = np.array([name == SQL92 for name in names], dtype=np.bool_)[kinds]
+    is_sql = events.are("expression_type", pulls.row, {SQL92})
     is_open = ~case.is_decidable & ~is_refused
     yield int(np.count_nonzero(is_open & ~is_sql)), NOTE_UNDECIDED
     yield int(np.count_nonzero(is_open & is_sql)), NOTE_PROPERTIES
@@ -283,9 +280,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     yield int(np.count_nonzero(elsewhere)), NOTE_ELSEWHERE
     yield int(np.count_nonzero(~elsewhere & ~is_nowhere)), NOTE_ORPHAN
     holds = np.concatenate([events.rows(name) for name in ("hold", *STEPS)])
-    sources, names = events.codes("source", holds)
-    asked = np.array([name in case.context.asked for name in names], dtype=np.bool_)[sources]
-    holds = holds[(events.request_key[holds] >= 0) & asked]
+    holds = holds[(events.request_key[holds] >= 0) & events.are("source", holds, case.context.asked)]
     asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
     yield int(np.count_nonzero(events.look_up(events.request_key[holds], asked_for, asked_for) < 0)), NOTE_HELD
     yield _unseen_tags(case), NOTE_BEFORE

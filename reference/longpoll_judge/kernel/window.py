@@ -7,7 +7,7 @@ as visitors: they come after the others, and are found only by their request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cached_property
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import Booleans, Integers, order_by
+from longpoll_judge.columns.lookup import Booleans, Integers, are_of, order_by
 from longpoll_judge.columns.tables import QueueName, break_ties, queue_names, queue_numbers, rearranged
 from longpoll_judge.read.schema import (
     DEFAULTS,
@@ -186,6 +186,10 @@ class Window:
         """A column of names as numbers, of these rows, and the names."""
         codes, names = self.names_of(name)
         return codes[rows], names
+
+    def are(self, name: str, rows: Integers, wanted: Container[str]) -> Booleans:
+        """Of which of these rows a name is one of these."""
+        return are_of(*self.codes(name, rows), wanted)
 
     def text(self, name: str, row: int) -> str:
         """A name of one row."""

@@ -33,6 +33,7 @@ from longpoll_judge.columns.keys import (
 from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, first_of, is_one_of, order_by
 from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.tables import (
+    FEW_NAMES,
     QueueName,
     compacted,
     decode,
@@ -109,7 +110,7 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
     rank = np.argsort(np.argsort(of_queue, kind="stable"))
     table = rearranged(table, order_by(rank[numbers], integers_of(table, "after_ns")))
     for bucket in range(buckets):
-        yield bucket, compacted(table.slice(ends[bucket], ends[bucket + 1] - ends[bucket]), 1), True
+        yield bucket, compacted(table.slice(ends[bucket], ends[bucket + 1] - ends[bucket]), FEW_NAMES), True
         visit = np.flatnonzero(of[common] != bucket)
         if len(visit):
             yield bucket, guests.take(pa.array(visit)), False
