@@ -9,7 +9,6 @@ import pytest
 from model_tests.support.simulation import search
 from model_tests.support.simulation.runtime import SimulatedThread
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay
-from model_tests.support.simulation.trace import Notes, tell
 
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock
 from longpoll_simulation.world import Grain, LineTracing, Strategy, StuckError, Turn, World
@@ -236,16 +235,3 @@ def test_a_failing_run_is_made_shorter() -> None:
 
     assert len(short) <= 2 < len(found)
     assert added(Replay(short), locked=False)[0] < 6
-
-
-def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
-    """One section per actor's turn, with a mark where the default order was left."""
-    world, shared, notes = World(RandomWalk(3)), Shared(), Notes()
-    world.note = notes
-    world.run(spawn_all(world, {name: adding(world, shared, name, None) for name in "ab"}))
-    story = tell(notes.told, world.turns, [str(actor) for actor in world.actors])
-
-    assert world.turns
-    assert story.count(">>") == len(world.turns)
-    assert "a     between" in story
-    assert "main  wait the end of" in story

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import click
 from attrs import define, field
 from model_tests.support.simulation.checker import PROMISES
-from model_tests.support.simulation.plan import GRAINS
 from model_tests.support.simulation.run import Outcome
-from model_tests.support.simulation.search import STRATEGIES, Settings, explain, search
+from model_tests.support.simulation.search import Settings, explain, search
 
 from longpoll.options.specification import knob_option, policy_option
 from longpoll.options.values import SEED_MAX, Amount, Whole
@@ -64,20 +63,6 @@ class Done:
 )
 @click.option("--seed", type=Whole(0, SEED_MAX), default=0, show_default=True, help="The first seed.")
 @click.option(
-    "--strategy",
-    type=click.Choice(STRATEGIES),
-    default="mixed",
-    show_default=True,
-    help="How to choose the next thread: at random (walk), with few switches, by priorities (PCT), or mixed.",
-)
-@click.option(
-    "--grain",
-    type=click.Choice(GRAINS),
-    default="operation",
-    show_default=True,
-    help="Where a switch may happen: at operations such as locks and sockets, at each line, or at each memory access.",
-)
-@click.option(
     "--promise",
     "promises",
     multiple=True,
@@ -92,26 +77,24 @@ def main(
     minutes: float | None,
     runs: int | None,
     seed: int,
-    strategy: Any,
-    grain: Any,
     promises: Sequence[str],
 ) -> None:
     """Run the broker and its clients in a simulation, once per seed, until a run breaks a promise.
 
     The broker's code is real; threads, clock, network and disk are simulated. The seed determines the schedule and
     the faults: kills, power cuts, broken connections, stops and clock steps. The same seed gives the same run. A
-    failing run is shortened and printed thread by thread.
+    failing run is shortened, and the clients' actions and the faults that are left are printed.
 
     \b
     Examples:
       python -m model_tests.support.simulation --minutes 10 --seed 1000
       python -m model_tests.support.simulation --policy rocketmq-4.9 --promise "lost wakeup"
-      python -m model_tests.support.simulation --grain line --runs 100 --knob recheck_after_hold=none
+      python -m model_tests.support.simulation --runs 100 --knob recheck_after_hold=none
 
     Exit codes: 0 every promise was kept, 1 one was broken, 2 a mistake in the call, 3 unknown: no request got an
     answer, or with --promise, some runs ended early because they broke another promise.
     """  # noqa: D301 - click reads a real backspace: the lines after it keep their breaks
-    settings = Settings(policy_name, tuple(knobs), strategy, grain)
+    settings = Settings(policy_name, tuple(knobs))
     assert settings.policy
     for promise in promises:
         if promise not in PROMISES:
@@ -127,7 +110,7 @@ def main(
     if found is not None:
         failure = explain(settings, *found)
         out.print(styled("[red]broken[/red] (seed {}): {}", failure.seed, failure.said))
-        say(f"\n{failure.plan}\n\n{failure.story}\n")
+        say(f"\n{failure.plan}\n")
         say(f"Runs until the failure: {done}; shortened from {failure.found_turns} to {len(failure.turns)} steps.")
         raise SystemExit(Exit.VIOLATED)
     why_unknown = done.without_evidence()

@@ -1,4 +1,4 @@
-"""Runs one seed after another until a run fails, shortens that run, and reports it as a trace.
+"""Runs one seed after another until a run fails, and shortens that run.
 
 The runs are in `plan` and `run`, the command in `__main__`.
 
@@ -16,9 +16,8 @@ from typing import Final, Literal, TypeVar
 from attrs import frozen
 from model_tests.support.simulation.checker import PROMISES
 from model_tests.support.simulation.plan import Grain, Plan, plan_of
-from model_tests.support.simulation.run import Outcome, Run, play
+from model_tests.support.simulation.run import Outcome, play
 from model_tests.support.simulation.strategies import FewSwitches, Priorities, RandomWalk, Replay, WithPauses
-from model_tests.support.simulation.trace import Notes, tell
 
 from longpoll_broker import hold, io, rocketmq, send, shared, store, upkeep
 from longpoll_simulation.world import Strategy, Turn
@@ -91,7 +90,6 @@ class Failure:
     turns: tuple[Turn, ...]
     found_turns: int
     """The number of its turns before it was shortened."""
-    story: str
     plan: Plan
     """The rest of the seed's plan."""
 
@@ -156,7 +154,7 @@ def search(
 
 
 def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int = SHORTENING_TRIES) -> Failure:
-    """Shorten a failed run, first its plan, then its turns; returns it with its story."""
+    """Shorten a failed run, first its plan, then its turns."""
     assert outcome.failure is not None
     assert outcome.kind is not None
     whole = plan_of(seed)
@@ -181,33 +179,19 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
     plan = whole.without(left_out)
 
     def fails(turns: Sequence[Turn]) -> Sequence[Turn] | None:
-        again = _play(settings, plan, Replay(turns))
+        again = replayed(settings, plan, turns)
         return again.turns if again.kind == outcome.kind else None
 
     turns = tuple(shorten(best[0].turns, fails, tries_max // 2))
-    last, story = story_of(settings, plan, turns)
-    return Failure(seed, last.failure or outcome.failure, outcome.kind, turns, len(outcome.turns), story, plan)
+    last = replayed(settings, plan, turns)
+    return Failure(seed, last.failure or outcome.failure, outcome.kind, turns, len(outcome.turns), plan)
 
 
-def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Outcome, str]:
-    """A run with these turns, and its story as text."""
-    notes = Notes()
-    runs: list[Run] = []
-
-    def prepare(run: Run) -> None:
-        run.world.note = notes
-        runs.append(run)
-
-    outcome = _play(settings, plan, Replay(turns), prepare)
-    names = [str(actor) for actor in runs[0].world.actors]
-    return outcome, tell(notes.told, outcome.turns, names)
+def replayed(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> Outcome:
+    """A run of a plan with these turns."""
+    return _play(settings, plan, Replay(turns))
 
 
-def _play(
-    settings: Settings,
-    plan: Plan,
-    strategy: Strategy,
-    prepare: Callable[[Run], None] = lambda _run: None,
-) -> Outcome:
+def _play(settings: Settings, plan: Plan, strategy: Strategy) -> Outcome:
     files = code_files() if settings.grain != "operation" else ()
-    return play(plan, settings.policy, strategy, grain=settings.grain, files=files, prepare=prepare)
+    return play(plan, settings.policy, strategy, grain=settings.grain, files=files)
