@@ -14,6 +14,8 @@ from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+OUTPUT = re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+NUMBER = re.compile(r"[\dA-F]*\d[\dA-F]*")
 ELSEWHERE = {
     "AllocateMachineRoomNearby",
     "AllocateMessageQueue",
@@ -52,6 +54,8 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "COMMIT" in printed
     assert "['Greetings', 'Orders', 'Questions', 'Sold']" in printed
     assert "members=()" in printed
+    lines = {NUMBER.sub("0", line) for line in printed.splitlines()}
+    assert [line for block in OUTPUT for line in block.splitlines() if NUMBER.sub("0", line) not in lines] == []
 
 
 def test_every_name_of_the_page_is_one_of_the_package() -> None:

@@ -35,6 +35,7 @@ def number_of(name: str) -> int:
 ROOT: Final = Path(__file__).parents[2]
 LESSONS: Final = ROOT / "docs" / "lessons"
 PAGES: Final = sorted(LESSONS.glob("[0-9]*-*.md"), key=lambda page: number_of(page.name))
+LECTURER: Final = ROOT / "docs" / "lecturer.md"
 BLOCK: Final = re.compile(r"^```(console|diff)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANYTHING: Final = "..."
 WIDTH: Final = "140"
@@ -124,7 +125,7 @@ JAVA: Final = "--on java"
 
 
 def _cases() -> Iterator[ParameterSet]:
-    for page in PAGES:
+    for page in (*PAGES, LECTURER):
         for number, command in enumerate(commands(page.read_text("utf-8")), start=1):
             slow = SLOW.match(command.line) is not None
             marks = [pytest.mark.long] * slow + [pytest.mark.peers, pytest.mark.timeout(600)] * (JAVA in command.line)
@@ -171,8 +172,6 @@ def test_the_mutant_begins_as_the_law_itself() -> None:
 
 DECK_PAGES: Final = [path for folder in (slides.LESSONS, chinese.CHINESE) for path in sorted(folder.glob("[0-9]*.md"))]
 HEADING: Final = re.compile(r"^#{1,2} (.*)$", re.MULTILINE)
-LECTURER: Final = slides.LESSONS.parent / "lecturer.md"
-QUESTIONS: Final = list(commands(LECTURER.read_text("utf-8")))
 MADE: Final = "# 1. A lesson\n\nFirst.\n\n## Look\n\n{}\n\n```console\n# no heading\n```\n\nAfter.\n\n**1.1** Do it.\n"
 
 
@@ -225,14 +224,6 @@ def test_every_lesson_has_a_deck_that_is_listed() -> None:
 
     assert sorted(listed) == sorted(place for place, _ in slides.decks())
     assert len(listed) == len(DECK_PAGES)
-
-
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: str(QUESTIONS.index(each)))
-def test_an_answer_of_the_exam_is_true(question: Command) -> None:
-    ran = CliRunner().invoke(main, question.line.split()[1:], env={"COLUMNS": WIDTH})
-
-    assert question.shown
-    assert missing_line(question.shown, ran.output) is None, ran.output
 
 
 README: Final = (ROOT / "README.md").read_text("utf-8")

@@ -31,7 +31,7 @@ FENCED: Final = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.D
 SHELL: Final = {"", "console", "sh", "bash"}
 CODE: Final = {"python", "rust", "java", "diff", "json", "ini", "yaml"}
 OURS: Final = "longpoll|make|python|pytest|jupyter"
-PROGRAMS: Final = rf"{OURS}|node|docker|spin|gcc|./pan|java(?!  )|tcpdump|printf|cd|for|pip|mvn|source|curl|git"
+PROGRAMS: Final = rf"{OURS}|node|docker|spin|gcc|./pan|java(?!  )|tcpdump|printf|cd|for|pip|mvn|source|curl|git|cp"
 LINE: Final = re.compile(
     rf"^(?:\$ )?((?:[A-Z_0-9]+=\S+ )*(?:\.venv/bin/)?(?:{PROGRAMS})(?: (?:.*\\\n)*.*)?)$", re.MULTILINE
 )
@@ -145,15 +145,15 @@ class Reader:
         for name, content in NAMED.findall(text):
             (self.directory / name).write_text(content)
 
-    def type(self, line: str, code_of: Callable[[str], int | tuple[int, ...]]) -> None:
-        """Run a line as it stands; raises NotTypedError where it ends otherwise than it should."""
+    def type(self, line: str, code_of: Callable[[str], int | tuple[int, ...]]) -> str:
+        """Run a line and return its output, with the page's `/tmp`; raises NotTypedError for another exit code."""
         loaded = "# any load" in line
         line = re.sub(r"(?<=\s)#.*$", "", line).strip().removesuffix("&").strip().removeprefix(".venv/bin/")
         if "--broker" in line and "--start" not in line and "--capture" not in line:
             self._broker_for(line)
-        typed = self._whole(line)
+        typed, said = self._whole(line), ""
         if STAYS.match(line):
-            self._leave_running(line, typed)
+            said = self._leave_running(line, typed)
             if loaded:
                 self._serve_somebody()
         elif CAPTURES.match(line):
@@ -164,10 +164,16 @@ class Reader:
             self._stop_what_writes(line)
             code, said = self._follow(typed) if FOLLOWS.match(line) else self._run(typed)
             self._ended(typed, code, said, code_of(line))
+        return said.replace(f"{self.home}{TEMPORARY}", TEMPORARY)
 
     def leave(self) -> None:
         while self.running:
             self.running.pop().stop()
+
+    def learn(self, shown: str, said: str) -> None:
+        """Take the addresses that a command printed for those that the page shows."""
+        there = dict(READY.findall(said))
+        self.addresses |= {address: there[name] for name, address in READY.findall(shown) if name in there}
 
     def kill(self) -> None:
         for program in self.running:
@@ -248,14 +254,16 @@ class Reader:
         usual = "rocketmq-5" if line.startswith("longpoll conform") else "strict"
         self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else usual}")
 
-    def _leave_running(self, line: str, typed: str) -> None:
+    def _leave_running(self, line: str, typed: str) -> str:
         """Start a program that runs until Ctrl-C, at addresses that are free."""
         words = shlex.split(typed)
         if words[1] == "serve":
             for option in ("--listen", "--name-server"):
                 at = words.index(option) if option in words else len(words)
                 words[at : at + 2] = [option, "127.0.0.1:0"]
-        self._learn(line, self._start(words, shlex.join(words), "ready|listening")[1])
+        said = self._start(words, shlex.join(words), "ready|listening")[1]
+        self._learn(line, said)
+        return said
 
     def _start(self, words: list[str], typed: str, until: str) -> tuple[Program, str]:
         """Start a program that runs until Ctrl-C, and read what it says up to a line that has this pattern."""
@@ -315,7 +323,7 @@ class Reader:
         there = dict(READY.findall(said))
         typed = dict(re.findall(r"(--\S+) (\S+)", line))
         for option, name, usual in (("--listen", "broker", BROKER), ("--name-server", "name-server", NAME_SERVER)):
-            if name in there:
+            if name in there and not (name == "name-server" and line.startswith("longpoll observe")):
                 self.addresses[typed.get(option, usual)] = there[name]
                 self.addresses[f"--{name} HOST:PORT"] = there[name]
 
