@@ -153,12 +153,13 @@ def widened(directory: Path) -> KitReport:
 
 
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
-    """Strict less its recheck loses the wake of a pull that a message overtakes between read and hold."""
+    """Strict less its recheck loses the wake of a pull that a message overtakes between read and hold.
+
+    The property says it all: it is broken only by a message that was acknowledged after its pull began. Which step
+    sent it does not matter, because `cancel` and `send_one_way` overtake a pull as well as `cross` does.
+    """
     report = widened(tmp_path)
     assert report.property == "no_lost_wakeup", report
-    # Each of these steps sends, and so may overtake a pull that an earlier step left between its read and its hold.
-    sending = ("cancel(", "cross(", "publish(", "send_many(", "send_one_way(", "wake(")
-    assert any(step.startswith(sending) for step in report.steps), report
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
