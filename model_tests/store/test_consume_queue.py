@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 import struct
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pytest
-from attrs import evolve
+from attrs import Factory, define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.present import present
 from model_tests.support.store import index_all
@@ -20,7 +23,6 @@ from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.consume_queue import (
     ADDRESS_MAX,
-    PRE_BLANK,
     PRE_BLANK_SIZE,
     UNIT,
     UNIT_SIZE,
@@ -44,6 +46,7 @@ RECORD_SIZE: Final = 100
 EXTENDED_SIZE: Final = 64
 """Bytes of an extended file: three units of 20, and four that stay free."""
 BLANK: Final = (0, PRE_BLANK_SIZE, 0)
+Unit = tuple[int, int, int]
 
 
 def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
@@ -76,7 +79,7 @@ def arrival(offset: int, *, at: int | None = None) -> Arrival:
     return Arrival("T", 7, offset + 1, 50 + offset, 1_000 + offset, physical_offset, RECORD_SIZE)
 
 
-def unit(offset: int) -> tuple[int, int, int]:
+def unit(offset: int) -> Unit:
     return offset * RECORD_SIZE, RECORD_SIZE, 50 + offset
 
 
@@ -89,40 +92,170 @@ def starts(queue: ConsumeQueue) -> list[int]:
     return [segment.start // UNIT_SIZE for segment in queue.segments.segments]
 
 
-def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
+def units_of(queue: ConsumeQueue) -> list[Unit | None]:
     return [queue.unit(offset) for offset in range(queue.offset_end)]
 
 
-def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
-    assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
-    assert (queue.offset_end, queue.offset_min, queue.offset_next, queue.flushed_offset) == (0, 0, 0, 0)
-    assert (queue.physical_end, queue.segment_lists()) == (-1, [queue.segments])
-    assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
+@define
+class PlainQueue:
+    """The same queue as a table of its written units, in files of four, with the slow and obvious rules."""
+
+    follows_log: bool
+    files: list[int] = Factory(list)
+    """The first offset of each file."""
+    written: dict[int, Unit] = Factory(dict)
+    """Also the one that may stand behind the end."""
+    end: int = 0
+    minimum: int = 0
+    flushed: int = 0
+    physical_end: int = -1
+
+    def put(self, offset: int) -> bool:
+        if offset < self.end:
+            return False
+        if not self.files:
+            self.end, self.minimum = offset // COUNT * COUNT, offset
+        for blank in range(self.end, offset):
+            self._write(blank, BLANK)
+        self._write(offset, unit(offset))
+        self.end, self.physical_end = offset + 1, (offset + 1) * RECORD_SIZE
+        return True
+
+    def _write(self, offset: int, content: Unit) -> None:
+        self.written[offset] = content
+        self.files = sorted({*self.files, offset // COUNT * COUNT})
+
+    def correct_min(self, log_start: int) -> None:
+        if not self.files:
+            return
+        there = [offset for offset in range(self.files[0], self.end) if self.written[offset][0] >= log_start]
+        if self.follows_log and log_start and self.end > self.files[0] and self.written[self.end - 1][0] < log_start:
+            self.minimum = self.end
+        elif there and there[0] < self.files[0] + COUNT:
+            self.minimum = there[0]
+
+    def remove_before(self, log_start: int) -> None:
+        while len(self.files) > 1 and self.files[1] <= self.end and self.written[self.files[1] - 1][0] < log_start:
+            gone = self.files.pop(0)
+            self.written = {offset: each for offset, each in self.written.items() if offset >= gone + COUNT}
+        self.correct_min(log_start)
+
+    def stand_at(self, offset: int) -> None:
+        self.written = {each: content for each, content in self.written.items() if each < offset}
+        self.files = [start for start in self.files if start < offset]
+        self.end, self.physical_end, self.flushed = offset, offset * RECORD_SIZE, min(self.flushed, offset)
+
+    def from_offset(self, offset: int) -> list[Unit] | None:
+        if not (self.files and max(self.minimum, self.files[0]) <= offset < self.end):
+            return None
+        return [self.written[each] for each in range(offset, min(self.end, offset // COUNT * COUNT + COUNT))]
+
+    def first_unit(self) -> Unit | None:
+        there = [self.written.get(offset) for start in self.files for offset in range(start, start + COUNT)]
+        return next((each for each in there if each != BLANK), None)
 
 
-def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: Path) -> None:
-    close(filled(opened(tmp_path), COUNT + 2))
-    queue = opened(tmp_path)
-    assert (queue.offset_end, queue.offset_next, queue.flushed_offset) == (2 * COUNT, 2 * COUNT, 2 * COUNT)
-    assert (queue.offset_min, queue.physical_end) == (0, -1)
+def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
+    """Everything that can be seen; a unit has its own code also where that is in the extended queue."""
+
+    def plainly(found: Unit) -> Unit:
+        return found[0], found[1], present(queue.tags_code(found))
+
+    assert (queue.offset_end, queue.offset_min, queue.physical_end) == (plain.end, plain.minimum, plain.physical_end)
+    assert (starts(queue), queue.flushed_offset) == (plain.files, plain.flushed)
+    for offset in range(-1, plain.end + COUNT):
+        units = queue.units_from(offset)
+        found = None if units is None else [plainly(each) for each in UNIT.iter_unpack(units)]
+        assert found == plain.from_offset(offset), offset
+        assert queue.unit(offset) == (None if units is None else UNIT.unpack_from(units))
+    first = queue.first_unit()
+    assert (first and plainly(first)) == plain.first_unit()
+    if queue.extended is None and plain.files:
+        content = b"".join(path.read_bytes() for path in sorted((directory / "units").iterdir()))
+        offsets = range(plain.files[0], plain.files[-1] + COUNT)
+        assert content == b"".join(UNIT.pack(*plain.written.get(offset, (0, 0, 0))) for offset in offsets)
 
 
-def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
-    """A unit has twenty bytes, big-endian."""
-    filled(queue, 2 * COUNT + 1)
-    assert (queue.offset_end, queue.physical_end) == (9, 9 * RECORD_SIZE)
-    assert units_of(queue) == [unit(offset) for offset in range(9)]
-    assert starts(queue) == [0, COUNT, 2 * COUNT]
-    written = b"".join(path.read_bytes() for path in sorted((tmp_path / "units").iterdir()))
-    assert written == b"".join(UNIT.pack(*unit(offset)) for offset in range(9)) + bytes(3 * UNIT_SIZE)
+class WatchedList(SegmentList):
+    """Files whose flushes are noted, or fail; nothing is synced."""
+
+    __slots__ = ("asked", "fails")
+
+    def flush(self, start: int, stop: int) -> None:
+        self.asked.append((start, stop))
+        if self.fails:
+            raise OSError("the disk failed")
 
 
-def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> None:
-    """A repeated dispatch changes nothing."""
-    filled(queue, 3)
-    assert not queue.put(arrival(2, at=9_999))
-    assert not queue.put(arrival(0, at=9_999))
-    assert (queue.offset_end, queue.physical_end, queue.unit(2), queue.unit(0)) == (3, 300, unit(2), unit(0))
+class QueueMachine(RuleBasedStateMachine):
+    """Repeated and late messages, gaps, retention, recovery, flushes that fail, and a unit behind the end."""
+
+    @initialize(has_extended=st.booleans(), follows_log=st.booleans())
+    def begin(self, *, has_extended: bool, follows_log: bool) -> None:
+        self.directory, self.has_extended = Path(tempfile.mkdtemp()), has_extended
+        self.plain = PlainQueue(follows_log)
+        self._open()
+
+    def _open(self) -> None:
+        further = opened(self.directory, extended=self.has_extended).extended
+        self.units = WatchedList(RealFiles(), str(self.directory / "units"), SIZE)
+        self.queue = ConsumeQueue(self.units, "T", 7, further, follows_log=self.plain.follows_log)
+        self.queue.offset_min = self.plain.minimum
+
+    @rule(ahead=st.sampled_from([0, 0, 0, -1, -2, 1, COUNT - 1, COUNT, 2 * COUNT + 1]))
+    def put(self, ahead: int) -> None:
+        offset = max(self.plain.end + ahead, 0)
+        sent = arrival(offset, at=9_999) if offset < self.plain.end else arrival(offset)
+        assert self.queue.put(sent) == self.plain.put(offset)
+
+    @rule(back=st.integers(-2, 2 * COUNT), beside=st.sampled_from([0, 1]), removes=st.booleans())
+    def retain(self, *, back: int, beside: int, removes: bool) -> None:
+        log_start = max((self.plain.end - back) * RECORD_SIZE + beside, 0)
+        for each in (self.queue, self.plain):
+            (each.remove_before if removes else each.correct_min)(log_start)
+
+    @precondition(lambda self: self.plain.files)
+    @rule(back=st.integers(0, COUNT + 1), opens=st.booleans())
+    def recover(self, *, back: int, opens: bool) -> None:
+        offset = max(self.plain.end - back, self.plain.files[0], self.plain.minimum)
+        if opens:
+            close(self.queue)
+            self._open()
+            at = (self.queue.offset_end, self.queue.offset_next, self.queue.flushed_offset)
+            assert at == (self.plain.files[-1] + COUNT,) * 3
+            self.plain.flushed = self.plain.end
+        self.queue.stand_at(offset, offset * RECORD_SIZE)
+        self.plain.stand_at(offset)
+        assert self.queue.offset_next == offset
+
+    @precondition(lambda self: self.plain.end % COUNT)
+    @rule()
+    def write_behind(self) -> None:
+        self.plain.written[self.plain.end] = unit(self.plain.end)
+        UNIT.pack_into(self.queue.segments.segments[-1].view, self.plain.end % COUNT * UNIT_SIZE, *unit(self.plain.end))
+
+    @rule(fails=st.booleans())
+    def flush(self, *, fails: bool) -> None:
+        self.units.asked, self.units.fails = [], fails
+        with suppress(OSError):
+            self.queue.flush()
+        due = [(self.plain.flushed * UNIT_SIZE, self.plain.end * UNIT_SIZE)]
+        assert self.units.asked == due * (self.plain.flushed < self.plain.end)
+        if not fails:
+            self.plain.flushed = max(self.plain.flushed, self.plain.end)
+
+    @invariant()
+    def same(self) -> None:
+        if hasattr(self, "queue"):
+            compare(self.queue, self.plain, self.directory)
+
+    def teardown(self) -> None:
+        if hasattr(self, "queue"):
+            close(self.queue)
+            shutil.rmtree(self.directory)
+
+
+TestQueue = QueueMachine.TestCase
 
 
 def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,27 +278,6 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytes
     segment.reserved_end = 5 * UNIT_SIZE - 1
     queue.put(arrival(4))
     assert asked[1:] == [(4 * UNIT_SIZE, 5 * UNIT_SIZE)]
-
-
-@pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT, COUNT + 2])
-def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
-    """Its file begins with pre-blank units, and earlier files are not made."""
-    assert queue.put(arrival(offset))
-    start = offset // COUNT * COUNT
-    assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
-    blanks = offset - start
-    assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
-    assert (units_of(queue), queue.first_unit()) == ([None] * offset + [unit(offset)], unit(offset))
-
-
-def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
-    """Pre-blank units fill the gap; the minimum stays."""
-    filled(queue, 2)
-    assert queue.put(arrival(2 * COUNT + 3))
-    assert (starts(queue), queue.offset_min) == ([0, COUNT, 2 * COUNT], 0)
-    assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 9, unit(11)]
-    assert queue.put(arrival(12))
-    assert (starts(queue)[-1], queue.unit(12)) == (12, unit(12))
 
 
 def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,151 +307,8 @@ def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pyt
     assert units_of(queue) == [unit(0), unit(1), *[BLANK] * 3, unit(COUNT + 1)]
 
 
-def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
-    filled(queue, COUNT + 2)
-
-    def read(offset: int) -> list[tuple[int, int, int]] | None:
-        found = queue.units_from(offset)
-        return None if found is None else list(UNIT.iter_unpack(found))
-
-    assert read(0) == [unit(offset) for offset in range(COUNT)]
-    assert (read(COUNT - 1), read(COUNT)) == ([unit(COUNT - 1)], [unit(COUNT), unit(COUNT + 1)])
-    assert read(COUNT + 1) == [unit(COUNT + 1)]
-    assert [read(offset) for offset in (-1, COUNT + 2, 2 * COUNT)] == [None] * 3
-    queue.offset_min = 2
-    assert (read(1), queue.unit(1), queue.unit(2)) == (None, None, unit(2))
-
-
-def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: Path) -> None:
-    queue.put(arrival(1))
-    assert queue.first_unit() == unit(1)
-    close(queue)
-    other = opened(tmp_path / "other")
-    segments = [other.segments.append(start) for start in (0, SIZE)]
-    assert other.first_unit() is None
-    segments[0].view[:] = PRE_BLANK * COUNT
-    segments[1].view[:UNIT_SIZE] = UNIT.pack(0, 1, 5)
-    assert other.first_unit() == (0, 1, 5)
-    segments[1].view[:UNIT_SIZE] = UNIT.pack(0, 0, 5)
-    segments[1].view[UNIT_SIZE : 2 * UNIT_SIZE] = UNIT.pack(*unit(9))
-    assert other.first_unit() is None
-    close(other)
-
-
 def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) -> None:
     assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
-
-
-@pytest.mark.parametrize(
-    ("log_start", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)]
-)
-def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_start: int, expected: int) -> None:
-    """The search looks at the oldest file only."""
-    filled(queue, COUNT + 2)
-    queue.correct_min(log_start)
-    assert queue.offset_min == expected
-
-
-@pytest.mark.parametrize(
-    ("log_start", "expected"), [(0, 0), (100, 1), (300, 3), (301, 0), (500, 0), (501, 6), (10_000, 6)]
-)
-def test_a_queue_that_follows_an_empty_log_begins_at_its_end(
-    queue: ConsumeQueue, log_start: int, expected: int
-) -> None:
-    """As in 5.x."""
-    filled(queue, COUNT + 2)
-    queue.follows_log = True
-    queue.correct_min(log_start)
-    assert (queue.offset_min, queue.offset_end) == (expected, COUNT + 2)
-    if expected == COUNT + 2:
-        assert queue.unit(COUNT + 1) is None
-        assert queue.put(arrival(COUNT + 2))
-        assert queue.unit(COUNT + 2) == unit(COUNT + 2)
-        queue.correct_min(501)
-        assert queue.offset_min == COUNT + 2
-
-
-def test_a_file_that_has_no_unit_yet_moves_no_minimum(queue: ConsumeQueue) -> None:
-    queue.segments.append(COUNT * UNIT_SIZE)
-    queue.correct_min(0)
-    assert queue.offset_min == 0
-
-
-def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> None:
-    queue.correct_min(0)
-    assert queue.offset_min == 0
-    filled(queue, 2)
-    queue.segments.segments[0].view[2 * UNIT_SIZE : 3 * UNIT_SIZE] = UNIT.pack(*unit(2))
-    queue.correct_min(200)
-    assert queue.offset_min == 0
-    queue.correct_min(100)
-    assert queue.offset_min == 1
-
-
-def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) -> None:
-    queue.put(arrival(COUNT))
-    queue.put(arrival(COUNT + 1))
-    queue.correct_min(COUNT * RECORD_SIZE + 1)
-    assert queue.offset_min == COUNT + 1
-    queue.segments.segments[0].view[2 * UNIT_SIZE : 3 * UNIT_SIZE] = UNIT.pack(*unit(COUNT + 2))
-    queue.correct_min((COUNT + 2) * RECORD_SIZE)
-    assert queue.offset_min == COUNT + 1
-    assert queue.put(arrival(COUNT + 2))
-    queue.correct_min((COUNT + 2) * RECORD_SIZE)
-    assert queue.offset_min == COUNT + 2
-
-
-@pytest.mark.parametrize(
-    ("log_start", "left", "minimum"),
-    [(300, [0, 4, 8], 3), (301, [4, 8], 4), (401, [4, 8], 5), (700, [4, 8], 7), (701, [8], 8), (10_000, [8], 0)],
-)
-def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int, left: list[int], minimum: int) -> None:
-    filled(queue, 2 * COUNT + 2)
-    queue.remove_before(log_start)
-    assert (starts(queue), queue.offset_min) == (left, minimum)
-    assert queue.offset_end == 10
-
-
-def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(queue, COUNT + 1)
-    asked: list[int] = []
-    monkeypatch.setattr(SegmentList, "remove", lambda _self, count: asked.append(count))
-    queue.remove_before(100)
-    assert asked == []
-    queue.remove_before(400)
-    assert asked == [1]
-
-
-def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
-    close(filled(opened(tmp_path), 2 * COUNT))
-    queue = opened(tmp_path)
-    queue.stand_at(COUNT + 1, 500)
-    assert (queue.offset_end, queue.offset_next, queue.flushed_offset, queue.physical_end) == (5, 5, 5, 500)
-    assert bytes(queue.segments.segments[1].view[UNIT_SIZE:]) == bytes(3 * UNIT_SIZE)
-    assert queue.put(arrival(5))
-    assert units_of(queue) == [unit(offset) for offset in range(6)]
-
-
-def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueue) -> None:
-    filled(queue, 2 * COUNT)
-    queue.flush()
-    queue.stand_at(1, 100)
-    assert (starts(queue), queue.flushed_offset) == ([0], 1)
-    assert queue.put(arrival(1))
-    assert units_of(queue) == [unit(0), unit(1)]
-    queue.stand_at(2, 200)
-    assert queue.flushed_offset == 1
-
-
-def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
-    filled(extended, 3)
-    units = units_of(extended)
-    assert [found and found[2] for found in units] == [-(2**63), -(2**63) + 20, -(2**63) + 40]
-    assert [extended.tags_code(found) for found in units if found] == [50, 51, 52]
-    assert extended.tags_code(unit(4)) == 54
-    assert extended.tags_code((0, 1, -(2**63) + 1_000)) is None
-    assert extended.extended is not None
-    assert extended.segment_lists() == [extended.segments, extended.extended.segments]
 
 
 def test_without_an_extended_queue_an_address_leads_nowhere(queue: ConsumeQueue) -> None:
@@ -396,19 +365,6 @@ def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
     assert further.end == 40 + 20
 
 
-def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(SegmentList, "flush", lambda _self, start, stop: asked.append((start, stop)))
-    queue.flush()
-    filled(queue, 3)
-    queue.flush()
-    assert (asked, queue.flushed_offset) == ([(0, 60)], 3)
-    queue.flush()
-    queue.put(arrival(3))
-    queue.flush()
-    assert (asked, queue.flushed_offset) == ([(0, 60), (60, 80)], 4)
-
-
 def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a power cut could leave a unit that leads nowhere."""
     asked: list[str] = []
@@ -418,21 +374,6 @@ def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkey
     assert asked == ["/more", "units"]
     extended.flush()
     assert asked == ["/more", "units"]
-
-
-def test_a_flush_that_failed_is_made_up_for(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    filled(queue, 2)
-    asked: list[tuple[int, int]] = []
-
-    def failing(_segments: SegmentList, start: int, stop: int) -> None:
-        asked.append((start, stop))
-        raise OSError("the disk failed")
-
-    monkeypatch.setattr(SegmentList, "flush", failing)
-    for _ in range(2):
-        with pytest.raises(OSError, match="the disk failed"):
-            queue.flush()
-    assert (asked, queue.flushed_offset) == ([(0, 40)] * 2, 0)
 
 
 CONFIG = evolve(SMALL, extended_queues=True, extended_file_size=110)
