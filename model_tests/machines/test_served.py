@@ -14,10 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.suite import STRICT, EmbeddedBroker, RocketMQMachine, run_suite
 from model_tests.support.suite.model import (
-    FOUND,
     NOT_FOUND,
-    OFFSET_MOVED,
-    RETRY_IMMEDIATELY,
     Answer,
     Read,
     Stored,
@@ -297,33 +294,6 @@ def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
     ]  # fmt: skip
     bodies = [each.body for each in stored]
     return Answer(bodies, position_next=read.offset_next, code=read.code, offset_min=0, offset_max=end, stored=stored)
-
-
-@pytest.mark.parametrize(
-    ("tags", "offset", "wanted", "expected"),
-    [
-        ((), 0, "*", Read(NOT_FOUND, 0)),
-        ((), 3, "*", Read(OFFSET_MOVED, 0)),
-        (("a", "b"), -1, "*", Read(OFFSET_MOVED, 0)),
-        (("a", "b"), 2, "*", Read(NOT_FOUND, 2)),
-        (("a", "b"), 5, "*", Read(OFFSET_MOVED, 2)),
-        (("a", "b", "a"), 0, "*", Read(FOUND, 2, (0, 1))),
-        (("a", "b", "a"), 1, "a", Read(FOUND, 3, (2,))),
-        (("a", "b", "a", "c"), 0, "a", Read(FOUND, 3, (0, 2))),
-        (("a", "b"), 0, "x || y", Read(RETRY_IMMEDIATELY, 2)),
-    ],
-)
-def test_a_read_gives_what_4_9_gives(tags: tuple[str, ...], offset: int, wanted: str, expected: Read) -> None:
-    """Codes and next offsets of a read of up to two messages, by place and filter."""
-    queue = queue_of(*tags)
-    assert queue.read(offset, Wanted(wanted), 2, queue.end) == expected
-
-
-def test_a_read_stops_at_the_end_of_a_queue_file() -> None:
-    """With files of four messages a read from 2 goes to 4, found or not."""
-    queue = queue_of(*"aabbaa", file_units=4)
-    assert queue.read(1, ALL, 32, 6) == Read(FOUND, 4, (1, 2, 3))
-    assert queue.read(2, Wanted("a"), 32, 6) == Read(RETRY_IMMEDIATELY, 4)
 
 
 @given(st.lists(st.sampled_from(["a", "b", ""]), max_size=8), st.data())

@@ -180,6 +180,8 @@ class WatchedList(SegmentList):
     """Files whose flushes are noted, or fail; nothing is synced."""
 
     __slots__ = ("asked", "fails")
+    asked: list[tuple[int, int]]
+    fails: bool
 
     def flush(self, start: int, stop: int) -> None:
         self.asked.append((start, stop))

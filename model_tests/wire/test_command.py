@@ -221,9 +221,8 @@ def header_of(count: int, value: object, between: str = ":") -> str:
 def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: str) -> None:
     read = read_json(header_of(FIELD_COUNT_MAX, value, between))
     assert len(read.ext_fields or {}) == (0 if value is None else FIELD_COUNT_MAX)
-    for count in (FIELD_COUNT_MAX + 1, 25_000):
-        with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
-            read_json(header_of(count, value, between))
+    with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
+        read_json(header_of(FIELD_COUNT_MAX + 1, value, between))
 
 
 def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
