@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -85,6 +88,60 @@ def test_what_a_host_of_repositories_reads_is_true() -> None:
     assert (ROOT / ".ci" / "run").is_file()
     for hook in hooks["repos"][0]["hooks"]:
         assert hook["entry"].removeprefix(".venv/bin/").split()[0] in checked
+
+
+GITHUB = ROOT / ".github"
+
+
+def unknown_references(workflow: dict[str, Any]) -> list[str]:
+    """What a workflow names and this tree does not have: jobs, make's targets, actions and their inputs."""
+    jobs, targets = workflow["jobs"], re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    needed = set(re.findall(r"\w+", str([job.get("needs", "") for job in jobs.values()])))
+    made = {word for step in steps for word in re.findall(r"^make ([a-z-]+)", step.get("run", ""))}
+    found = [*sorted(needed - set(jobs)), *sorted(made - set(targets))]
+    for step in steps:
+        if step.get("uses", "").startswith("./"):
+            file = ROOT / step["uses"] / "action.yml"
+            inputs = yaml.safe_load(file.read_text())["inputs"] if file.is_file() else {}
+            found += [each for each in step["with"] if each not in inputs]
+    return found
+
+
+def test_the_workflows_name_what_is_there() -> None:
+    for path in sorted((GITHUB / "workflows").glob("*.yml")):
+        workflow = yaml.safe_load(path.read_text())
+        versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+        assert unknown_references(workflow) == [], path.name
+        assert versions == ["3.11", "3.12", "3.13", "3.14"]
+        workflow["jobs"]["test"] |= {"needs": "nothing", "steps": [{"run": "make tea"}]}
+        workflow["jobs"]["test"]["steps"] += [{"uses": "./.github/actions/conform", "with": {"brokr": "HOST:PORT"}}]
+        assert unknown_references(workflow) == ["nothing", "tea", "brokr"]
+
+
+def test_the_action_calls_conform_with_its_inputs(tmp_path: Path) -> None:
+    """Each input becomes an option of `longpoll conform`; an empty one is left out."""
+    action = yaml.safe_load((GITHUB / "actions" / "conform" / "action.yml").read_text())
+    script = action["runs"]["steps"][-1]
+    program = tmp_path / "longpoll" / "bin" / "longpoll"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    program.chmod(0o755)
+
+    def called(**inputs: str) -> list[str]:
+        own = {"RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output")}
+        environment = os.environ | dict.fromkeys(script["env"], "") | own | inputs
+        words = ["bash", "-eo", "pipefail", "-c", script["run"]]
+        return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    every = called(BROKER="h:1", NAME_SERVER="h:2", POLICY="strict", KNOWN="a file", ONLY="PULL-*", JUNIT="c.xml")
+    conform = main.get_command(click.Context(main), "conform")
+    options = {option for each in conform.params for option in each.opts} if conform else set()
+    assert every[0] == "conform"
+    assert set(every[1::2]) == {f"--{name}" for name in action["inputs"] if name != "python"} <= options
+    assert every[-5:] == ["strict", "--known", "a file", "--only", "PULL-*"]
+    assert called(BROKER="h:1", JUNIT="c.xml") == ["conform", "--broker", "h:1", "--junit", "c.xml"]
+    assert (tmp_path / "output").read_text() == "report=c.xml\n" * 2
 
 
 @pytest.mark.parametrize("name", COMMANDS)
