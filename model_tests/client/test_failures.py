@@ -40,7 +40,7 @@ from longpoll_client import (
     instance,
 )
 from longpoll_client.aio import instance as aio_instance
-from longpoll_client.link import exchange, routes
+from longpoll_client.link import exchange
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, NameServers, split_address
 from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
@@ -189,21 +189,6 @@ def test_a_mute_name_server_keeps_no_send_from_its_broker(
         producer.send("T", b"x")
         (producer.client if is_loop else producer)._instance.doubt_route("T")
         assert producer.send("T", b"x").queue_offset == 7
-
-
-def test_a_route_without_better_is_not_asked_for_with_each_send(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name server that is slow or wrong is asked once in `ROUTE_RETRY_S`, and not once a send."""
-    monkeypatch.setattr(routes, "ROUTE_RETRY_S", PATIENCE_S)
-    with Producer(cluster.name_server) as producer:
-        producer.send("T", b"x")
-        cluster.is_empty = True
-        producer._instance.doubt_route("T")
-        before = cluster.asked
-        for _number in range(50):
-            producer.send("T", b"y")
-        assert cluster.asked == before + 1
 
 
 EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit]
@@ -443,25 +428,6 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
         asyncio.run(story(scripted.address))
     assert bodies == [(b"first", False)] * 2
     assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a producer that is closed leaves its group"
-
-
-def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that stalls in the middle of an answer serves the next connection."""
-    monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
-    server = OneServer()
-    stalled: list[Command] = []
-
-    def serve(peer: Peer, command: Command) -> None:
-        if command.code == RequestCode.SEND_MESSAGE_V2 and not stalled:
-            stalled.append(command)
-            peer.send_bytes(b"\x00\x00\x01\x00\x00\x00")
-        else:
-            server(peer, command)
-
-    with server.served(serve) as scripted, Producer(scripted.address) as producer:
-        with pytest.raises(ClientError, match="no answer in time"):
-            producer.send("T", b"x", timeout_s=0.2)
-        assert producer.send("T", b"x").queue_offset == 7
 
 
 @pytest.fixture

@@ -444,15 +444,6 @@ def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
     run(cluster, story)
 
 
-def test_a_lost_connection_is_made_again(cluster: Cluster) -> None:
-    """A send that was on its way is tried again on a new one."""
-
-    async def story(producer: AsyncProducer) -> None:
-        assert isinstance(await producer.send("flaky", b"x"), SendResult)
-
-    run(cluster, story)
-
-
 def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
