@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import random
+import select
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from time import monotonic_ns
+from typing import Any, Final
 
+import msgspec
 import pytest
+from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.observed import Upstream
+from model_tests.support.broker.observed import Upstream, events_of
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
-from model_tests.support.broker.true_moments import Load, Truth, outside, run_load, truthful_broker
 
 from longpoll_observe import Observer, arrival_time
 from longpoll_observe import relay_loop as loop
@@ -22,8 +31,9 @@ from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, S
 from longpoll_observe.links import PIECE_SIZE, TapQueue
 from longpoll_observe.relay_loop import RelayLoop
 from longpoll_protocol.codes import CommandFlag, RequestCode
-from longpoll_protocol.frames import Command, encode
+from longpoll_protocol.frames import Command, Connection, encode
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.history import META_FILE, Meta
 
 SETTLE = 10
 
@@ -251,6 +261,146 @@ def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(
     assert (side in relay_loop._stuck) == (not is_over)
 
 
+PULL_CODE: Final = RequestCode.PULL_MESSAGE.value
+CONNECTIONS: Final = 3
+LARGE_SIZE: Final = 3 * 1024 * 1024
+CHUNK: Final = 1 << 18
+
+
+@frozen
+class Load:
+    """So many pulls in bursts of these sizes; most answers have up to a size, one in `large_one_in` has 3 MB."""
+
+    events: int
+    bursts: tuple[int, ...]
+    small_size_max: int = 2_000
+    large_one_in: int = 0
+    nodelay: bool = True
+
+
+@frozen
+class Truth:
+    """True times of one request: its last byte received, and the calls that took its answer's first and last byte."""
+
+    received_ns: int
+    first_ended_ns: int
+    last_begun_ns: int
+
+
+class TruthfulBroker:
+    """Answers every pull once, sooner or later, cut at random bytes; both sides note when each call began and ended."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.truths: dict[int, Truth] = {}
+        self.begun_ns: dict[int, int] = {}
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.never = threading.Event()
+
+    def stall(self) -> None:
+        self.never.wait(0.02)
+
+    def accept(self) -> None:
+        with ThreadPoolExecutor(2 * CONNECTIONS) as threads, suppress(OSError):
+            for number in itertools.count():
+                connected, _peer = self.listening.accept()
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self.load.nodelay)
+                threads.submit(self.serve, connected, random.Random(number))
+
+    def serve(self, connected: socket.socket, chance: random.Random) -> None:
+        reader, asked = Connection(), list[tuple[int, int]]()
+        with closing(connected):
+            while True:
+                if not asked or select.select([connected], [], [], 0)[0]:
+                    content = connected.recv(CHUNK)
+                    now_ns = monotonic_ns()
+                    if not content:
+                        return
+                    reader.receive_data(content)
+                    while isinstance(command := reader.next_event(), Command):
+                        asked.append((command.opaque, now_ns))
+                elif chance.random() < 0.3:
+                    self.never.wait(chance.choice((0.0001, 0.001, 0.005, 0.03)))
+                else:
+                    count = chance.choice((1, 3, 50, 5_000))
+                    self.answer(connected, asked[:count], chance)
+                    del asked[:count]
+
+    def answer(self, connected: socket.socket, asked: list[tuple[int, int]], chance: random.Random) -> None:
+        """Send answers in pieces that end anywhere, or exactly one answer."""
+        contents = [self.content(number, chance) for number, _received_ns in asked]
+        left, calls = memoryview(b"".join(contents)), list[tuple[int, int, int]]()
+        while left:
+            size = chance.choice((len(contents[0]), len(contents[0]), chance.randint(1, 2_000), CHUNK, 1 << 22))
+            select.select([], [connected], [])
+            begun_ns = monotonic_ns()
+            taken = connected.send(left[:size], socket.MSG_DONTWAIT)
+            calls.append((taken, begun_ns, monotonic_ns()))
+            left = left[taken:]
+        ends = list(itertools.accumulate(taken for taken, _begun_ns, _ended_ns in calls))
+        start = 0
+        for (number, received_ns), content in zip(asked, contents, strict=True):
+            first, last = bisect.bisect_right(ends, start), bisect.bisect_left(ends, start + len(content))
+            self.truths[number] = Truth(received_ns, calls[first][2], calls[last][1])
+            start += len(content)
+
+    def content(self, number: int, chance: random.Random) -> bytes:
+        is_large = self.load.large_one_in and chance.randrange(self.load.large_one_in) == 0
+        size = LARGE_SIZE if is_large else chance.choice((0, 91, 300, self.load.small_size_max))
+        body = struct.pack(">i16xq", size, 7).ljust(size, b"\0") if size else b""
+        fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": "8", "minOffset": "0", "maxOffset": "8"}
+        code = 0 if size else 19
+        return b"".join(encode(Command(code, number, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
+
+    def ask(self, door: tuple[str, int], first: int) -> None:
+        """Ask bursts of pulls on a connection, with pauses and slow reads. Numbers are queue offsets."""
+        chance, number, last = random.Random(first), first, first + self.load.events // CONNECTIONS
+        reader = Connection()
+        with closing(socket.create_connection(door, 60)) as asking:
+            while number < last:
+                burst, kind = chance.choice(self.load.bursts), chance.random()
+                pulls = [
+                    b"".join(encode(Command(PULL_CODE, each, ext_fields=pull_fields("T", each, timeout_ms=60_000))))
+                    for each in range(number, number + burst)
+                ]
+                number += burst
+                self.begun_ns |= dict.fromkeys(range(number - burst, number), monotonic_ns())
+                sender = threading.Thread(target=asking.sendall, args=(b"".join(pulls),))
+                sender.start()
+                if kind < 0.1:
+                    self.never.wait(chance.choice((0.02, 0.1, 0.3)))
+                while burst:
+                    content = asking.recv(CHUNK if kind > 0.2 else 20_000)
+                    assert content, "the connection was closed"
+                    reader.receive_data(content)
+                    while isinstance(reader.next_event(), Command):
+                        burst -= 1
+                sender.join()
+
+    def outside(self, history: Path) -> tuple[int, list[str]]:
+        """How many answers a history has, and the events whose interval misses that of the call of the kernel.
+
+        An answer is sent when its first byte is, and not read before its last one was sent.
+        """
+        uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
+        numbers: dict[str, int] = {}
+        count, found = 0, []
+        for event in events_of(history):
+            after_ns, before_ns = event.after_ns - uncertainty_ns, event.before_ns + uncertainty_ns
+            if event.event == "request_received":
+                numbers[event.request] = event.offset
+                is_within = self.begun_ns[event.offset] <= before_ns
+                if not is_within or after_ns > self.truths[event.offset].received_ns:
+                    found.append(f"request {event.offset}")
+            elif event.event == "answer_sent":
+                truth, count = self.truths[numbers[event.request]], count + 1
+                early_ns = max(after_ns - truth.first_ended_ns, truth.last_begun_ns - before_ns)
+                if early_ns > 0:
+                    found.append(f"answer {numbers[event.request]}, by {early_ns / 1e6} ms")
+        assert len(numbers) == count
+        return count, found
+
+
 LOADS = {
     "bursts": Load(3_000, (1, 5, 64, 500, 2_000)),
     "large": Load(60, (1, 3, 20), large_one_in=10),
@@ -261,20 +411,19 @@ LOADS = {
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_every_event_happened_within_its_interval(load: Load, tmp_path: Path) -> None:
     """The thread of the proxy stands still now and then."""
-    history, never, truths = tmp_path / "history", threading.Event(), dict[int, Truth]()
-
-    def stall() -> None:
-        never.wait(0.02)
-
-    with (
-        truthful_broker(truths, load, seed=1) as address,
-        Observer.start(RealRuntime(), brokers=[address], record_directory=str(history)) as proxy,
-    ):
-        (door,) = proxy.doors.values()
-        for _ in range(3):
-            proxy.loop.untold.add(stall)
-        begun_ns = run_load(door, load, seed=1)
-    count, found = outside(history, truths, begun_ns)
+    history, broker = tmp_path / "history", TruthfulBroker(load)
+    with ThreadPoolExecutor(1 + CONNECTIONS) as threads, closing(broker.listening):
+        threads.submit(broker.accept)
+        with Observer.start(
+            RealRuntime(), brokers=[broker.listening.getsockname()], record_directory=str(history)
+        ) as proxy:
+            (door,) = proxy.doors.values()
+            for _ in range(3):
+                proxy.loop.untold.add(broker.stall)
+            for asking in [threads.submit(broker.ask, door, 10**7 * number) for number in range(CONNECTIONS)]:
+                asking.result()
+        broker.listening.shutdown(socket.SHUT_RDWR)
+    count, found = broker.outside(history)
     assert count >= load.events
     assert found == []
 
