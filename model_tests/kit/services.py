@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
@@ -189,6 +186,59 @@ class NotifiesThenAppends(LooksThenWaits):
         return [] if poll.is_cancelled else self.answer(poll)
 
 
+class LosesAtOnce(Feed):
+    """Two publishes at the same time read the queue, and the later write removes the message of the other."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        before = list(self.queues[queue])
+        with self.changed:
+            self.changed.wait(0.002)
+        self.queues[queue] = before
+        super().publish(queue, body)
+
+
+class TakesAtOnce(TakeQueue, LosesAtOnce):
+    """The same where each message goes to one poll."""
+
+
+class NewestPollFirst(TakeQueue):
+    """A message goes to the poll that came last."""
+
+    def has_some(self, poll: Poll) -> bool:
+        """Whether anything is there, and no later poll waits for it."""
+        mine = [each for each in self.polls if each.queue == poll.queue]
+        return super().has_some(poll) and mine[-1:] in ([], [poll])
+
+    def wait(self, poll: Poll) -> None:
+        super().wait(poll)
+        self.changed.notify_all()
+
+
+class LooksAgain(Feed):
+    """A poll looks every 20 ms, because time alone can bring it a message."""
+
+    def wait(self, poll: Poll) -> None:
+        while not (poll.is_cancelled or self.has_some(poll)) and self.left_s(poll) > 0:
+            self.polls.append(poll)
+            self.changed.wait(min(self.left_s(poll), 0.02))
+            self.polls.remove(poll)
+
+
+class VisibleLater(LooksAgain):
+    """A message can be read 30 ms after its publish has returned."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        super().publish(f"times of {queue}", b"%d" % (self.runtime.monotonic_ns() + 30 * MS))
+        super().publish(queue, body)
+
+    def has_some(self, poll: Poll) -> bool:
+        return bool(self.answer(poll))
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        now_ns, times = self.runtime.monotonic_ns(), self.queues[f"times of {poll.queue}"][poll.offset :]
+        return super().answer(poll)[: sum(int(time) <= now_ns for time in times)]
+
+
 class GivesToAll(TakeQueue):
     """Two polls that wait are given the same message: one looks, the other looks, and both take."""
 
@@ -334,6 +384,19 @@ class HangsBehindTheEnd(Feed):
         super().wait(poll)
 
 
+class ForgetsIdle(Feed):
+    """A queue that was idle for 4 s is empty again."""
+
+    used_ns = 0
+
+    def publish(self, queue: str, body: bytes) -> None:
+        now_ns = self.runtime.monotonic_ns()
+        if now_ns - self.used_ns > 4_000 * MS:
+            self.queues[queue].clear()
+        self.used_ns = now_ns
+        super().publish(queue, body)
+
+
 class LateOnce(Feed):
     """Exactly one poll waits too long."""
 
@@ -442,7 +505,7 @@ class HangsAtDeletion(Feed):
 
 
 @define(eq=False, slots=False)
-class Leased(TakeQueue):
+class Leased(LooksAgain, TakeQueue):
     """A message comes again if nobody acknowledges it in time."""
 
     lease_ms: int = 200
@@ -456,13 +519,6 @@ class Leased(TakeQueue):
     def free(self, poll: Poll) -> list[bytes]:
         now_ns = self.runtime.monotonic_ns()
         return [body for body in self.queues[poll.queue] if self.leases.get(body, 0) <= now_ns]
-
-    def wait(self, poll: Poll) -> None:
-        """Look every millisecond."""
-        while not self.has_some(poll) and self.left_s(poll) > 0:
-            self.polls.append(poll)
-            self.changed.wait(min(self.left_s(poll), 0.02))
-            self.polls.remove(poll)
 
     def answer(self, poll: Poll) -> list[bytes]:
         found = self.free(poll)[:1]
@@ -583,30 +639,3 @@ class AddsToSeveral(Able):
         answer = super().finish_poll(handle)
         more = [b"nowhere/0/"] if handle.others else []
         return Polled([*answer.bodies, *more], position_next=answer.position_next)
-
-
-SERVER: Final = shutil.which("redis-server")
-PATIENCE_S: Final = 10.0
-
-
-class RedisServer:
-    """A server on a socket in a separate directory, with a command log; `stop` ends it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.path = directory / "socket"
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it serves."""
-        assert SERVER is not None
-        words = ["--port", "0", "--unixsocket", str(self.path), "--dir", str(self.directory), "--appendonly", "yes"]
-        words += ["--save", ""]
-        self.process = subprocess.Popen([SERVER, *words], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert any("ready to accept connections" in line for line in self.process.stdout)
-
-    def stop(self) -> None:
-        """End it in order, which ends every connection."""
-        self.process.terminate()
-        self.process.communicate(timeout=PATIENCE_S)

@@ -123,11 +123,12 @@ def test_a_fault_is_invalid_and_can_be_run_again(serving: Callable[[Any], str], 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("publish = ", "is not TOML"),
-        ('publish = "POST /"\n', "poll is missing, or is not METHOD /PATH"),
-        (f'{DESCRIPTION}wait = "2"\n', "unknown name 'wait'; known are publish, poll, semantics"),
-        (f'{DESCRIPTION}semantics = "queue"\n', "write consuming or offsets or confirming or newest"),
-        (f'{DESCRIPTION}wait_unit_ms = "1"\n', "wait_unit_ms is '1'; write int"),
+        ("publish = ", "Invalid value"),
+        ('publish = "POST /"\n', "missing required field `poll`"),
+        (f'{DESCRIPTION}wait = "2"\n', "unknown field `wait`; docs/kit.md describes the file"),
+        (DESCRIPTION.replace("POST ", ""), "matching regex '^[A-Z]+ /' - at `$.publish`"),
+        (f'{DESCRIPTION}semantics = "queue"\n', "Invalid enum value 'queue' - at `$.semantics`"),
+        (f'{DESCRIPTION}wait_unit_ms = "1"\n', "Expected `int`, got `str` - at `$.wait_unit_ms`"),
     ],
 )
 def test_a_mistake_in_the_description_is_told_in_a_sentence(text: str, said: str, tmp_path: Path) -> None:

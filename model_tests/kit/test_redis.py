@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 from hypothesis import settings
-from model_tests.kit.services import SERVER, RedisServer
 from model_tests.kit.test_kit import PATIENT, machine
 from model_tests.kit.virtual import SOME
+from model_tests.support.real_servers import KINDS, Server, running
 
 import longpoll
 from longpoll_judge.contract.result import Result
@@ -19,7 +19,7 @@ from longpoll_kit.subjects.on_redis import RedisSubject
 
 pytestmark = [
     pytest.mark.peers,
-    pytest.mark.skipif(SERVER is None, reason="redis-server is not here; install the Debian package redis-server"),
+    pytest.mark.skipif(not KINDS["redis"].is_here, reason=f"redis is not here; install {KINDS['redis'].where}"),
 ]
 HASTY: Final[dict[str, Any]] = {**PATIENT, "wake_ms": 300, "long_ms": 1_000}
 
@@ -29,10 +29,9 @@ class Restarting(RedisSubject):
 
     durable = True
 
-    def __init__(self, server: RedisServer, mode: str = "blpop") -> None:
-        super().__init__(f"unix://{server.path}", mode)
+    def __init__(self, server: Server, mode: str = "blpop") -> None:
+        super().__init__(server.url, mode)
         self.server = server
-        self.process_id = server.process.pid
 
     def restart(self) -> None:
         self.server.stop()
@@ -73,14 +72,12 @@ class ReadsWhatIsNew(Restarting):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A server of the test's own."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.stop()
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running("redis", tmp_path) as server:
+        yield server
 
 
-def test_redis_is_valid(server: RedisServer) -> None:
+def test_redis_is_valid(server: Server) -> None:
     """Polls held, woken, cancelled, left to their deadlines and restarted."""
     report = machine(lambda: Restarting(server), **PATIENT).exercise(SOME, 14)
 
@@ -96,7 +93,7 @@ def test_redis_is_valid(server: RedisServer) -> None:
         (NeverCancels, {"cancelled_is_over"}),
     ],
 )
-def test_a_wrong_use_of_redis_is_found(server: RedisServer, subject: type[Restarting], properties: set[str]) -> None:
+def test_a_wrong_use_of_redis_is_found(server: Server, subject: type[Restarting], properties: set[str]) -> None:
     """A message taken by another client, the wrong end, a cancel without effect."""
     report = machine(lambda: subject(server), **HASTY).exercise(SOME, 14)
 
@@ -104,9 +101,7 @@ def test_a_wrong_use_of_redis_is_found(server: RedisServer, subject: type[Restar
     assert report.property in properties, report
 
 
-def recorded(
-    subject: type[Restarting], server: RedisServer, directory: Path, limit_ms: float
-) -> tuple[KitReport, Result]:
+def recorded(subject: type[Restarting], server: Server, directory: Path, limit_ms: float) -> tuple[KitReport, Result]:
     """The kit's and the judge's results of the same reads of streams; a busy machine may delay an answer for long."""
     with longpoll.HistoryWriter(longpoll.RealRuntime(), directory, service="redis") as history:
         few = settings(SOME, max_examples=4)
@@ -114,7 +109,7 @@ def recorded(
     return report, longpoll.judge(directory, wake_ms=limit_ms, late_ms=limit_ms)
 
 
-def test_reads_of_streams_are_valid(server: RedisServer, tmp_path: Path) -> None:
+def test_reads_of_streams_are_valid(server: Server, tmp_path: Path) -> None:
     report, result = recorded(Restarting, server, tmp_path / "history", 60_000)
 
     assert report.property == "", report
@@ -122,7 +117,7 @@ def test_reads_of_streams_are_valid(server: RedisServer, tmp_path: Path) -> None
     assert result.requests > 20
 
 
-def test_a_read_that_passes_over_a_message_is_found_by_both(server: RedisServer, tmp_path: Path) -> None:
+def test_a_read_that_passes_over_a_message_is_found_by_both(server: Server, tmp_path: Path) -> None:
     report, result = recorded(ReadsWhatIsNew, server, tmp_path / "history", 250)
 
     assert (report.verdict, result.verdict) == ("invalid", "invalid")

@@ -67,6 +67,19 @@ FAULTS: Final[dict[str, tuple[set[str], Making]]] = {
     "one before the position": ({"in_order", *TWICE}, of(services.BeginsOneBefore)),
     "one is left out": (GONE, of(Feed, gives=lambda found: found[::2] if len(found) == 3 else found)),
     "queues are mixed": ({"right_messages"}, of(Feed, names=lambda queue: f"{queue[:-1]}0")),
+    "text is read in another encoding": (
+        {"right_messages"},
+        of(Feed, keeps=lambda body: body.decode("latin-1").encode()),
+    ),
+    "publishes at the same time lose one": (GONE, of(services.LosesAtOnce)),
+    "publishes at the same time lose one of those to take": ({*GONE, *LOST, *EARLY}, of(services.TakesAtOnce)),
+    "the newest poll is served first": (
+        {"served_in_turn"},
+        of(services.NewestPollFirst, SERVES_LONGEST_WAITING=True),
+    ),
+    "visible after 30 ms, undeclared": ({*GONE, *LOST}, of(services.VisibleLater)),
+    "spaces are cut off": ({"right_messages"}, of(Feed, keeps=bytes.strip)),
+    "an idle queue is forgotten": ({*GONE, *LOST, "in_order"}, of(services.ForgetsIdle)),
     "bodies are cut": ({"right_messages"}, of(Feed, keeps=lambda body: body[: 1 << 15])),
     "a restart forgets": ({"kept_by_restart"}, of(services.ForgetsOnRestart)),
     "a cancelled poll takes": ({*GONE, "kept_by_restart", "cancelled_is_over"}, of(services.TakesAfterCancel)),
@@ -105,6 +118,8 @@ FAULTS: Final[dict[str, tuple[set[str], Making]]] = {
 RIGHT: Final[dict[str, Making]] = {
     "read by offset": of(Feed),
     "taken": of(TakeQueue),
+    "the newest poll is served first": of(services.NewestPollFirst),
+    "visible after 30 ms": of(services.VisibleLater, VISIBLE_MS=50),
     "whole seconds": of(Feed, holds=lambda ms: ms // 1000 * 1000, WAIT_UNIT_MS=1_000),
     "0 is for ever": of(Feed, holds=lambda ms: ms or NEVER_MS, WAIT_MIN_MS=1),
     "a second at most": of(Feed, holds=lambda ms: min(ms, 1_000), WAIT_MAX_MS=1_000),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +15,56 @@ from longpoll_recorder.recorder import RecordError
 MS: Final = 1_000_000
 
 
+Event = tuple[Any, ...]
+"""A method of the writer with its arguments; `answered` and `abandoned` are of the last poll, and `pass` is in ms."""
+GOOD: Final[list[Event]] = [
+    *(
+        event
+        for number in range(3)
+        for event in (
+            ("polled", "mail", number, 1_000), ("pass", 10), ("published", "mail", number), ("answered", [number]),
+            ("published", "jobs", number),
+        )
+    ),
+    ("polled", "mail", 0, 1_000), ("answered", [0, 1, 2]),
+    ("polled", "jobs", 0, 1_000, 2), ("answered", [0, 1]),
+    ("polled", "mail", 3, 100), ("pass", 100), ("answered",),
+    ("polled", "mail", 3, 1_000), ("abandoned",),
+]  # fmt: skip
+"""Woken, found, expired and abandoned polls; another queue has events too."""
+FAULTY: Final[dict[str, tuple[str, list[Event]]]] = {
+    "nothing at the deadline, with a message there": (
+        "no_lost_wakeup", [("polled", "mail", 0, 1_000), ("published", "mail", 0), ("pass", 1_000), ("answered",)],
+    ),
+    "a message long after it came": (
+        "no_lost_wakeup", [("polled", "mail", 0, 30_000), ("published", "mail", 0), ("pass", 2_000), ("answered", [0])],
+    ),
+    "nothing long after the deadline": (
+        "answered_by_deadline", [("polled", "mail", 0, 100), ("pass", 1_000), ("answered",)],
+    ),
+    "never, and not abandoned": ("answered_by_deadline", [("polled", "mail", 0, 100)]),
+    "twice": (
+        "answered_once", [("published", "mail", 0), ("polled", "mail", 0, 100), ("answered", [0]), ("answered", [0])],
+    ),
+    "a gap": (
+        "answer_is_right",
+        [*(("published", "mail", n) for n in range(3)), ("polled", "mail", 0, 100), ("answered", [0, 2])],
+    ),
+    "nothing, with a message there before": (
+        "answer_is_right",
+        [("published", "mail", 0), ("pass", 1_000), ("polled", "mail", 0, 100), ("pass", 100), ("answered",)],
+    ),
+    "an end before what the service holds": (
+        "answer_is_right",
+        [
+            ("published", "mail", 0), ("published", "mail", 1), ("pass", 1_000),
+            ("polled", "mail", 0, 100), ("answered", [0], 1),
+        ],
+    ),
+}  # fmt: skip
+"""A fault -> the property that it breaks, and the events."""
+
+
 class Clock(longpoll.RealRuntime):
     """Time as a test says."""
 
@@ -23,141 +73,54 @@ class Clock(longpoll.RealRuntime):
         self.now_ns = 10**9
         self.monotonic_ns = lambda: self.now_ns
 
-    def pass_ms(self, milliseconds: int) -> None:
-        self.now_ns += milliseconds * MS
 
-
-Writes = Callable[[longpoll.HistoryWriter, Clock], object]
-
-
-def judged(directory: Path, writes: Writes) -> Result:
-    """The verdict on what is written."""
+def judged(directory: Path, events: Sequence[Event], since_ms: int | None = None) -> Result:
+    """The verdict on what is written; an answer was not sent before `since_ms`."""
     clock = Clock()
+    poll: Any = None
     with longpoll.HistoryWriter(clock, directory) as history:
-        writes(history, clock)
-        clock.pass_ms(5_000)
+        for what, *arguments in [*events, ("pass", 5_000)]:
+            if what == "pass":
+                clock.now_ns += arguments[0] * MS
+            elif what == "polled":
+                queue, offset, timeout_ms, *count_max = arguments
+                poll = history.polled(queue, offset, timeout_ms, **dict(zip(["count_max"], count_max, strict=False)))
+            elif what == "answered":
+                offsets, *end = arguments or [()]
+                since_ns = None if since_ms is None else 10**9 + since_ms * MS
+                history.answered(poll, offsets, end=end[0] if end else None, since_ns=since_ns)
+            elif what == "abandoned":
+                history.abandoned(poll)
+            else:
+                history.published(*arguments)
     return longpoll.judge(directory)
 
 
-def good(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Woken, found, expired and abandoned polls; another queue has events too."""
-    for number in range(3):
-        poll = history.polled("mail", number, 1_000)
-        clock.pass_ms(10)
-        history.published("mail", number)
-        history.answered(poll, [number])
-        history.published("jobs", number)
-    history.answered(history.polled("mail", 0, 1_000), [0, 1, 2])
-    history.answered(history.polled("jobs", 0, 1_000, count_max=2), [0, 1])
-    poll = history.polled("mail", 3, 100)
-    clock.pass_ms(100)
-    history.answered(poll)
-    history.abandoned(history.polled("mail", 3, 1_000))
-
-
-def lost_wakeup(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Told nothing at the deadline, with a message there."""
-    poll = history.polled("mail", 0, 1_000)
-    history.published("mail", 0)
-    clock.pass_ms(1_000)
-    history.answered(poll)
-
-
-def slow_wakeup(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Given the message long after it came."""
-    poll = history.polled("mail", 0, 30_000)
-    history.published("mail", 0)
-    clock.pass_ms(2_000)
-    history.answered(poll, [0])
-
-
-def late(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Told nothing long after the deadline."""
-    poll = history.polled("mail", 0, 100)
-    clock.pass_ms(1_000)
-    history.answered(poll)
-
-
-def never(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Not answered, and not abandoned."""
-    history.polled("mail", 0, 100)
-
-
-def twice(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    history.published("mail", 0)
-    poll = history.polled("mail", 0, 100)
-    history.answered(poll, [0])
-    history.answered(poll, [0])
-
-
-def with_a_gap(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    for number in range(3):
-        history.published("mail", number)
-    history.answered(history.polled("mail", 0, 100), [0, 2])
-
-
-def passed_over(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Told nothing, with a message there before the poll came."""
-    history.published("mail", 0)
-    clock.pass_ms(1_000)
-    poll = history.polled("mail", 0, 100)
-    clock.pass_ms(100)
-    history.answered(poll)
-
-
-def with_a_wrong_end(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """A service that says itself that the queue ends before what it holds."""
-    history.published("mail", 0)
-    history.published("mail", 1)
-    clock.pass_ms(1_000)
-    history.answered(history.polled("mail", 0, 100), [0], end=1)
-
-
 def test_a_correct_history_is_valid(tmp_path: Path) -> None:
-    result = judged(tmp_path, good)
+    result = judged(tmp_path, GOOD)
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
     assert (result.requests, result.queues) == (7, 2)
 
 
-@pytest.mark.parametrize(
-    ("writes", "property_name"),
-    [
-        (lost_wakeup, "no_lost_wakeup"),
-        (slow_wakeup, "no_lost_wakeup"),
-        (late, "answered_by_deadline"),
-        (never, "answered_by_deadline"),
-        (twice, "answered_once"),
-        (with_a_gap, "answer_is_right"),
-        (passed_over, "answer_is_right"),
-        (with_a_wrong_end, "answer_is_right"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_each_fault_is_found(tmp_path: Path, writes: Writes, property_name: str) -> None:
-    """By the property that it breaks."""
-    result = judged(tmp_path, writes)
+@pytest.mark.parametrize("name", FAULTY)
+def test_each_fault_is_found(tmp_path: Path, name: str) -> None:
+    prop, events = FAULTY[name]
+    result = judged(tmp_path, events)
 
     assert result.verdict == "invalid"
-    assert property_name in {finding.property for finding in result.findings if finding.verdict == "violated"}
+    assert prop in {finding.property for finding in result.findings if finding.verdict == "violated"}
 
 
-def test_what_was_told_late_convicts_nobody(tmp_path: Path) -> None:
-    """An answer that may have been sent any time since the message came is not late for certain."""
+def test_an_answer_that_may_have_been_sent_in_time_is_not_late(tmp_path: Path) -> None:
+    _prop, events = FAULTY["a message long after it came"]
 
-    def told_late(history: longpoll.HistoryWriter, clock: Clock) -> None:
-        poll = history.polled("mail", 0, 30_000)
-        history.published("mail", 0)
-        since_ns = history.now_ns()
-        clock.pass_ms(2_000)
-        history.answered(poll, [0], since_ns=since_ns)
-
-    assert judged(tmp_path, told_late).verdict != "invalid"
+    assert judged(tmp_path, events, since_ms=0).verdict != "invalid"
 
 
 def test_nothing_written_is_unknown(tmp_path: Path) -> None:
     """A history without a poll shows nothing."""
-    assert judged(tmp_path, lambda history, _clock: history.published("mail", 0)).verdict == "unknown"
+    assert judged(tmp_path, [("published", "mail", 0)]).verdict == "unknown"
 
 
 def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:

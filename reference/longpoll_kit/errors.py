@@ -24,6 +24,7 @@ HINTS: Final = {
     "given_again": "check what happens to a message whose reader never acknowledges it",
     "nothing_lost": "check where a message is between its removal and the answer to its poll",
     "in_order": "check whether two polls, or a poll and a publish, can change the same queue at once",
+    "served_in_turn": "check in which order waiting polls are listed, and which of them a message wakes",
     "right_messages": "check whether queue names, bodies and positions are stored unchanged",
     "cancelled_is_over": "check whether a cancelled poll is still in the list of waiting polls",
     "deleted_is_over": "check whether the deletion of a queue wakes the polls of that queue",

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from attrs import define, field
 
 from longpoll_kit.errors import SubjectError, ViolationError
-from longpoll_kit.history import NoHistory
+from longpoll_kit.history import RecordedHistory
 from longpoll_kit.model import (
     MS,
     Allowances,
@@ -113,8 +114,8 @@ class Example:
     """Gets minor lateness; raises it if there is enough."""
     long_ms: int
     short_ms: int
+    told: RecordedHistory
     counts: Counter[str] = field(factory=Counter)
-    told: NoHistory = field(factory=NoHistory)
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
@@ -170,6 +171,40 @@ class Example:
         self.settle()
         self._read_up(queue)
         return f"{count} messages"
+
+    def together(self, queue: Queue, count: int) -> str:
+        """Publish `count` messages at the same time, to a waiting poll; their order among them is free."""
+        self.poll(queue, "end", self.long_ms, 1)
+        begun_ns, number = self.runtime.monotonic_ns(), len(queue.messages)
+        messages = [queue.publish(self._body(queue, number + each), begun_ns) for each in range(count)]
+        for message in messages:
+            message.is_unordered = True
+        joins = [self.polls.apart(partial(self.subject.publish, queue.name, each.body)) for each in messages]
+        for join in joins:
+            join()
+        now_ns = self.runtime.monotonic_ns()
+        for message in messages:
+            message.acked_ns = now_ns
+            self.told.published(queue, message)
+        self.settle()
+        self._read_up(queue)
+        return f"{count} messages"
+
+    def take_turns(self, queue: Queue, count: int) -> str:
+        """Hold polls, each after the one before has certainly been seen; then wake them one by one."""
+        self._end_polls(queue)
+        waiting: list[Ask] = []
+        for _ in range(count):
+            waiting.append(self._begin(queue, self._first(queue, "end"), GIVEN_UP_MS))
+            self.polls.wait_sent(waiting[-1])
+            self.expire(self._other(queue), self.short_ms)
+        for ask in waiting:
+            message = self._publish(queue, b"")
+            self.settle()
+            if message.taken_by is not None and message.taken_by is not ask:
+                what = f"{message} went to {message.taken_by}, although {ask} has waited longer"
+                raise ViolationError("served_in_turn", what)
+        return f"{count} polls"
 
     def poll(self, queue: Queue, place: Any, timeout_ms: int, count: int) -> str:
         """Poll from some position, `count` times at once."""
@@ -231,7 +266,9 @@ class Example:
         return f"{sum(ask.answer is not None and not ask.answer.bodies for ask in asks)} of {count} got nothing"
 
     def begin_silence(self, timeout_ms: int) -> None:
-        """Begin to hold one poll of each queue for long, while nothing happens to them."""
+        """Begin to hold one poll of each queue for long, after its first message, while nothing happens to them."""
+        for queue in self.queues:
+            self._publish(queue, b"")
         self._quiet = [self._begin(queue, self._first(queue, "end"), timeout_ms) for queue in self.queues]
 
     def silence(self, timeout_ms: int) -> str:
@@ -440,12 +477,16 @@ class Example:
     def _publish(self, queue: Queue, payload: bytes, size: int = 0) -> Message:
         """Publish a message, of at least `size` bytes."""
         number = len(queue.messages)
-        body = (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
-        message = queue.publish(body, self.runtime.monotonic_ns())
+        message = queue.publish(self._body(queue, number, payload, size), self.runtime.monotonic_ns())
         self.subject.publish(queue.name, message.body)
         message.acked_ns = self.runtime.monotonic_ns()
         self.told.published(queue, message)
         return message
+
+    @staticmethod
+    def _body(queue: Queue, number: int, payload: bytes = b"", size: int = 0) -> bytes:
+        """A body that no other message has."""
+        return (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
         ask = self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))

@@ -1,6 +1,6 @@
 """Record a run's publishes and polls in a history, so that the judge can check them too.
 
-`Untold` is for a run without a history: its methods do nothing. Events are observed from outside and so recorded as
+Without a history, nothing is recorded. Events are observed from outside and so recorded as
 intervals. A poll was received between the start and the end of `start_poll`. An answer was sent before it was seen,
 earlier by at least the host pauses in between.
 
@@ -42,65 +42,49 @@ class History(Protocol):
         ...
 
 
-class NoHistory:
-    """Records nothing."""
-
-    __slots__ = ()
-
-    def published(self, queue: Queue, message: Message) -> None:
-        """A publish has returned."""
-
-    def sent(self, ask: Ask) -> None:
-        """A poll's `start_poll` has returned; called on the poll's own thread."""
-
-    def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
-        """A poll was answered, not before the time that `since_ns` returns."""
-
-    def abandoned(self, ask: Ask) -> None:
-        """A poll is about to be cancelled, or its service to be restarted: its end is not recorded."""
-
-    def left(self) -> None:
-        """The example is over, and so are its open polls."""
-
-
 @define(eq=False)
-class RecordedHistory(NoHistory):
-    """Records one example in a history.
+class RecordedHistory:
+    """Records one example in a history, if there is one.
 
     Invariant: `_open` are the recorded polls without a recorded end; it and `_is_left` change under `_lock`.
     """
 
-    history: History
+    history: History | None
     _lock: Lock
     _open: dict[Ask, Any] = field(factory=dict)
     _is_left: bool = False
 
     def published(self, queue: Queue, message: Message) -> None:
         """It was acknowledged some time after the start of the publish."""
-        self.history.published(queue.name, message.number, since_ns=message.begun_ns)
+        if self.history is not None:
+            self.history.published(queue.name, message.number, since_ns=message.begun_ns)
 
     def sent(self, ask: Ask) -> None:
-        """It was received some time after its start."""
+        """It was received some time after its start; called on the poll's own thread."""
         with self._lock:
-            if not self._is_left:
+            if self.history is not None and not self._is_left:
                 self._open[ask] = self.history.polled(ask.queue, ask.first, ask.timeout_ms, since_ns=ask.begun_ns)
 
     def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
-        """With the numbers of its messages; an unpublished message gets an unused number."""
+        """With the numbers of its messages, not before the time that `since_ns` returns.
+
+        An unpublished message gets an unused number.
+        """
+        poll = self._take(ask)
+        if self.history is None or poll is None:
+            return
         assert ask.answer is not None
         numbers = {message.body: message.number for message in queue.messages}
         offsets = [numbers.get(body, len(queue.messages)) for body in ask.answer.bodies]
         # The service has certainly seen messages that were acknowledged before the poll's start.
         seen = sum(message.is_sure(ask.begun_ns) for message in queue.messages)
         end = max(seen, offsets[-1] + 1) if offsets else None
-        poll = self._take(ask)
-        if poll is not None:
-            self.history.answered(poll, offsets, end=end, since_ns=since_ns())
+        self.history.answered(poll, offsets, end=end, since_ns=since_ns())
 
     def abandoned(self, ask: Ask) -> None:
-        """Like a client that disconnects."""
+        """Like a client that disconnects: how it ends is not recorded."""
         poll = self._take(ask)
-        if poll is not None:
+        if self.history is not None and poll is not None:
             self.history.abandoned(poll)
 
     def left(self) -> None:
@@ -118,13 +102,11 @@ class RecordedHistory(NoHistory):
 
 def history_for(
     history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances
-) -> NoHistory:
+) -> RecordedHistory:
     """The recorder of an example; raises SubjectError for a service that the judge does not support."""
-    if history is None:
-        return NoHistory()
-    if subject.semantics != "offsets":
+    if history is not None and subject.semantics != "offsets":
         raise SubjectError("the judge needs offsets, but this subject is consuming; test it without a history")
-    if allowances.visible_ms:
+    if history is not None and allowances.visible_ms:
         raise SubjectError(
             "a history requires that a message is visible once its publish is acknowledged; set visible_ms to 0, or "
             "test without a history"

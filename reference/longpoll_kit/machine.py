@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from longpoll_kit.errors import ServiceError, StandstillError, SubjectError, Vio
 from longpoll_kit.example import BODY_MAX, HERD_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
 from longpoll_kit.model import Allowances
-from longpoll_kit.run import SETTINGS, Failure, KitReport, Run, TestCases, run_examples
+from longpoll_kit.run import NOT_SHOWN, SETTINGS, Failure, KitReport, MachineTestCase, Run, run_examples
 from longpoll_kit.subject import LongPollSubject, wait_of
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
@@ -71,6 +72,11 @@ LARGE_COUNT: Final = 24
 HERDS: Final = (12, 40)
 """Waiting polls at once, before as many as there may be: a fault is shown with few of them."""
 BRINK_ROUNDS: Final = 5
+WIDE_TEXT: Final = " \u00fc\u20ac\U0001f600 ".encode()
+"""Letters of two, three and four bytes, and spaces around them."""
+PUBLISHERS: Final = 8
+TURNS: Final = 4
+"""Polls that wait in line."""
 EXTREME_TRIES: Final = 2
 """Of an extreme during which the host paused."""
 UNSHOWN: Final = " (no further, because the host paused)"
@@ -119,7 +125,10 @@ class LongPollMachine(RuleBasedStateMachine):
     seed: ClassVar[int | None] = None
     """All choices derive from it; None makes new ones each time."""
 
-    TestCase = TestCases()  # type: ignore[assignment] # Hypothesis's own would lose what comes once
+    def __init_subclass__(cls) -> None:
+        """Give each machine its own test case; Hypothesis's would lose a failure that does not recur."""
+        names = {"machine": cls, "__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.TestCase"}
+        cls.TestCase = type(f"{cls.__name__}.TestCase", (MachineTestCase,), names)  # type: ignore[assignment]
 
     def __init__(self, run: Run | None = None) -> None:
         """Begin an example, of a run or alone."""
@@ -137,7 +146,8 @@ class LongPollMachine(RuleBasedStateMachine):
 
     def _new_example(self) -> Example:
         subject = self._new_subject()
-        allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
+        visible_ms = max(self.visible_ms, getattr(subject, "visible_ms", 0))
+        allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, visible_ms, self.may_answer_early)
         told = history_for(self.run.history, self.run.runtime, subject, allowances)
         return self.kind(
             self.run.runtime,
@@ -149,8 +159,8 @@ class LongPollMachine(RuleBasedStateMachine):
             self.run.suspect,
             self.long_ms,
             self.short_ms[0],
-            self.run.counts,
             told,
+            self.run.counts,
         )
 
     @classmethod
@@ -198,6 +208,7 @@ class LongPollMachine(RuleBasedStateMachine):
             try:
                 cls._run_short(run)
                 run.judged.update(run.counts)
+                run.excused_alone, run.excused = run.excused.total(), Counter()
                 run.examples = 0
                 run.counts.clear()
                 run.rule_counts.clear()
@@ -246,7 +257,7 @@ class LongPollMachine(RuleBasedStateMachine):
                             run.axes |= {axis: reached or done} if reached or done else {}
                             break
                     else:
-                        run.axes[axis] = run.axes.get(axis, "not shown").removesuffix(UNSHOWN) + UNSHOWN
+                        run.axes[axis] = run.axes.get(axis, NOT_SHOWN).removesuffix(UNSHOWN) + UNSHOWN
             finally:
                 if shared is not None:
                     shared.teardown()
@@ -265,9 +276,14 @@ class LongPollMachine(RuleBasedStateMachine):
         """Axis, how far a step goes on it (empty: as the step says), and the step; further steps go further."""
         first: dict[str, Any] = {"queue": 0, "payload": b""}
         yield "queues", str(QUEUE_COUNT), partial(cls.wake, **first, count=2)
+        yield "text", "beyond ASCII", partial(cls.wake, queue=0, payload=WIDE_TEXT, count=1)
         for who in get_args(Who):
             yield f"a stopped {who}", "", partial(cls.preempt, **first, who=who)
         yield "races", "at the same time", partial(cls.cross, **first, rounds=4, gap_us=0)
+        if subject.semantics != "newest":
+            yield "publishers", f"{PUBLISHERS} at once", partial(cls.together, queue=0, count=PUBLISHERS)
+        if getattr(subject, "serves_longest_waiting", False):
+            yield "turns", f"{TURNS} polls", partial(cls.take_turns, queue=0, count=TURNS)
         waits_ms = [0, 1, *([2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)), *cls.short_ms]
         for wait_ms in sorted({wait_of(subject, each) for each in waits_ms}):
             yield "waits", f"up to {wait_ms:,} ms", partial(cls.wait, queue=0, timeout_ms=wait_ms)
@@ -388,6 +404,8 @@ class LongPollMachine(RuleBasedStateMachine):
 
     # -- separate steps, which no random example has ----------------------------------------------------------------
 
+    together = example_step(Example.together)
+    take_turns = example_step(Example.take_turns)
     silence = example_step(Example.silence)
     herd = example_step(Example.herd)
     herd_ends = example_step(Example.herd_ends)

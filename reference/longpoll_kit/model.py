@@ -66,6 +66,9 @@ class Message:
     read_ns: int | None = None
     """Of a consuming service with `acknowledge`: when its reader's acknowledgement returned."""
 
+    is_unordered: bool = False
+    """It was published at the same time as others, and its place among them was not read yet."""
+
     def is_sure(self, moment_ns: int | None = None) -> bool:
         """Whether it was acknowledged, optionally before a given time."""
         return self.acked_ns is not None and (moment_ns is None or self.acked_ns < moment_ns)
@@ -231,7 +234,15 @@ class OffsetQueue(Queue):
         if ask.answer is not None and ask.answer.position_next is not None:
             self.positions[ask.first] = ask.answer.position_next
 
+    def _place(self, number: int, body: bytes) -> None:
+        """Give a message that was published at the same time as others the number at which it is read."""
+        group = [message for message in self.messages[number:] if message.is_unordered]
+        found = next((message for message in group if message.body == body), None)
+        if found is not None and group[0].number == number:
+            found.body, group[0].body, group[0].is_unordered = group[0].body, body, False
+
     def _judge_body(self, ask: Ask, number: int, body: bytes) -> None:
+        self._place(number, body)
         if number < len(self.messages) and self.messages[number].body == body:
             return
         known = [message.number for message in self.messages if message.body == body]
@@ -325,7 +336,7 @@ class ConsumingQueue(Queue):
         ask.reached = len(taken)
         if not self.is_ordered:
             return
-        sure = [each.number for each in taken if not each.in_doubt and each.body not in repeated]
+        sure = [each.number for each in taken if not (each.in_doubt or each.is_unordered or each.body in repeated)]
         if sure != sorted(sure):
             raise ViolationError("in_order", f"{ask} got messages in the order {sure}")
         if sure:

@@ -5,12 +5,11 @@ Hypothesis's deadlines are off, and a failure that does not recur is kept, becau
 
 from __future__ import annotations
 
-import functools
 import unittest
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import sqrt
-from typing import Any, ClassVar, Final, Literal, Protocol, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import define, field, frozen
 from hypothesis import HealthCheck, Verbosity, settings
@@ -24,11 +23,14 @@ from longpoll_kit.polls import Workers
 from longpoll_runtime import Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
 
+LESS_BUSY: Final = "run it on a host that is less busy, or with larger wake_ms and late_ms"
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
 """The interval of checks for host pauses; the allowances are much longer."""
 EXCUSED_SHARE: Final = 0.5
 """If more wakes or deadlines than this were excused, the others do not speak for the service."""
+NOT_SHOWN: Final = "not shown"
+"""How far a run went on an axis of which every step met a host pause."""
 QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
 """How long a failing example is shrunk."""
@@ -132,6 +134,8 @@ class Run:
     """Late answers during host pauses, by the kind of poll: WOKEN or TIMED."""
     standstills: int = 0
     """Examples that ended because the host paused for too long."""
+    excused_alone: int = 0
+    """Those of the steps that were tried alone: their axis says that it was not shown."""
     judged: Counter[str] = field(factory=Counter)
     """The counts of the steps that were tried alone, which `counts` leaves out."""
     axes: dict[str, str] = field(factory=dict)
@@ -188,7 +192,7 @@ class Run:
             dict(self.rule_counts),
             left_out,
             self.examples,
-            self.excused.total(),
+            self.excused_alone + self.excused.total(),
             len(self.suspicions),
             sum((self.judged + self.counts)[kind] for kind in (WOKEN, TIMED)) + len(self.suspicions),
             self.seed,
@@ -204,25 +208,30 @@ class Run:
                 why = f"the service refused requests or was gone in step {self.failure.steps[-1]}: {self.failure.error}"
                 return "unknown", f"{why}; look why it ended, for example in its log, and start it again", ""
             return "invalid", str(self.failure.error), self.failure.error.property
+        why = "; ".join(self._open_questions(left_out))
+        return "unknown" if why else "valid", why, ""
+
+    def _open_questions(self, left_out: tuple[str, ...]) -> Iterator[str]:
+        """Why nothing is certain, and what to do."""
         judged = self.judged + self.counts
         if self.standstills or any(late > EXCUSED_SHARE * (late + judged[kind]) for kind, late in self.excused.items()):
-            why = (
+            yield (
                 f"while the host paused, {self.excused[WOKEN]:,} wakes and {self.excused[TIMED]:,} deadlines were "
                 f"late, next to {judged[WOKEN]:,} and {judged[TIMED]:,} that count, and {self.standstills:,} examples "
-                "ended; run it on a host that is less busy, or with larger wake_ms and late_ms"
+                f"ended; {LESS_BUSY}"
             )
-            return "unknown", why, ""
+        unshown = [axis for axis, reached in self.axes.items() if reached.startswith(NOT_SHOWN)]
+        if unshown:
+            yield f"the host paused in each try of {', '.join(unshown)}; {LESS_BUSY}"
         if self.suspicions:
-            why = (
+            yield (
                 f"once, which can be the machine's doing: {self.suspicions[0]}; run it again: a second such answer in "
                 "one run is a violation"
             )
-            return "unknown", why, ""
         missing = [name for name, can in NEEDED.items() if not (judged if can else self.counts)[name]]
         missing = [name for name in missing if NEEDED[name] not in left_out]
         if missing:
-            return "unknown", f"no poll was seen {', or '.join(missing)}; run more examples", ""
-        return "valid", "", ""
+            yield f"no poll was seen {', or '.join(missing)}; run more examples"
 
 
 SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
@@ -250,18 +259,11 @@ def run_examples(machine: Callable[[], RuleBasedStateMachine], chosen: settings,
     )
 
 
-class Machine(Protocol):
-    """A class of machines, as a test case uses it."""
-
-    def exercise(self, chosen: settings = SETTINGS, seed: int | None = None) -> KitReport:
-        """Run examples until one fails."""
-        ...
-
-
 class MachineTestCase(unittest.TestCase):
     """A test of one machine; a derived case's `settings` give the number of examples and steps."""
 
-    machine: ClassVar[Machine]
+    machine: ClassVar[Any]
+    """The class of the machine."""
     settings: ClassVar[settings] = SETTINGS
     report: ClassVar[KitReport | None] = None
     """The result of the last run."""
@@ -275,16 +277,3 @@ class MachineTestCase(unittest.TestCase):
         if report.verdict == "unknown":
             self.skipTest(str(report))
         print(report)  # noqa: T201 - pytest -rP shows it
-
-
-class TestCases:
-    """The attribute `TestCase` of a machine: a test case for each derived class."""
-
-    def __get__(self, _machine: Any, kind: Any) -> type[MachineTestCase]:
-        return _case_of(kind)
-
-
-@functools.cache
-def _case_of(kind: Any) -> type[MachineTestCase]:
-    names = {"machine": kind, "__module__": kind.__module__, "__qualname__": f"{kind.__qualname__}.TestCase"}
-    return type(f"{kind.__name__}.TestCase", (MachineTestCase,), names)

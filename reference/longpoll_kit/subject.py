@@ -46,7 +46,7 @@ class LongPollSubject(Protocol):
     The attributes declare what the service's documentation promises, and the kit tests that it keeps it.
 
     Leave out a method of `OPTIONAL` if the service cannot do it: the kit then never calls it, and the report lists
-    it. Several threads call `start_poll`, `finish_poll` and `cancel` at
+    it. Several threads call `publish`, `start_poll`, `finish_poll` and `cancel` at
     once. An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in
     flight during a restart.
     """
@@ -69,6 +69,10 @@ class LongPollSubject(Protocol):
     """Bytes of the largest message that the service accepts; None: as large as the test's."""
     gone: tuple[type[Exception], ...] = ()
     """What its client raises when the service refuses requests or is gone, which ends the test as unknown."""
+    visible_ms: int = 0
+    """From a publish's return until a poll must find its message."""
+    serves_longest_waiting: bool = False
+    """Of a consuming service: whether a message goes to the poll that has waited longest, as with BLPOP of Redis."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     heartbeat_ms: int | None = None

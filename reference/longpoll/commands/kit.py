@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from longpoll.options.values import SEED_MAX, Amount, FilledPath, Whole
+from longpoll.options.values import SEED_MAX, Duration, FilledPath, Whole
 from longpoll.output import Exit, emit_json, json_option, out, progress_bar, say, styled, user_mistakes
 from longpoll_kit.example import BODY_MAX, HERD_MAX
 from longpoll_kit.model import Allowances
@@ -39,8 +39,8 @@ POLLS_MAX: Final = 5_000
     "--service", type=FilledPath(dir_okay=False), help="For http://: the TOML file that describes the service."
 )
 @click.option(
-    "--for", "seconds", type=Amount(above_zero=True), default=30.0, show_default=True,
-    help="Seconds of random steps, after the extremes.",
+    "--for", "seconds", type=Duration(above_zero=True), default=30.0, show_default=True,
+    help="How long to take random steps, after the extremes; the longest silence is half of it, at most 30 s.",
 )  # fmt: skip
 @click.option("--wake-ms", type=Whole(1), default=LIMITS.wake_ms, show_default=True, help="Longest wake.")
 @click.option(
@@ -82,7 +82,7 @@ def kit(
     \b
     Examples:
       longpoll kit redis://127.0.0.1:6379
-      longpoll kit redis://127.0.0.1:6379 --mode xread --for 60
+      longpoll kit redis://127.0.0.1:6379 --mode xread --for 60s
       longpoll kit nats://127.0.0.1:4222
       longpoll kit sqs+http://127.0.0.1:5000
       longpoll kit http://127.0.0.1:8080 --service jobs.toml

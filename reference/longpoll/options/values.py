@@ -47,6 +47,21 @@ class Amount(click.FloatRange):
         return number
 
 
+UNITS: Final = {"s": 1, "m": 60, "h": 3_600}
+"""Letter of a unit -> seconds."""
+
+
+class Duration(Amount):
+    """Seconds above 0, optionally with a unit: 90, 90s, 2m or 1h."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The seconds; a usage error for other text."""
+        unit = UNITS.get(value[-1:]) if isinstance(value, str) else None
+        return super().convert(value[:-1] if unit else value, param, ctx) * (unit or 1)
+
+
 def _is_endless(value: Any) -> bool:
     try:
         return not math.isfinite(float(value))

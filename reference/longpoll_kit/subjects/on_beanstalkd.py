@@ -55,15 +55,16 @@ class BeanstalkdSubject(LongPollSubject):
         split = urlsplit(url)
         self._address = (split.hostname or "127.0.0.1", split.port or PORT)
         self.process_id = local_process(*self._address)
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, list[Any]] = {}
         self._open: set[Reserve] = set()
         socket.create_connection(self._address).close()
 
     def publish(self, queue: str, body: bytes) -> None:
         """Put a job."""
-        if queue not in self._writers:
-            _connection, self._writers[queue] = self._connect(queue)
-        self._writers[queue].put(body, ttr=TTR_S)
+        idle = self._writers.setdefault(queue, [])
+        with closed_on_error(idle.pop() if idle else self._connect(queue)[1]) as writer:
+            writer.put(body, ttr=TTR_S)
+        idle.append(writer)
 
     def start_poll(self, queue: str, position: None, timeout_ms: int) -> Reserve:  # noqa: ARG002 - a tube has none
         """Open a connection that watches the tube."""
@@ -103,9 +104,10 @@ class BeanstalkdSubject(LongPollSubject):
         for reserve in list(self._open):
             self._end(reserve)
         with ExitStack() as closing:
-            for writer in self._writers.values():
+            writers = [each for idle in self._writers.values() for each in idle]
+            for writer in writers:
                 closing.callback(writer.close)
-            for writer in self._writers.values():
+            for writer in writers:
                 while (job := _next(writer)) is not None:
                     writer.delete(job)
 

@@ -1,7 +1,8 @@
 """Redis: lists by BLPOP and BLMOVE, streams by XREAD and XREADGROUP.
 
-Promised: a list is first in, first out, and each element goes to one client (redis.io/docs/latest/commands/blpop);
-a wait is in seconds or milliseconds, and 0 means for ever (the same, and commands/xread). Streams keep their entries.
+Promised: a list is first in, first out, each element goes to one client, and the client that has waited longest is
+served first (redis.io/docs/latest/commands/blpop). A wait is in seconds or milliseconds, and 0 means for ever (the
+same, and commands/xread). Streams keep their entries.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class RedisSubject(LongPollSubject):
         """Connect; raises one of `gone`."""
         self._mode = mode
         self.semantics = self.MODES[mode]
+        self.serves_longest_waiting = mode in {"blpop", "blmove"}
         self._client: redis.Redis = redis.Redis.from_url(url, max_connections=CONNECTIONS_MAX)
         self._keys: set[str] = set()
         self._client.ping()

@@ -5,41 +5,43 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlsplit
 
-from attrs import fields, frozen
+import msgspec
 
 from longpoll_kit.errors import ServiceError, SubjectError
 from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantics
 from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
-Encoding = Literal["text", "base64"]
-CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "semantics": get_args(Semantics),
-    "order": get_args(MessageOrder),
-    "encoding": get_args(Encoding),
-}
+Request = Annotated[str, msgspec.Meta(pattern="^[A-Z]+ /")]
+"""Method and path."""
 ACCEPTED: Final = range(200, 300)
 SHOWN_MAX: Final = 200
 
 
-@frozen
-class Service:
-    """How to publish and to poll; the file has these names."""
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The attributes of `longpoll.LongPollSubject` that the file may declare."""
 
-    publish: str
-    """Method and path, such as `POST /{queue}`; the message is the request's body."""
-    poll: str
-    """Such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}` is in seconds."""
     semantics: Semantics = "offsets"
     order: MessageOrder = "total"
+    redelivery_ms: int | None = None
+    visible_ms: int = 0
+    serves_longest_waiting: bool = False
     wait_unit_ms: int = 1
     wait_min_ms: int = 0
     wait_max_ms: int | None = None
+    body_max: int | None = None
+
+
+class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to publish and to poll; the file has these names."""
+
+    publish: Request
+    """Such as `POST /{queue}`; the message is the request's body."""
+    poll: Request
+    """Such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}` is in seconds."""
     first: str = "0"
     """The position of a queue's first message."""
     messages: str = ""
@@ -48,7 +50,7 @@ class Service:
     """Where the body is in a message; empty: it is the message."""
     position: str = ""
     """Where the next position is in the answer; empty: the poll's position plus the number of messages."""
-    encoding: Encoding = "text"
+    encoding: Literal["text", "base64"] = "text"
     """Of a body in the answer."""
     nothing: tuple[int, ...] = (204, 304)
     """The status of an answer without messages."""
@@ -57,21 +59,9 @@ class Service:
 def read(file: Path) -> Service:
     """Read a description; raises SubjectError for a mistake in it, OSError."""
     try:
-        told = tomllib.loads(file.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SubjectError(f"{file} is not TOML: {error}") from None
-    names = {each.name: each for each in fields(Service)}
-    for name, value in told.items():
-        if name not in names:
-            raise SubjectError(f"{file}: unknown name {name!r}; known are {', '.join(names)}")
-        kinds: Any = (int,) if name.endswith("_ms") else (list,) if name == "nothing" else (str,)
-        if not isinstance(value, kinds) or value not in CHOICES.get(name, (value,)):
-            wanted = " or ".join(CHOICES.get(name, (kinds[0].__name__,)))
-            raise SubjectError(f"{file}: {name} is {value!r}; write {wanted}")
-    missing = [name for name in ("publish", "poll") if " /" not in told.get(name, "")]
-    if missing:
-        raise SubjectError(f"{file}: {missing[0]} is missing, or is not METHOD /PATH, such as 'POST /{{queue}}'")
-    return Service(**{**told, "nothing": tuple(told.get("nothing", (204, 304)))})
+        return msgspec.toml.decode(file.read_bytes(), type=Service)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SubjectError(f"{file}: {error}; docs/kit.md describes the file") from None
 
 
 class HttpSubject(LongPollSubject):
@@ -86,13 +76,7 @@ class HttpSubject(LongPollSubject):
         self._service = service
         port = split.port or (443 if split.scheme == "https" else 80)
         self.process_id = local_process(split.hostname, port)
-        self.semantics = service.semantics
-        self.order = service.order
-        self.wait_unit_ms, self.wait_min_ms, self.wait_max_ms = (
-            service.wait_unit_ms,
-            service.wait_min_ms,
-            service.wait_max_ms,
-        )
+        vars(self).update({name: getattr(service, name) for name in Contract.__struct_fields__})
         connection = kind(split.netloc)
         connection.connect()
         connection.close()
@@ -144,7 +128,10 @@ class HttpSubject(LongPollSubject):
         if answer.status in self._service.nothing:
             return b""
         if answer.status not in ACCEPTED:
-            raise ServiceError(f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}")
+            raise ServiceError(
+                f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}; list a "
+                "status that means no messages in the file's `nothing`"
+            )
         return content
 
 
