@@ -348,7 +348,7 @@ class _Maker:
 
     def notify_start(self, _action: Action) -> Iterator[Move]:
         yield Move("go", DISPATCHER, ("notify",))
-        # If there is no bucket, there is no list to take, and the notifier is done at once.
+        # Without a bucket there is nothing to take, and the notifier is done at once.
         yield Move("until", DISPATCHER, ("taken", "done"))
 
     def scan_start(self, action: Action) -> Iterator[Move]:

@@ -106,7 +106,7 @@ class QueueBuilder:
         # By queue, in log order, the messages that it could not list.
         self.behind: dict[ConsumeQueue, deque[Arrival]] = {}
         self._behind_count = 0
-        # Why messages could not be made visible; None if there is no problem.
+        # Why messages could not be made visible; None without a problem.
         self.trouble: OSError | StoreDamageError | None = None
 
     @property

@@ -274,7 +274,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    # ------------------------------------------------------------ one send that nobody awaits
+    # ------------------------------------------------------------ one send without an awaiting task
 
     def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
         """Send without a task if route and connection are known and the broker reads; else return false."""

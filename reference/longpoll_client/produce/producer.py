@@ -315,7 +315,7 @@ class InFlightSends:
             else:
                 return
 
-    # ------------------------------------------------------------ where nobody may wait: on a reader thread, or beside
+    # ------------------------------------------------------------ without waiting: on a reader thread, or next to
 
     def _answered(self, sending: StartedSend, answer: Answer) -> None:
         """Report the result, or try again."""

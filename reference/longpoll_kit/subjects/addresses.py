@@ -32,7 +32,7 @@ def local_process(host: str | None, port: int | None) -> int | None:
 
 @contextmanager
 def closed_on_error(connection: Any) -> Iterator[Any]:
-    """Close a connection if the block raises: its client may be gone, and then nobody else can close it."""
+    """Close a connection if the block raises, because no other code has it."""
     try:
         yield connection
     except BaseException:
