@@ -19,10 +19,13 @@ from longpoll.cli import main
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.custom import load
 from longpoll_spec.engines import explore
+from longpoll_spec.engines.smt.any_number import prove_any
+from longpoll_spec.engines.smt.proof import PLAIN
 from longpoll_spec.engines.survey import progress_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import SpecificationFileError, TokenError, UnknownKnobError
 from longpoll_spec.policy import knob_values, with_knob
+from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
 EXAMPLES: Final = ROOT / "docs" / "examples"
@@ -278,6 +281,24 @@ def test_a_proof_reports_what_it_leaves_to_exploration(tmp_path: Path) -> None:
     assert [row["verdict"] for row in made["explored_only"]] == ["holds", "violated"]
     assert done.exit_code == 1
     assert "longpoll explain" in _run("prove", path).output
+
+
+def test_a_proof_that_lacks_a_statement_shows_the_step_that_breaks_it(tmp_path: Path) -> None:
+    """For any number of requests too, so that the user sees what the missing statement must exclude."""
+    policy = load(_file(tmp_path, "purgatory.py", (".implies(watched[queue, each])", ".implies(each.is_('waiting'))")))
+    rows = prove_any(policy, world=PLAIN, names=["no_lost_wakeup"], depth_max=0).proof.obligations
+    shown = {each.step: each.counterexample for each in rows if each.counterexample is not None}
+
+    assert list(shown)[-1] == "inductive"
+    assert shown["inductive"].action is not None
+    assert len(shown["inductive"].state) == len(shown["inductive"].model.variables)
+
+
+def test_a_property_that_is_false_at_first_has_no_steps(tmp_path: Path) -> None:
+    policy = load(_file(tmp_path, "table.py", ('each.is_("waiting") &', 'each.is_("idle") | ')))
+    token = explore(specification_of(policy, Bounds("own"))).verdict("no_lost_wakeup").token
+
+    assert story_of(replay(str(token), policy)).title.endswith("is violated, in the first state")
 
 
 def test_too_many_states_leave_a_property_of_runs_unknown() -> None:

@@ -42,7 +42,7 @@ def proof(found: Proof) -> dict[str, Any]:
         "seconds": round(found.seconds, 3),
         "verdicts": {name: found.verdict(name) for name in found.needed},
         "by_construction": found.by_construction,
-        "obligations": [_obligation(found, each) for each in found.obligations],
+        "obligations": [_obligation(each) for each in found.obligations],
         "given_up": sorted(found.given_up),
     }
 
@@ -91,14 +91,12 @@ def worlds(
             {"features": each.features, "on": each.on, "obligations": len(each.questions)} for each in untried
         ],
         "obligations": [
-            {"world": each.name, **_obligation(each.found.proof, row)}
-            for each in found
-            for row in each.found.proof.obligations
+            {"world": each.name, **_obligation(row)} for each in found for row in each.found.proof.obligations
         ],
     }
 
 
-def _obligation(found: Proof, each: Obligation) -> dict[str, Any]:
+def _obligation(each: Obligation) -> dict[str, Any]:
     return {
         "property": each.property_name,
         "step": each.step,
@@ -106,13 +104,13 @@ def _obligation(found: Proof, each: Obligation) -> dict[str, Any]:
         "seconds": round(each.seconds, 4),
         "token": each.token,
         "depth": each.depth,
-        "counterexample": None if each.counterexample is None else _counterexample(found, each.counterexample),
+        "counterexample": None if each.counterexample is None else _counterexample(each.counterexample),
     }
 
 
-def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
+def _counterexample(shown: Counterexample) -> dict[str, Any]:
     return {
-        "state": dict(zip((each.name for each in found.model.variables), shown.state, strict=True)),
+        "state": dict(zip((each.name for each in shown.model.variables), shown.state, strict=True)),
         "parameters": shown.parameters,
         "action": None if shown.action is None else shown.action.label,
     }
@@ -204,9 +202,9 @@ def _by(found: Proof, name: str) -> tuple[Text, str]:
 
 def _show_unknown(found: Proof, name: str) -> None:
     """Print the state in which induction fails; it may be unreachable."""
-    for each in found.obligations:
-        shown = each.counterexample
-        if each.property_name == name and shown is not None:
-            step = "is violated" if shown.action is None else f"is violated by the step {shown.action.label}"
-            say(f"\n{name}: not {WORDS[each.step]}. In this state, which may be unreachable, it {step}:")
-            say(state_text(found.model, shown.state, shown.parameters))
+    shown = [(each.step, each.counterexample) for each in found.obligations if each.property_name == name]
+    # The last one is the step of an induction, if there is one.
+    for step, why in [(step, why) for step, why in shown if why is not None][-1:]:
+        breaks = "is violated" if why.action is None else f"is violated by the step {why.action.label}"
+        say(f"\n{name}: not {WORDS[step]}. In this state, which may be unreachable, it {breaks}:")
+        say(state_text(why.model, why.state, why.parameters))

@@ -336,7 +336,8 @@ class Story:
     def title(self) -> str:
         """One line that describes the trace."""
         what = f"{self.property_name} is violated" if self.wrong else self.property_name or "a run"
-        return f"{self.policy}: {what}, in {len(self.scenes)} steps"
+        when = f"in {len(self.scenes)} steps" if self.scenes else "in the first state"
+        return f"{self.policy}: {what}, {when}"
 
 
 def story_of(trace: Trace) -> Story:

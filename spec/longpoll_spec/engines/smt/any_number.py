@@ -195,6 +195,7 @@ def _at_each(
     kept = {item.name for item in sample.candidates}
     sizes = {SAMPLE: sample}
     compared: set[int] = set()
+    broken: dict[tuple[str, StepName], Outcome] = {}
     while True:
         say("how many requests are enough")
         numbers = numbers_of(sample, kept, readers)
@@ -208,8 +209,17 @@ def _at_each(
             say(f"{requests} of {cutoff} requests")
             outcomes, kept = _asked(sizes[requests], kept, needed, timeout_s=timeout_s, lemmas=lemmas, record=record)
             found.append(outcomes)
+            for key, outcome in outcomes.items():
+                if key[1] == "inductive" and outcome.verdict != "proved":
+                    broken.setdefault(key, outcome)
         if kept == before:
-            return found, numbers
+            # A later round no longer asks what an earlier one has dropped.
+            shown = {key: each for key, each in broken.items() if not _follows(found, key[0])}
+            return [*found, *([shown] if shown else [])], numbers
+
+
+def _follows(found: Iterable[Outcomes], name: str) -> bool:
+    return all(outcomes[name, "implies"].verdict == "proved" for outcomes in found)
 
 
 def _compared(make: ModelOf, sizes: Mapping[int, Statements], readers: Readers) -> Iterator[int]:
@@ -249,7 +259,9 @@ def _asked(
             rows[item.name, "initial"] = found.initial[item.name]
             rows[item.name, "inductive"] = found.inductive[item.name]
         elif item.name in needed:
-            rows[item.name, "implies"] = implied(prover, item)
+            rows[item.name, "implies"] = outcome = implied(prover, item)
+            if outcome.verdict != "proved" and item.name in found.inductive:
+                rows[item.name, "inductive"] = found.inductive[item.name]
     return rows, kept
 
 
@@ -258,7 +270,10 @@ def _joined(by_size: Sequence[Outcomes]) -> list[Obligation]:
     for outcomes in by_size:
         for key, outcome in outcomes.items():
             whole[key] = whole.get(key, Outcome()).also(outcome)
-    return [Obligation(name, step, outcome.verdict, outcome.seconds) for (name, step), outcome in whole.items()]
+    return [
+        Obligation(name, step, each.verdict, each.seconds, counterexample=each.counterexample)
+        for (name, step), each in whole.items()
+    ]
 
 
 def _is_proved(rows: Sequence[Obligation], name: str) -> bool:

@@ -44,6 +44,7 @@ _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 class Counterexample:
     """A state in which every assumed statement holds, and what is wrong after it. It need not be reachable."""
 
+    model: Model
     state: tuple[int, ...]
     parameters: Mapping[str, int]
     action: Action | None
@@ -191,7 +192,7 @@ class Prover:
     def _counterexample(self, action: Action | None) -> Counterexample:
         solution = self.solver.model()
         parameters = {name: value_in(solution, constant) for name, constant in self.frame.parameters.items()}
-        return Counterexample(state_in(self.model, solution, self.frame), parameters, action)
+        return Counterexample(self.model, state_in(self.model, solution, self.frame), parameters, action)
 
 
 _NOBODY: Final = Action("", (), "", TRUE, {}, urgent=False)
