@@ -76,18 +76,23 @@ def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orderly: bool) -> None:
-    """It answers first, and that counts; then the member leaves, no thread stays, and the next one goes on at once."""
+    """It answers first, and that counts; then the member leaves, no thread stays, and the next one goes on at once.
+
+    Callbacks get the topic's queue, and not that of the group's retry topic.
+    """
     before, options = client_threads(), {**member_options(config()), "topics": topic, "orderly": is_orderly}
-    closed = threading.Event()
+    closed, shares = threading.Event(), list[str]()
 
     def close(_message: ReceivedMessage) -> None:
         own.close()
         closed.set()
 
-    own = PushConsumer(name_server, listener=Heard(close), **options)
+    told = share_options(lambda queue, _is_ours: shares.append(queue.topic))
+    own = PushConsumer(name_server, listener=Heard(close), **options, **told)
     own.start()
     assert closed.wait(PATIENCE_S)
     assert_over(own, before)
+    assert shares == [topic]
     send(name_server, topic, b"y")
     heard = Heard()
     with PushConsumer(name_server, listener=heard, **options):
