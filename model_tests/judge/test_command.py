@@ -1,54 +1,22 @@
-"""The command `judge`: its exit codes, its JSON and its page."""
+"""The command `judge`: its exit codes, its JSON and its reports."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.support.judge.faults import plant
-from model_tests.support.judge.generate import simulated_meta
-from model_tests.support.judge.recording import load, write
 
 from longpoll import exit_codes
 from longpoll.cli import main
-from longpoll_spec.history import Event
 
 
 def run(*arguments: object) -> Result:
     """Run `longpoll judge --engine local`."""
     return CliRunner().invoke(main, ["judge", "--engine", "local", *map(str, arguments)])
-
-
-class Page(HTMLParser):
-    """Collects tags and text, and whatever would be fetched."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text = ""
-        self.links: list[str] = []
-        self.tags: set[str] = set()
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the tag."""
-        self.tags.add(tag)
-        self.links += [str(value) for name, value in attrs if name in ("src", "href")]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        """Check that tags are nested."""
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        """Note the text."""
-        self.text += data
 
 
 @pytest.mark.parametrize(("fault", "code"), [(None, 0), ("next_wrong", 1), ("half_line", 3)])
@@ -123,23 +91,20 @@ def test_a_limit_is_a_finite_number(clean: Path, number: str) -> None:
     assert "--wake-ms" in refused.output
 
 
-def test_the_page_is_self_contained_and_escaped(clean: Path, tmp_path: Path) -> None:
-    """A topic that is markup is shown as text, nothing is fetched, and every tag is closed."""
-    evil = "<script>alert('x')</script>&"
-    plant(clean, "next_wrong", tmp_path / "planted")
+def test_the_command_writes_both_reports(clean: Path, tmp_path: Path) -> None:
+    """The JSON is what `--json` prints; another kind, and a former option, are one clear line."""
+    plant(clean, "wake_delayed", tmp_path / "history")
+    pages = tmp_path / "r.html", tmp_path / "r.json"
+    told = run(tmp_path / "history", *(word for page in pages for word in ("--report", page)), "--json")
 
-    def rename(event: Event) -> Event:
-        changed = json.loads(json.dumps({name: getattr(event, name) for name in event.__struct_fields__}))
-        return Event(**(changed | ({"topic": evil} if event.topic else {})))
-
-    write(tmp_path / "evil", map(rename, load(tmp_path / "planted").events), simulated_meta())
-    assert run(tmp_path / "evil", "--report", tmp_path / "page.html").exit_code == 1
-    html = (tmp_path / "page.html").read_text()
-    page = Page(html)
-
-    assert page.open == []
-    assert page.links == []
-    assert html.count("<script") == 0
-    assert evil in page.text
-    assert "an answer was wrong" in page.text
-    assert '"event":"answer_sent"' in page.text
+    assert told.exit_code == 1
+    assert json.loads(pages[1].read_text()) == json.loads(told.stdout)
+    assert "a wakeup was lost or late" in pages[0].read_text()
+    for words, sentence in (
+        (["--report", tmp_path / "r.xml"], "must end in .html, .json"),
+        (["--windows", "w"], "no option --windows any more: --report FILE.html draws"),
+        (["--webhook", "https://host"], "no option --webhook any more: --findings FILE appends"),
+    ):
+        former = run(tmp_path / "history", *words)
+        assert former.exit_code == 2
+        assert sentence in former.stderr

@@ -24,18 +24,30 @@ NAMES: Final = frozenset({"source", "broker", "topic", "request", "connection", 
 
 
 class Page(HTMLParser):
-    """Collects the tags and addresses of a page."""
+    """Collects the tags, addresses and texts of a page. Invariant: `open` are the tags that are not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[str] = []
+        self.open: list[str] = []
+        self.text = ""
         self.addresses: list[str] = []
         self.feed(text)
+        self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note one tag."""
         self.tags.append(tag)
+        self.open += [tag] if tag != "meta" else []
         self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        """Check that tags are nested."""
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Note the text."""
+        self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +121,9 @@ def test_texts_of_strangers_stay_texts(lost: Result) -> None:
 
     assert set(page.tags) == set(harmless.tags) | {"ul", "li"}
     assert "script" not in page.tags
-    assert page.addresses == []
+    assert (page.addresses, page.open) == ([], [])
+    assert EVIL.replace("\u202e", " ") in page.text
+    assert '"event":"answer_sent"' in page.text
     assert "\u202e" not in text
 
 

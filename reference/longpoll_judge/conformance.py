@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-import pyarrow as pa
-
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.kernel.pulls import MS
-from longpoll_judge.read.schema import REQUIRED, compute, event_dict
-from longpoll_judge.read.source import History, read_split
-from longpoll_judge.step_reader import COLUMNS, is_step, model_of, reader_of, reason
+from longpoll_judge.read.schema import REQUIRED, event_dict
+from longpoll_judge.read.source import History, events_by_source
+from longpoll_judge.step_reader import COLUMNS, model_of, reader_of, reason
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.model import OPEN_MAX
+from longpoll_spec.model import ACTION_NAMES, OPEN_MAX
 
 WINDOW_MAX: Final = 50
 """Most events that are shown of what is left open: the last ones."""
@@ -42,7 +40,7 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
     findings: list[Finding] = []
     gaps: list[Gap] = []
     judged = of = 0
-    for source, events in sorted(_events_by_source(history).items()):
+    for source, events in sorted(events_by_source(history, history.laws, SHOWN, ACTION_NAMES).items()):
         policy, law = history.laws[source]
         of += len(events)
         try:
@@ -59,21 +57,6 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
         findings += found
         judged += placed + sum(finding.verdict == "violated" for finding in found)
     return findings, gaps, Share(judged, of)
-
-
-def _events_by_source(history: History) -> dict[str, Events]:
-    """The steps of every source that declares a specification."""
-    found: dict[str, Events] = {source: [] for source in history.laws}
-    wanted = pa.array(sorted(found), pa.string())
-    for part in history.splits:
-        names = {part.rename.get(name, name) for name in part.clocks}
-        if names & found.keys():
-            table, _damages = read_split(part, SHOWN)
-            is_mine = compute.is_in(table["source"].cast(pa.string()), wanted)
-            for event in table.filter(is_mine).select(SHOWN).to_pylist():
-                if is_step(event):
-                    found[event["source"]].append(event)
-    return found
 
 
 def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list[Finding], int]:

@@ -22,7 +22,7 @@ from attrs import define, field
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.conform import Refusal
 from longpoll_spec.history import Law
-from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model, SeenStep
+from longpoll_spec.model import Action, Actor, Model, SeenStep
 from longpoll_spec.policy import policy_named
 from longpoll_spec.render.notation import NOTATION, Writer, bare, named_parts
 from longpoll_spec.specification import specification_of
@@ -51,11 +51,6 @@ def model_of(policy: str, law: Law) -> Model:
         aspects=frozenset(law.aspects),
     )
     return specification_of(policy_named(policy), bounds)
-
-
-def is_step(event: Mapping[str, Any]) -> bool:
-    """Whether the event is named after an action; other events are about observers and connections."""
-    return event["event"] in ACTION_NAMES
 
 
 @define

@@ -196,9 +196,7 @@ def broker_holes(
         for name, seen in mine.items():
             starts = [other.first_ns for other in mine.values() if other.first_ns > seen.last_ns]
             until_ns = min(starts, default=INTEGER_LIMIT)
-            holes = holes_of_source[name]
-            ends = zip(holes.starts.tolist(), holes.ends.tolist(), strict=True)
-            intervals += [(start, max(min(end, until_ns), start)) for start, end in ends]
+            intervals += [(start, max(min(end, until_ns), start)) for start, end in holes_of_source[name]]
         found[broker] = gaps_of((*intervals, *_unwatched(mine, inside, orderly)))
     return found
 
@@ -249,8 +247,7 @@ def kills(
             is_soon = end_ns - start_ns <= STARTED_NS
             return is_soon and bool(old) and all(name in orderly and seen.last_ns <= end_ns for name, seen in old)
 
-        intervals = zip(gaps.starts.tolist(), gaps.ends.tolist(), strict=True)
-        found[broker] = gaps_of(interval for interval in intervals if not is_in_order(*interval))
+        found[broker] = gaps_of(interval for interval in gaps if not is_in_order(*interval))
     return found
 
 

@@ -41,6 +41,9 @@ class RecordGaps:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def __iter__(self) -> Iterator[Interval]:
+        return zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+
     def touch(self, first_ns: Integers, last_ns: Integers) -> NDArray[np.bool_]:
         """Which of the intervals [first, last] has a moment in a hole."""
         if not len(self):
@@ -77,7 +80,7 @@ def union(several: Iterable[RecordGaps]) -> RecordGaps:
     filled = [holes for holes in several if len(holes)]
     if len(filled) == 1:
         return filled[0]
-    return gaps_of(pair for holes in filled for pair in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True))
+    return gaps_of(chain.from_iterable(filled))
 
 
 NO_GAPS: Final = gaps_of(())

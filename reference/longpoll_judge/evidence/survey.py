@@ -366,8 +366,7 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
     """When the flagged events happened, those that lie close taken together."""
     if not flags.any():
         return []
-    found = gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True))
-    return list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+    return list(gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True)))
 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:

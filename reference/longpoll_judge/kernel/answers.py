@@ -27,7 +27,7 @@ from attrs import frozen
 
 from longpoll_judge.columns.lookup import NEVER, Booleans, Integers, is_one_of
 from longpoll_judge.contract.clause import COMPACTION_MS, PULL_REFUSALS, PULL_RESULTS, UNREMOVED_MS
-from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE, FindingVerdict
+from longpoll_judge.contract.result import ANSWER_IS_RIGHT, ANSWERED_ONCE
 from longpoll_judge.kernel.case import (
     FOLLOWS,
     FOUND,
@@ -76,7 +76,7 @@ def judge_codes(case: Case) -> list[Suspects]:
         why = f"{asked}, a failure, although its queue has messages and its subscription is one of tags"
         return Explanation("pull.error.explained", why, rows)
 
-    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, timeless=np.ones_like(strange))
+    return suspects(ANSWER_IS_RIGHT, strange, failed, pulls.row, explain, timeless=True)
 
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
@@ -512,7 +512,7 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 
 
 def judge_order(case: Case) -> list[Suspects]:
-    """Judge whether any request was answered before it came; a member is an answer's row.
+    """Judge whether any request was answered before it came; members are places among these answers.
 
     For answers to a read, `judge_rightness` reports this.
     """
@@ -527,20 +527,17 @@ def judge_order(case: Case) -> list[Suspects]:
     rows = rows[(events.request_key[rows] >= 0) & is_left[rows] & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
-    request_of = dict(zip(rows.tolist(), asked.tolist(), strict=True))
 
-    def explain(row: int) -> Explanation:
-        code = int(events.integers("code", rows[rows == row])[0])
+    def explain(place: int) -> Explanation:
+        code = int(events.integers("code", rows)[place])
         why = f"the answer {code} was sent before its request was received"
-        return Explanation("answer.after_request", why, [request_of[row], row])
+        return Explanation("answer.after_request", why, [int(asked[place]), int(rows[place])])
 
-    return [
-        Suspects(ANSWER_IS_RIGHT, "violated", rows[early], rows[early], explain, np.zeros(early.sum(), dtype=np.bool_))
-    ]
+    return suspects(ANSWER_IS_RIGHT, early, np.zeros_like(early), rows, explain)
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether any request of the queue, pull or not, was answered twice; a member is the first answer's row.
+    """Judge whether any request, pull or not, was answered twice; members are places among the first answers.
 
     Of one whose receipt is not in the record that is not certain.
     """
@@ -558,15 +555,11 @@ def judge_once(case: Case) -> list[Suspects]:
     # Without its receipt nothing shows that it was one request: two may have borne the identifier.
     is_asked = case.events.is_told_anywhere(twice, "request_received")
 
-    def explain(row: int) -> Explanation:
-        same = rows[case.events.request_key[rows] == case.events.request_key[row]].tolist()
+    def explain(place: int) -> Explanation:
+        keys, row = case.events.request_key, int(twice[place])
+        same = rows[keys[rows] == keys[row]].tolist()
         received = case.events.rows("request_received")
-        asked = received[case.events.request_key[received] == case.events.request_key[row]].tolist()
+        asked = received[keys[received] == keys[row]].tolist()
         return Explanation("answer.once", f"one request has {len(same)} answers", [*asked, *same])
 
-    kinds: tuple[tuple[FindingVerdict, Integers], ...] = (("violated", twice[is_asked]), ("unknown", twice[~is_asked]))
-    return [
-        Suspects(ANSWERED_ONCE, kind, mine, mine, explain, np.ones(len(mine), dtype=np.bool_))
-        for kind, mine in kinds
-        if len(mine)
-    ]
+    return suspects(ANSWERED_ONCE, is_asked, ~is_asked, twice, explain, timeless=True)

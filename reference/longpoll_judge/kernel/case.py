@@ -76,17 +76,16 @@ def suspects(
     rows: Integers,
     explain: Callable[[int], Explanation],
     *,
-    timeless: Booleans | None = None,
+    timeless: Booleans | bool = False,
 ) -> list[Suspects]:
     """The violated and the unknown ones of one property, each with its row; nothing where there are none."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
-    found: list[Suspects] = []
-    for kind, flags in kinds:
-        members = np.flatnonzero(flags)
-        if len(members):
-            stands = np.zeros(len(members), dtype=np.bool_) if timeless is None else timeless[members]
-            found.append(Suspects(name, kind, members, rows[members], explain, stands))
-    return found
+    stands = np.broadcast_to(timeless, len(rows))
+    return [
+        Suspects(name, kind, members, rows[members], explain, stands[members])
+        for kind, flags in kinds
+        if len(members := np.flatnonzero(flags))
+    ]
 
 
 @frozen(eq=False)
@@ -161,11 +160,10 @@ class Case:
     @cached_property
     def bodies(self) -> tuple[Integers, Integers, Integers]:
         """How many messages each pull's answer carries, their offsets one behind the other, and the pull of each."""
-        first, count, values = self.events.bodies(self.pulls.answer_row)
-        if not self.pulls.is_answered.all():
-            count = np.where(self.pulls.is_answered, count, 0)
-        owner = np.repeat(np.arange(len(count)), count)
-        return count, values[np.arange(len(owner)) + (first - np.cumsum(count) + count)[owner]], owner
+        answered = np.flatnonzero(self.pulls.is_answered)
+        owner, body = self.events.bodies(self.pulls.answer_row[answered])
+        owner = answered[owner]
+        return np.bincount(owner, minlength=len(self.pulls)), body, owner
 
     @cached_property
     def _answers_tell_all(self) -> bool:

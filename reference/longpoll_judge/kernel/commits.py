@@ -182,10 +182,10 @@ def _unseen(context: Context) -> Iterator[_Reset]:
     And restarts, by the connections.
     """
     for (broker, topic, queue), holes in context.begun_anew.items():
-        for after_ns, before_ns in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True):
+        for after_ns, before_ns in holes:
             yield _Reset(broker, "", topic, after_ns, before_ns, deletes=True, queue=queue)
     for broker, holes in context.restarts.items():
-        for after_ns, before_ns in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True):
+        for after_ns, before_ns in holes:
             yield _Reset(broker, "", "", after_ns, before_ns, deletes=False, is_restart=True)
 
 

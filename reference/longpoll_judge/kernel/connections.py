@@ -16,7 +16,7 @@ from attrs import frozen
 from longpoll_judge.columns.lookup import BEGINNING, NEVER, Integers, first_of, numbered
 from longpoll_judge.contract.result import ANSWERED_ONCE
 from longpoll_judge.evidence.survey import Context
-from longpoll_judge.kernel.case import Case, Explanation, Suspects, ms
+from longpoll_judge.kernel.case import Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.kernel.gathered import (
     Gathered,
     closes_from,
@@ -29,7 +29,7 @@ from longpoll_judge.kernel.gathered import (
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge where the answers were sent; a member is an answer's row."""
+    """Judge where the answers were sent; members are places among these answers."""
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -55,30 +55,19 @@ def judge_connections(case: Case) -> list[Suspects]:
         again = wrong[events.is_asked_again(rows[wrong])]
         elsewhere[again] = late[again] = False
 
-    def explain_elsewhere(row: int) -> Explanation:
-        (place,) = np.flatnonzero(rows == row).tolist()
-        request = int(asked[place])
-        why = (
-            f"an answer was sent on connection {events.text('connection', row)[:80]!r}, and its request came on "
-            f"{events.text('connection', request)[:80]!r}"
-        )
-        return Explanation("answer.same_connection", why, [request, row])
+    def explain(place: int) -> Explanation:
+        row, asked_in = int(rows[place]), [int(asked[place])] if asked[place] >= 0 else []
+        sent_on = f"an answer was sent on connection {events.text('connection', row)[:80]!r}"
+        if elsewhere[place]:
+            came_on = events.text("connection", asked_in[0])[:80]
+            why = f"{sent_on}, and its request came on {came_on!r}"
+            return Explanation("answer.same_connection", why, [*asked_in, row])
+        why = f"{sent_on} {ms(after_ns[place] - closed_ns[place])} after that was closed"
+        return Explanation("answer.open_connection", why, [*asked_in, row])
 
-    def explain_late(row: int) -> Explanation:
-        (place,) = np.flatnonzero(rows == row).tolist()
-        request = [int(asked[place])] if asked[place] >= 0 else []
-        why = (
-            f"an answer was sent on connection {events.text('connection', row)[:80]!r} "
-            f"{ms(after_ns[place] - closed_ns[place])} after that was closed"
-        )
-        return Explanation("answer.open_connection", why, [*request, row])
-
-    found = []
-    for flags, explain in ((elsewhere, explain_elsewhere), (late, explain_late)):
-        if flags.any():
-            timeless = np.full(int(flags.sum()), explain is explain_elsewhere)
-            found.append(Suspects(ANSWERED_ONCE, "violated", rows[flags], rows[flags], explain, timeless))
-    return found
+    nothing = np.zeros_like(late)
+    found = suspects(ANSWERED_ONCE, elsewhere, nothing, rows, explain, timeless=True)
+    return [*found, *suspects(ANSWERED_ONCE, late, nothing, rows, explain)]
 
 
 @frozen(eq=False)

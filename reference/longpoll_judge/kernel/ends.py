@@ -52,7 +52,7 @@ from longpoll_judge.kernel.gathered import (
 )
 from longpoll_judge.kernel.messages import OF_POLLS, View, are_reads, breaches_of
 from longpoll_judge.kernel.pulls import MS, PULL_CODES
-from longpoll_judge.read.schema import integers_of, lists_of, order_of
+from longpoll_judge.read.schema import integers_of, lists_of, order_of, spread
 
 
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
@@ -127,15 +127,9 @@ def _delivered_end(table: pa.Table) -> Integers:
     found = np.where(passed, integers_of(table, "offset_next"), 0)
     # Only FOUND delivers messages; a list of offsets next to another code is a different kind of damage.
     filled = np.flatnonzero(integers_of(table, "code") == FOUND)
-    owner = np.repeat(filled, np.diff(bounds)[filled])
-    at = np.arange(len(owner)) + np.repeat(bounds[filled] - _starts(np.diff(bounds)[filled]), np.diff(bounds)[filled])
-    np.maximum.at(found, owner, values[at] + 1)
+    owner, places = spread(bounds, filled)
+    np.maximum.at(found, filled[owner], values[places] + 1)
     return found
-
-
-def _starts(counts: Integers) -> Integers:
-    starts: Integers = np.cumsum(counts) - counts
-    return starts
 
 
 def judge_ends(

@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context, queue_text
 from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG
 from longpoll_judge.kernel.gathered import Gathered, events_at, generations
-from longpoll_judge.read.schema import coded, lists_of, order_of
+from longpoll_judge.read.schema import coded, lists_of, order_of, spread
 
 NO_FILTER: Final = -1
 Text = tuple[str, str]
@@ -94,10 +94,8 @@ def judge_filters(
 def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integers, Integers]:
     """The offsets that these answers deliver, and of each the answer."""
     bounds, values = lists_of(table, "offsets")
-    starts = bounds[answers.row[rows]]
-    counts = bounds[answers.row[rows] + 1] - starts
-    places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-    return np.repeat(rows, counts), values[places]
+    owner, places = spread(bounds, answers.row[rows])
+    return rows[owner], values[places]
 
 
 def _withheld(

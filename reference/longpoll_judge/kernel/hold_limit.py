@@ -12,21 +12,18 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from attrs import define, evolve, field, frozen
 
 from longpoll_judge.columns.lookup import BEGINNING
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding
 from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
 from longpoll_judge.kernel.pulls import MS
-from longpoll_judge.read.schema import EVENT_SCHEMA, compute, event_dict
-from longpoll_judge.read.source import History, read_split
+from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict
+from longpoll_judge.read.source import History, events_by_source
 
 BEGINS: Final = ("hold", "keep")
 ENDS: Final = ("take", "expire", "run", "stop", "answer_sent")
 OTHERS: Final = ("request_received", "recheck", "connection_closed")
-COLUMNS: Final = tuple(EVENT_SCHEMA.names)
-"""The fields that are read, or shown as evidence."""
 Event = dict[str, Any]
 
 
@@ -38,25 +35,9 @@ def judge_holds(history: History, survey: Survey, context: Context) -> list[Find
         if source in survey.sources and (survey.sources[source].holds > limit or survey.excerpts)
     }
     found = []
-    for source, events in _events_by_source(history, crowded).items() if crowded else ():
-        facts = context.sources[source]
-        finding = judge_source(events, crowded[source], facts)
+    for source, events in events_by_source(history, crowded, EVENT_SCHEMA.names, (*BEGINS, *ENDS, *OTHERS)).items():
+        finding = judge_source(events, crowded[source], context.sources[source])
         found += [] if finding is None else [finding]
-    return found
-
-
-def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {source: [] for source in crowded}
-    sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
-    for part in history.splits:
-        table, _damages = read_split(part, COLUMNS)
-        table = table.select(COLUMNS)
-        is_wanted = compute.and_(
-            compute.is_in(table["source"].cast(pa.string()), value_set=sources),
-            compute.is_in(table["event"].cast(pa.string()), value_set=names),
-        )
-        for event in table.filter(is_wanted).to_pylist():
-            found[event["source"]].append(event)
     return found
 
 

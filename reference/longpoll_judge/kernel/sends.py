@@ -78,7 +78,7 @@ from longpoll_judge.kernel.messages import (
 )
 from longpoll_judge.kernel.pulls import MS
 from longpoll_judge.kernel.rows import Row
-from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
+from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of, spread
 
 SENDS: Final = "sends"
 NOTE_UNASKED: Final = "acknowledgements whose sends are not in the history"
@@ -129,8 +129,9 @@ def gather_messages(table: pa.Table) -> Messages:
     bounds, values = lists_of(table, "offsets")
     # An answer that tells no bounds is none to a pull, whatever else it tells.
     found = np.flatnonzero(is_answer & (lowest >= 0) & (code == 0))
-    got, nth = _spread(found, np.diff(bounds)[found])
-    offsets = {"queue_offset": values[bounds[got] + nth]}
+    owner, places = spread(bounds, found)
+    got, nth = found[owner], places - bounds[found][owner]
+    offsets = {"queue_offset": values[places]}
     ids = ids_of(table)
     sent, ended = _identities(table, ids)
     acknowledged = gather(table, told, ("queue_offset",), flags | identity(table, ids, told, np.zeros_like(told)))
@@ -153,12 +154,6 @@ def gather_messages(table: pa.Table) -> Messages:
     )
 
 
-def _spread(rows: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Each row as often as it has messages, and which of them each is."""
-    spread = np.repeat(rows, counts)
-    return spread, np.arange(len(spread)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
 def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gathered, Gathered]:
     """The messages of sends, and the transactions that end."""
     counts = np.diff(ids[0])
@@ -167,8 +162,9 @@ def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gather
     ends = asked[code == END_TRANSACTION]
     told = identity(table, ids, ends, np.zeros_like(ends)) | {"transaction": transaction[code == END_TRANSACTION]}
     is_send = is_one_of(code, SEND_CODES)
-    rows, nth = _spread(asked[is_send], counts[asked[is_send]])
-    sent = identity(table, ids, rows, nth) | {"transaction": np.repeat(transaction[is_send], counts[asked[is_send]])}
+    owner, places = spread(ids[0], asked[is_send])
+    rows = asked[is_send][owner]
+    sent = identity(table, ids, rows, places - ids[0][rows]) | {"transaction": transaction[is_send][owner]}
     return gather(table, rows, ("delay_ms", "delay_level"), sent), gather(table, ends, (), told)
 
 

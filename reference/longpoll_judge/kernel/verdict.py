@@ -17,7 +17,7 @@ from longpoll_judge.contract.clause import BUSY_CODES, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, Context, queue_text
 from longpoll_judge.kernel.answers import judge_codes, judge_once, judge_order, judge_rightness
-from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG, Case, Suspects, judged_counts, make_case
+from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG, PULLS, Case, Suspects, judged_counts, make_case
 from longpoll_judge.kernel.commits import judge_exchanges
 from longpoll_judge.kernel.connections import judge_connections
 from longpoll_judge.kernel.ends import judge_ends
@@ -37,7 +37,6 @@ LOOKED_AT_MAX: Final = 250
 """Most of what breaks one property of one queue that is looked at for its cause; the rest is counted."""
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible", "message_seen")
 """The events that show a queue's log."""
-PULLS: Final = "pulls"
 NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (none known, or a type of no broker)"
 NOTE_PROPERTIES: Final = "pulls with SQL92 subscriptions: which messages they take, no record tells"
 """A limit of the contract: the one note that leaves a verdict `valid`."""

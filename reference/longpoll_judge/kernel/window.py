@@ -27,6 +27,7 @@ from longpoll_judge.read.schema import (
     has_column,
     integers_of,
     lists_of,
+    spread,
 )
 
 _NO_ROWS: Final = np.empty(0, dtype=np.int64)
@@ -197,10 +198,11 @@ class Window:
         text: str = names[codes[row]]
         return text
 
-    def bodies(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
-        """Of each answer the place of its first message among the values, how many it has, and the values."""
+    def bodies(self, rows: Integers) -> tuple[Integers, Integers]:
+        """The messages of these answers, one behind the other: of each which of the rows it is of, and its offset."""
         bounds, values = self._lists
-        return bounds[rows], bounds[rows + 1] - bounds[rows], values
+        owner, places = spread(bounds, rows)
+        return owner, values[places]
 
     def answer_to(self, keys: Integers, event: str) -> Integers:
         """For each request key the first row of this event that has it, -1 where none has."""

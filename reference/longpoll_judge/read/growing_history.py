@@ -11,9 +11,7 @@ undetected.
 from __future__ import annotations
 
 import zlib
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,7 +24,7 @@ from attrs import define, field
 from longpoll_judge.read import files
 from longpoll_judge.read.files import Stamp
 from longpoll_judge.read.schema import Damage
-from longpoll_judge.read.source import History, InputSplit, RowGroups, find, kind_of, read_split
+from longpoll_judge.read.source import History, InputSplit, RowGroups, find, kind_of, read_ahead, read_split
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 GONE: Final = -1
@@ -177,7 +175,7 @@ class IncrementalRead:
         tables: list[pa.Table] = []
         damages: list[Damage] = []
         size = 0
-        for part, (table, found) in self._read_ahead(splits):
+        for part, (table, found) in read_ahead(splits, read_split, self.threads, self.threads * AHEAD):
             tables.append(table)
             damages += found
             size += table.nbytes
@@ -187,15 +185,3 @@ class IncrementalRead:
                 tables, damages, size = [], [], 0
         if tables:
             yield tables, damages
-
-    def _read_ahead(self, splits: Sequence[InputSplit]) -> Iterator[tuple[InputSplit, tuple[pa.Table, list[Damage]]]]:
-        waiting: deque[tuple[InputSplit, Future[tuple[pa.Table, list[Damage]]]]] = deque()
-        with ThreadPoolExecutor(self.threads) as pool:
-            for part in splits:
-                waiting.append((part, pool.submit(read_split, part)))
-                if len(waiting) > self.threads * AHEAD:
-                    first, coming = waiting.popleft()
-                    yield first, coming.result()
-            while waiting:
-                first, coming = waiting.popleft()
-                yield first, coming.result()

@@ -174,6 +174,13 @@ def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.
     return bounds - bounds[0], lists.values.to_numpy()[bounds[0] : bounds[-1]]
 
 
+def spread(bounds: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The values of some rows' lists, one behind the other: of each which of these rows it is of, and its place."""
+    counts = bounds[rows + 1] - bounds[rows]
+    owner = np.repeat(np.arange(len(rows)), counts)
+    return owner, np.arange(len(owner)) + (bounds[rows] - np.cumsum(counts) + counts)[owner]
+
+
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:
     """One row as evidence: the fields that the event has, defaults left out as in the file."""
     return {name: value for name, value in row.items() if name not in DEFAULTS or value != DEFAULTS[name]}

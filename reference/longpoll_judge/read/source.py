@@ -7,10 +7,12 @@ Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from json import JSONDecoder
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read import files, ndjson, parquet
 from longpoll_judge.read.files import Entry, Stamp, first_line
-from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, Damage, coded
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, Damage, coded, compute
 from longpoll_spec.history import (
     FORMAT_VERSION,
     META_FILE,
@@ -35,6 +37,7 @@ from longpoll_spec.history import (
 )
 from longpoll_spec.tables import with_table
 
+Read = TypeVar("Read")
 MONOTONIC: Final = "monotonic"
 """The clock that cannot be set."""
 SPLIT_BYTES: Final = 8 << 20
@@ -319,3 +322,37 @@ def _moved(moment_ns: NDArray[np.int64], shift_ns: Any) -> pa.Array:
     if len(moved) and (moved.min() < -limit or moved.max() > limit):
         moved = np.clip(moved, -limit, limit)
     return pa.array(moved)
+
+
+def events_by_source(
+    history: History, sources: Iterable[str], columns: Sequence[str], names: Iterable[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The events with one of some names of each of these declared sources, by source."""
+    found: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
+    wanted, kinds = pa.array(found, pa.string()), pa.array(names, pa.string())
+    for part in history.splits:
+        if {part.rename.get(name, name) for name in part.clocks} & found.keys():
+            table, _damages = read_split(part, columns)
+            is_wanted = compute.and_(
+                compute.is_in(table["source"].cast(pa.string()), value_set=wanted),
+                compute.is_in(table["event"].cast(pa.string()), value_set=kinds),
+            )
+            for event in table.select(columns).filter(is_wanted).to_pylist():
+                found[event["source"]].append(event)
+    return found
+
+
+def read_ahead(
+    splits: Sequence[InputSplit], read: Callable[[InputSplit], Read], threads: int, most: int
+) -> Iterator[tuple[InputSplit, Read]]:
+    """Each split in order with what `read` makes of it; no more than `most` are read before they are asked for."""
+    waiting: deque[tuple[InputSplit, Future[Read]]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for part in splits:
+            waiting.append((part, pool.submit(read, part)))
+            if len(waiting) > most:
+                first, coming = waiting.popleft()
+                yield first, coming.result()
+        while waiting:
+            first, coming = waiting.popleft()
+            yield first, coming.result()

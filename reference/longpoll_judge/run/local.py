@@ -6,9 +6,7 @@ itself. The sum: `pipeline`.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -20,7 +18,7 @@ from longpoll_judge.columns.tables import QueueName, joined, queue_names, queue_
 from longpoll_judge.evidence.survey import Context, Survey, survey_split
 from longpoll_judge.kernel.verdict import judge_window
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import InputSplit, is_cheap, read_split
+from longpoll_judge.read.source import InputSplit, is_cheap, read_ahead, read_split
 from longpoll_judge.run.buckets import WINDOW_EVENTS, Buckets, open_buckets
 from longpoll_judge.run.splits import Extent, extent_of, read_again
 
@@ -45,7 +43,8 @@ class LocalReading:
 
     def surveys(self) -> Iterator[Survey]:
         """See `pipeline.Reading.surveys`."""
-        for number, (table, survey) in enumerate(self._read_ahead()):
+        threads = self._engine.threads
+        for number, (_part, (table, survey)) in enumerate(read_ahead(self._splits, _look_over, threads, threads)):
             self._extents.append(extent_of(table))
             self._kept[number] = table
             _count_queues(table, self._weights)
@@ -58,20 +57,6 @@ class LocalReading:
                     self._buckets.put(kept)
                 self._kept.clear()
             yield survey
-
-    def _read_ahead(self) -> Iterator[tuple[pa.Table, Survey]]:
-        """Every split in order; no more than a few are read before they are asked for."""
-        if len(self._splits) <= 1:
-            yield from map(_look_over, self._splits)
-            return
-        waiting: deque[Future[tuple[pa.Table, Survey]]] = deque()
-        with ThreadPoolExecutor(self._engine.threads) as pool:
-            for part in self._splits:
-                waiting.append(pool.submit(_look_over, part))
-                if len(waiting) > self._engine.threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
 
     def tables(self) -> Iterator[pa.Table]:
         """See `pipeline.Reading.tables`."""

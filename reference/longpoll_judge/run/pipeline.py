@@ -42,13 +42,14 @@ from longpoll_judge.contract.result import (
     overall,
 )
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, context_and_gaps, merge
+from longpoll_judge.kernel.case import PULLS
 from longpoll_judge.kernel.commits import COMMITS, OFFSETS
 from longpoll_judge.kernel.hold_limit import judge_holds
 from longpoll_judge.kernel.promptness import percentiles
 from longpoll_judge.kernel.rows import BESIDE, ENDED, LEFT_OUT, LEFT_OUT_BESIDE, Found
 from longpoll_judge.kernel.sends import SENDS
 from longpoll_judge.kernel.user_properties import name_of
-from longpoll_judge.kernel.verdict import NOTE_PROPERTIES, PULLS
+from longpoll_judge.kernel.verdict import NOTE_PROPERTIES
 from longpoll_judge.read.source import History, InputSplit, find
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
