@@ -353,13 +353,18 @@ def sent_later(view: View) -> Breach | None:
     )
 
 
+def _delays(sent: Gathered) -> tuple[Integers, Integers]:
+    """The delay level of each send, 0 for none, and its delay in milliseconds."""
+    level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
+    return level, np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
+
+
 def _due_ns(
     view: View, pick: Callable[[Integers, Integers, Integers, int], Integers], moment_ns: Integers, none: int
 ) -> tuple[Integers, Booleans]:
     """When each delivered message is due, by the earliest or latest of its sends, and whether one names a level."""
     sent, own = view.sent, _of_message(view.delivered)
-    level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
-    delay_ms = np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
+    level, delay_ms = _delays(sent)
     # A prepared one is due once it is committed, at the earliest.
     is_asked = (sent.values["transaction"] == 0) & (sent.values["id"] != 0)
     if not (delay_ms[is_asked] > 0).any():
@@ -415,8 +420,7 @@ def _visible_ns(view: View) -> tuple[Integers, Integers]:
     sent, commits = view.sent, view.ended
     commits = commits.take(commits.values["transaction"] == OUTCOMES["commit"])
     answer = first_of(sent.request, view.unplaced.request)
-    level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
-    delay_ms = np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
+    _level, delay_ms = _delays(sent)
     since_ns = np.where(answer >= 0, np.append(view.unplaced.before_ns, NEVER)[answer], sent.before_ns)
     commit_ns = _most(commits.values["id"], sent.values["id"], commits.before_ns, NEVER)
     commit_ns = np.where(answer >= 0, commit_ns, NEVER)

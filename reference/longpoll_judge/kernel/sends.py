@@ -459,22 +459,41 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
 def _delivered(
     table: pa.Table, messages: Messages, told: Gathered, send: Integers, context: Context
 ) -> Iterator[Breach]:
+    """Messages that were delivered before their send came, as one source tells, or two whose clocks order both.
+
+    The other source may be another broker's of the same name, so what two tell is not certain.
+    """
     sends, delivered = messages.sends, messages.delivered
-    mine = np.flatnonzero(send >= 0)
-    mine = mine[np.argsort(sends.after_ns[send[mine]], kind="stable")]
-    keys, wanted = told.values["at"], delivered.values["at"]
-    acknowledgement = np.append(mine, -1)[first_of(wanted, keys[mine])]
-    known = np.flatnonzero(acknowledgement >= 0)
-    early = known[delivered.before_ns[known] < sends.after_ns[send[acknowledgement[known]]]]
-    # Of several messages with that offset the one whose send came first, and of several such the one told first.
-    alike = in_order(told, mine[are_among(keys[mine], wanted[early])])
-    alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
-    acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
-    early = _of_one_queue(table, early, delivered, told.take(acknowledgement[early]), context)
-    early = once(delivered, early, acknowledgement)
-    events = _delivery_events(delivered, told, sends, send, acknowledgement)
-    yield Breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
-    yield _delivered_elsewhere(table, messages, told.take(mine), send[mine], context)
+    known = np.flatnonzero(send >= 0)
+    known = known[np.argsort(sends.after_ns[send[known]], kind="stable")]
+    steady = [name for name, facts in context.sources.items() if facts.is_steady]
+    is_ordered = delivered.are("source", steady) & (delivered.broker != 0)
+    is_ordered &= ~delivered.are("broker", context.unsteady_brokers)
+    for name, mine, saw in (
+        ("at", known, "its send came"),
+        ("logged", known[told.take(known).are("source", steady)], "another source saw its send come"),
+    ):
+        keys, wanted, is_elsewhere = told.values[name], delivered.values[name], name == "logged"
+        acknowledgement = np.append(mine, -1)[first_of(wanted, keys[mine])]
+        sent_ns = np.append(sends.after_ns, BEGINNING)[np.append(send, -1)[acknowledgement]]
+        is_early = (acknowledgement >= 0) & (delivered.before_ns < sent_ns)
+        if is_elsewhere:
+            is_early &= is_ordered & (np.append(told.source, 0)[acknowledgement] != delivered.source)
+        early = np.flatnonzero(is_early)
+        if not is_elsewhere:
+            # Of several messages with that offset that whose send came first, and of several such the first told.
+            alike = in_order(told, mine[are_among(keys[mine], wanted[early])])
+            alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
+            acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
+        early = _of_one_queue(table, early, delivered, told.take(acknowledgement[early]), context)
+        early = once(delivered, early, acknowledgement)
+        events = (
+            (delivered, np.arange(len(delivered))),
+            (told, acknowledgement),
+            (sends, np.append(send, -1)[acknowledgement]),
+        )
+        weak = np.full(len(delivered), is_elsewhere)
+        yield Breach("send.delivered.after_request", early, events, f"a message was delivered before {saw}", weak)
 
 
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
@@ -488,42 +507,6 @@ def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: 
         anew |= about & holes.touch(since.after_ns, until.before_ns)
     early = early[~anew]
     return early[~_asked_elsewhere(table, delivered.take(early))]
-
-
-def _delivery_events(
-    delivered: Gathered, told: Gathered, sends: Gathered, send: Integers, acknowledgement: Integers
-) -> tuple[tuple[Gathered, Integers], ...]:
-    """Delivery, acknowledgement and send, as the evidence of a breach."""
-    return (
-        (delivered, np.arange(len(delivered))),
-        (told, acknowledgement),
-        (sends, np.append(send, -1)[acknowledgement]),
-    )
-
-
-def _delivered_elsewhere(
-    table: pa.Table, messages: Messages, told: Gathered, send: Integers, context: Context
-) -> Breach:
-    """The same of messages that another source of the broker saw delivered, by clocks that order both.
-
-    That source may be another broker's of the same name, so nothing of this is certain. `told` is by time of its send.
-    """
-    sends, delivered = messages.sends, messages.delivered
-    steady = [name for name, facts in context.sources.items() if facts.is_steady]
-    is_ordered = delivered.are("source", steady) & (delivered.broker != 0)
-    is_ordered &= ~delivered.are("broker", context.unsteady_brokers)
-    mine = np.flatnonzero(told.are("source", steady))
-    # Of messages with a broker's name whichever source tells them.
-    keys, wanted = told.values["logged"], delivered.values["logged"]
-    acknowledgement = np.append(mine, -1)[first_of(wanted, keys[mine])]
-    sent_ns = np.append(sends.after_ns[send], BEGINNING)[acknowledgement]
-    is_early = is_ordered & (acknowledgement >= 0) & (delivered.before_ns < sent_ns)
-    early = np.flatnonzero(is_early & (np.append(told.source, 0)[acknowledgement] != delivered.source))
-    early = _of_one_queue(table, early, delivered, told.take(acknowledgement[early]), context)
-    early = once(delivered, early, acknowledgement)
-    events = _delivery_events(delivered, told, sends, send, acknowledgement)
-    why = "a message was delivered before another source saw its send come"
-    return Breach("send.delivered.after_request", early, events, why, np.ones(len(delivered), dtype=np.bool_))
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
