@@ -1,24 +1,18 @@
 """Compares the Chinese pages with the English ones: same blocks, links, paragraphs and names.
 
-    python -m docs.site.chinese     # puts the English blocks into the Chinese lessons, where there are as many
-
-A line `@` alone in a Chinese page stands for the next block of the English one, until that is done. Leaves out the
-words of the explorer (`longpoll_spec.render.export.explorer`), which stand in a table there.
+The explorer has its own table of Chinese words (`longpoll_spec.render.export.explorer`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
-from longpoll_spec.errors import UserError
-
 LESSONS: Final = Path(__file__).parents[1] / "lessons"
 CHINESE: Final = LESSONS / "zh"
-BLOCK: Final = re.compile(r"^(?:```\w*\n.*?^```|@)$", re.MULTILINE | re.DOTALL)
+BLOCK: Final = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?<!\\)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 _NAMED: Final = re.compile(r"`[^`\n]+`")
 _HAN: Final = re.compile(r"[\u4e00-\u9fff]")
@@ -66,7 +60,7 @@ def differences(english: Path, chinese: Path) -> list[str]:
     before, after = english.read_text("utf-8"), chinese.read_text("utf-8")
     found = []
     if blocks(before) != blocks(after):
-        found.append(f"{chinese.name}: other blocks than the English page: python -m docs.site.chinese")
+        found.append(f"{chinese.name}: other blocks than the English page: copy them from there")
     if sorted(links(english, before)) != sorted(links(chinese, after)):
         found.append(f"{chinese.name}: other links than the English page")
     if [len(mark) for mark in _heads(before)] != [len(mark) for mark in _heads(after)]:
@@ -87,29 +81,3 @@ def differences(english: Path, chinese: Path) -> list[str]:
 
 def _heads(text: str) -> list[str]:
     return re.findall(r"^(#+) ", BLOCK.sub("", text), re.MULTILINE)
-
-
-def filled(english: str, chinese: str) -> str:
-    """The Chinese page with the English page's blocks; raises UserError where it has more or fewer."""
-    wanted = blocks(english)
-    if len(blocks(chinese)) != len(wanted):
-        raise UserError(f"{len(blocks(chinese))} blocks, and the English page has {len(wanted)}: translate it again")
-    left = iter(wanted)
-    return BLOCK.sub(lambda _: next(left), chinese)
-
-
-def main() -> None:
-    """Fill every Chinese page, and say what is missing."""
-    missing = []
-    for english, chinese in pairs():
-        if chinese.is_file():
-            try:
-                chinese.write_text(filled(english.read_text("utf-8"), chinese.read_text("utf-8")), "utf-8")
-            except UserError as error:
-                missing.append(f"{chinese.name}: {error}")
-        missing += differences(english, chinese)
-    sys.exit("\n".join(dict.fromkeys(missing)) or 0)
-
-
-if __name__ == "__main__":
-    main()

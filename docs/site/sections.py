@@ -52,7 +52,6 @@ SECTIONS: Final = (
             "export",
             "oracle",
             "simulation",
-            "releasing",
         ),
     ),
     Section(
@@ -94,18 +93,19 @@ SECTIONS: Final = (
     ),
     Section(
         "chinese",
-        "中文",
+        "中文 (Chinese)",
         "首页、探索器和课程的中文版。 Start page, explorer and lessons in Chinese.",
         ("zh/index", "lessons/zh/README"),
     ),
     Section(
         "project",
         "The project",
-        "Changes, contributing and security.",
+        "Changes, contributing, releases and security.",
         (
             "project/readme",
             "project/changelog",
             "project/contributing",
+            "releasing",
             "project/security",
             "project/locks",
         ),

@@ -14,6 +14,7 @@ from longpoll_spec.render.pictures import lanes
 
 POLICY: Final = "rocketmq-4.9"
 EXPLORER: Final = "explorer/longpoll_rocketmq_4_9_tiny.html"
+README: Final = Path(__file__).parents[2] / "README.md"
 HOME: Final = '<span id="home">'
 """Where the explorer's page has its link to the start page."""
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
@@ -66,7 +67,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "zh": "探索器：RocketMQ 4.9，一步一步来",
     },
     "on": {"en": "All pages", "zh": "接下来看什么"},
-    "other": {"en": "[中文](zh/index.md)", "zh": "[English](../index.md)"},
+    "other": {"en": "[中文 (Chinese)](zh/index.md)", "zh": "[English](../index.md)"},
     "lessons": {"en": "Lessons", "zh": "课程"},
     "terms": {"en": "Words", "zh": "词汇对照"},
     "rest": {
@@ -96,9 +97,16 @@ def picture(token: str) -> str:
     return f'<figure class="lp-picture" tabindex="0">{lanes.render(replay(token))}</figure>'
 
 
+def _evidence() -> list[str]:
+    """The README's list, with links from here."""
+    shown = README.read_text("utf-8").partition("## Evidence\n\n")[2].partition("##")[0]
+    return ["**Evidence**", "", *shown.replace("docs/", "").split("\n")]
+
+
 def _hero() -> str:
-    """The run of finding (a), step after step, narrow enough for a phone."""
-    return f'<figure class="lp-hero">{lanes.render(replay(LOST), moving=True, narrow=True)}</figure>'
+    """The run of finding (a), step after step, twice: the style sheet shows the drawing that fits the screen."""
+    drawn = {kind: lanes.render(replay(LOST), moving=True, narrow=kind == "narrow") for kind in ("narrow", "wide")}
+    return "".join(f'<figure class="lp-hero {kind}">{svg}</figure>' for kind, svg in drawn.items())
 
 
 def _raw(html: str) -> list[str]:
@@ -114,7 +122,7 @@ def _index(language: str) -> str:
     lines += [said["install"], "", "```sh", *INSTALL, "```", "", f"**{said['here']}**", ""]
     folder = "lessons/" if language == "en" else f"lessons/{language}/"
     lines += [f"- [{each[language]}]({top}{page.replace('lessons/', folder)})" for page, each in FIRST.items()]
-    lines += ["", said["race"], ""]
+    lines += ["", *(_evidence() if language == "en" else []), said["race"], ""]
     lines += _raw(_hero())
     lines += [
         (

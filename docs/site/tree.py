@@ -73,6 +73,7 @@ def pages_of(target: Path) -> dict[str, str]:
     made["lecturer.md"] = _with_link(made["lecturer.md"], "[The slides](slides.md)")
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
+    made |= {place: f"---\nhide-toc: true\n---\n\n{made[place]}" for place in made if place.startswith("lessons/")}
     for place in SPLIT:
         made = split(made, place)
     return made
@@ -266,8 +267,15 @@ def _section_page(section: Section, made: dict[str, str]) -> str:
     for page in section.pages:
         if f"{page}.md" not in made:
             raise TreeError(f"no page {page} for {section.title}")
-        lines.append(f"- [{title_of(made[f'{page}.md'])}]({page}.md)")
+        lines.append(f"- [{title_of(made[f'{page}.md'])}]({page}.md): {first_sentence(made[f'{page}.md'])}")
     return "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *section.pages, "```", ""])
+
+
+def first_sentence(text: str) -> str:
+    """What a page says first below its heading, as plain text."""
+    prose = (part for part in text.split("\n\n")[1:] if re.match(r"[`\w\u4e00-\u9fff]", part) and "```" not in part)
+    first = re.split(r"(?<=[.。])(?=\s|[\u4e00-\u9fff])|:\s*$", " ".join(next(prose, "").split()))[0]
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).rstrip(":")
 
 
 def _below(place: str, made: dict[str, str]) -> str:
@@ -301,7 +309,7 @@ def _switched(made: dict[str, str]) -> Iterator[tuple[str, str]]:
         folder, _, name = place.rpartition("/")
         other = f"{folder}/zh/{name}"
         if folder and other in made:
-            yield place, _with_link(text, f"[中文](zh/{name})")
+            yield place, _with_link(text, f"[中文 (Chinese)](zh/{name})")
             yield other, _with_link(made[other], f"[English](../{name})")
 
 

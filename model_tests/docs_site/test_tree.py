@@ -45,6 +45,11 @@ def test_links_lead_into_the_site(tmp_path: Path) -> None:
     assert "class LongpollError" in (tmp_path / "files/spec/longpoll_spec/errors.py.txt").read_text()
 
 
+def test_a_list_of_pages_has_the_first_sentence_of_each() -> None:
+    assert tree.first_sentence("# A\n\n[中文](zh/a.md)\n\nYou [test](b.md) it. Then\nmore:\n") == "You test it."
+    assert tree.first_sentence("# A\n\n```text\nno\n```\n\nA page\nof `x`:\n\n- an item\n") == "A page of `x`"
+
+
 def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
     """A paragraph is one line; headings, lists, details and blocks keep theirs."""
     page = "# 课\n\n一句。\n“二”句，\n`a` 三句\nABC\n- 项\n1. 项\n<details>\n\n```text\n一\n二\n```\n四\n五\n"

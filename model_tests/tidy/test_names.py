@@ -10,6 +10,9 @@ from typing import Any, Final
 
 import pytest
 
+from longpoll_conform.vectors import recorded
+from longpoll_spec.engines.smt.configurations import CONFIGURATIONS
+
 ROOT: Final = Path(__file__).parents[2]
 TRACKED: Final = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -101,3 +104,17 @@ def test_what_a_page_names_exists(page: str) -> None:
 )
 def test_a_name_of_nothing_is_reported(page: str, said: str, name: str) -> None:
     assert missing(page, said) == {name}
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("docs/lessons/7-any-number.md", f"makes the proof in {len(CONFIGURATIONS)} configurations"),
+        (
+            "docs/conformance.md",
+            f"{len(recorded('4.9.7'))} vectors of Apache RocketMQ 4.9.7 and {len(recorded('5.5.0'))} of 5.5.0",
+        ),
+    ],
+)
+def test_a_number_of_a_page_is_that_of_the_code(page: str, said: str) -> None:
+    assert said in (ROOT / page).read_text("utf-8")
