@@ -398,6 +398,36 @@ def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: byte
     assert world.stored[0].properties == own.encode()
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({}, 0),
+        ({"sysFlag": 4}, 13),
+        ({"sysFlag": 8}, 13),
+        ({"properties": pairs(DELAY="1")}, 13),
+        ({"properties": pairs(DELAY="0")}, 0),
+        ({"properties": pairs(DELAY="-1")}, 0),
+        ({"properties": pairs(TIMER_DELAY_SEC="1")}, 13),
+        ({"properties": pairs(KEYS="TIMER_DELAY_SEC")}, 0),
+    ],
+)
+def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str, Any], code: int) -> None:
+    assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
+
+
+def test_a_message_of_a_batch_does_not_wait_for_a_time() -> None:
+    """5.x delivers it at once."""
+    plain, timed = (b"1", pairs(KEYS="TIMER_DELAY_MS")), (b"2", pairs(TIMER_DELIVER_MS="1"))
+    for traits, messages, code in (
+        (STRICT_TRAITS, [plain], 0),
+        (STRICT_TRAITS, [plain, timed], 13),
+        (TRAITS_5, [timed], 0),
+    ):
+        world = World()
+        assert told(world, command(BATCH, batch(*messages), batch="true"), traits=traits)[0] == code
+        assert bool(world.stored) == (code == 0)
+
+
 @pytest.mark.parametrize("kind", ["one", "two"])
 @pytest.mark.parametrize("level", ["x", " 1", "1.0", "-", "9999999999"])
 def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: str) -> None:
@@ -574,6 +604,15 @@ def test_a_message_waits_for_its_time_but_for_4_9(properties: dict[str, str], tr
     handle = builder.recall_handle(message, put)
     told = None if handle is None else read_handle(handle)
     assert (told and (told.topic, told.time, told.key)) == (("T", "59001", "mine") if topic == TIMER_TOPIC else None)
+
+
+def test_a_message_that_is_tried_again_at_a_time_is_not_recalled() -> None:
+    builder = maker_of(TRAITS_5)
+    message = replace(made(builder, header_of()), topic=TIMER_TOPIC)
+    told = {"REAL_TOPIC": f"{RETRY_PREFIX}G", "TIMER_OUT_MS": "59999", "UNIQ_KEY": "mine"}
+    assert builder.recall_handle(message, told) is None
+    assert builder.recall_handle(message, told | {"REAL_TOPIC": "T"}) is not None
+    assert builder.recall_handle(replace(message, topic="T"), told | {"REAL_TOPIC": "T"}) is None
 
 
 LEVEL_COUNT = len(DELAY_LEVELS_MS)
