@@ -376,7 +376,7 @@ BUFFERS: list[tuple[Any, bytes | str]] = [
 
 @pytest.mark.parametrize("number", range(len(BUFFERS)))
 def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
-    """Whatever its items, its dimensions and what lies between them: sent byte by byte, or refused by its size."""
+    """Any items, dimensions and separators: the client sends them unchanged, or rejects them by size."""
     body, outcome = BUFFERS[number]
     message = OutgoingMessage(body)
 

@@ -245,7 +245,7 @@ def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_requests_without_an_answer_get_none() -> None:
-    """And others an answer with their opaque."""
+    """Other requests get an answer with their opaque."""
     assert replied(Command(40, flag=int(CommandFlag.ONE_WAY)), 0, None, b"x") == []
     assert len(replied(Command(40), 0, None, b"x")) == 2
 
@@ -482,7 +482,7 @@ def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: 
 
 
 def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
-    """Nor does a quick answer; and a send that names its queue goes there, however slow."""
+    """A quick answer does not count as slow. A send that names its queue goes to it, even to a slow broker."""
     slow = SlowBrokers()
     tries = SendAttempts(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
     name = tries.begin(ROUTE, count().__next__, 0).queue.broker_name

@@ -23,7 +23,7 @@ from longpoll_runtime.real import RealRuntime
 RUNTIME: Final = RealRuntime()
 MESSAGES: Final = 3_600_000
 PARTS: Final = 20
-"""Of which the first, 5 %, is what memory is compared with."""
+"""Memory is measured after each part, and compared with that after the first (5 % of the messages)."""
 BATCH: Final = [OutgoingMessage(b"x" * 16, tag="t")] * 500
 GROWTH_MAX: Final = 1.10
 END_S: Final = 20.0

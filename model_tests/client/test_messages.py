@@ -100,7 +100,7 @@ WHOLE = encode_record(
 @example([WHOLE], 0, b"\xff", 1)
 @example([WHOLE], len(WHOLE) - 11, b"\x7f", 1)
 def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, size: int) -> None:
-    """Whatever the records, and wherever they are damaged or cut."""
+    """This holds for any records, damaged or cut at any byte."""
     whole = b"".join(bodies)
     spoiled = whole[:at] + content + whole[at + size :]
 
@@ -109,7 +109,7 @@ def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, s
 
 
 def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
-    """And a damaged body, a packed one, and half a record do not."""
+    """A damaged body, a compressed one, and half a record are not decoded."""
     twice = WHOLE * 2
 
     assert quickly(twice) == (["AB", "AB"], len(twice))
@@ -257,7 +257,7 @@ def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
 
 @given(st.integers(0, 4_000_000_000_000))
 def test_a_month_holds_its_time_and_ends_where_the_next_begins(unix_ms: int) -> None:
-    """So that the four bytes of milliseconds can hold every time of it."""
+    """Four bytes of milliseconds can then hold every time of the month."""
     begin_ms, end_ms = month_of(unix_ms)
     assert begin_ms <= unix_ms < end_ms
     assert 28 <= (end_ms - begin_ms) / 86_400_000 <= 31

@@ -139,7 +139,7 @@ def found(first: int, count: int) -> Command:
 
 
 def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
-    """And one that is not served rests before it is tried again from the same offset."""
+    """A queue that no broker serves rests before the client pulls it again from the same offset."""
     calls = Calls()
     puller_of(calls).pull()
     calls.answers[-1](answer(ResponseCode.PULL_OFFSET_MOVED))
@@ -275,7 +275,7 @@ def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: 
 
 
 def test_each_limit_stops_by_its_name() -> None:
-    """And none does when none is reached."""
+    """A queue is not stopped if no limit is reached."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
 

@@ -436,7 +436,7 @@ def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> No
 
 
 def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
-    """And not when the whole batch is done: a crash would bring all of it again."""
+    """The client does not wait for the whole batch, because a crash would deliver all of it again."""
 
     async def story() -> Given:
         seen: list[int] = []

@@ -177,7 +177,7 @@ def test_what_differs_is_counted_and_said(
 
 
 def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
-    """And how many there are more."""
+    """The log also counts the others."""
     others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
@@ -187,7 +187,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
 
 
 def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor of an error answer, such as from a broker that knows no member yet."""
+    """The client ignores an error answer, for example from a broker that does not know any member yet."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))

@@ -72,7 +72,7 @@ class _Side:
 
 @define(eq=False)
 class Relay(Closeable):
-    """A listening relay. Invariant: `asked` has the requests of each connection by their opaque."""
+    """A listening relay. Invariant: `asked` maps a connection to its open requests, by opaque."""
 
     broker: Address
     fault: Fault

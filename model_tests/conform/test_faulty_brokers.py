@@ -105,14 +105,14 @@ def test_a_fault_of_long_polling_fails_its_clause(
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
-    """Nor one that is far away. If the machine is too slow for a clause, it is untested for that reason."""
+    """A distant broker does not fail either. A clause for which the machine is too slow is untested for that reason."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
 
 
 @pytest.mark.parametrize("name", IN_CONVERSATIONS)
 def test_a_fault_in_conversations_fails_its_clause(name: str, brokers: Mapping[bool, Broker]) -> None:
-    """And the clause passes where the fault is not."""
+    """The clause passes on a broker without the fault."""
     clauses = faults()[name].clauses
     wanted = {vector for clause in clauses for vector in BY_ID[clause].vectors}
     vectors = [vector for vector in recorded("5.5.0") if vector.id in wanted]

@@ -104,7 +104,7 @@ def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str
 
 
 def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
-    """And one that is taken away is missed, on either side."""
+    """A removed vector is reported as missing, on either side."""
     clauses, vectors = {clause.id for clause in CLAUSES}, {*(vector.id for vector in VECTORS), *POLLS, *SEEN}
 
     assert unshown(clauses, vectors) == (set(), set())
@@ -222,7 +222,7 @@ def without_answers(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_each_question_was_asked(version: str) -> None:
-    """And every vector from that number on is a question."""
+    """Every vector from that number on is a question."""
     cases = {vector.id: vector.case for vector in recorded(version) if int(vector.id.split("-")[1]) >= FIRST}
     asked = {question["id"]: question for question in questions()}
 

@@ -202,7 +202,7 @@ def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
 
 
 def test_moves_are_left_out_with_what_leads_them_on() -> None:
-    """And later messages are renumbered."""
+    """Later messages get new numbers."""
     moves = steps_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
 
     assert token_of(without(moves, 0)) == "dojo1.aa.g1.w.ab.g2"

@@ -158,7 +158,7 @@ def test_the_ninety_ninth_percentile_is_exceeded_by_one_in_a_hundred(late: int, 
 
 
 def test_no_percentile_is_over_the_maximum() -> None:
-    """Which is exact, in milliseconds."""
+    """The maximum is exact, in milliseconds; a percentile is the bound of a bucket, but at most the maximum."""
     max_ns = 123_456_789_012
     ((bucket,), (count,)) = bucket_counts(np.array([max_ns], dtype=np.int64))
     exact = 123_456.789012

@@ -134,7 +134,7 @@ def one_stays_open(events: Events) -> Events:
 
 
 def killed_later(events: Events, ms: int = 20_000) -> Events:
-    """The broker is killed so much later."""
+    """The same events, with the kill `ms` milliseconds later."""
     at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
     later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
     return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]

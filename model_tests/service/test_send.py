@@ -56,7 +56,7 @@ PROPERTIES = [
 
 @st.composite
 def sends(draw: st.DrawFn) -> bytes:
-    """One request as bytes: most are plain sends, the others go every other way there is."""
+    """One request as bytes: most are plain sends, the others are of each remaining kind."""
     fields = send_fields(draw(st.sampled_from("TTTTU")), draw(st.integers(0, 3)), draw(st.sampled_from(PROPERTIES)))
     odd = draw(st.sampled_from([{}] * 12 + [
         {"b": "%RETRY%none"}, {"b": "SCHEDULE_TOPIC_XXXX"}, {"b": "bad/name"}, {"b": "TBW102"}, {"c": "none", "b": "V"},

@@ -532,7 +532,7 @@ LONG = "1" * (GUESSED_MAX + 1)
     ],
 )
 def test_a_name_that_nobody_has(said: str, whole: str) -> None:
-    """The nearest one if there is any, and each that there is once, or the command that lists them."""
+    """The error suggests the nearest name, if one is near, or names the command that lists all names."""
     (_unknown, rest) = said.split("; ", 1)
 
     assert rest == whole

@@ -20,7 +20,7 @@ RESTART_NS: Final = 1_000 * MS
 KEPT_NS: Final = 15_000 * MS
 """A killed broker loses no message that is older, because by then it has been written."""
 STARTED_NS: Final = 60_000 * MS
-"""The longest pause after an orderly stop that is a restart."""
+"""A broker that is back within this time after an orderly stop was restarted."""
 STOPPING_NS: Final = 5_000 * MS
 """Within this a broker that stops closes the connections of those that it has answered."""
 STOPPED_NS: Final = 15_000 * MS

@@ -44,7 +44,7 @@ class Plan:
     closes: float = 0.0
     """How often a client closes its connection, per pull."""
     blocks: float = 0.0
-    """How often a connection is not read for a while, per pull."""
+    """How often the client stops reading its connection for a while, per pull."""
     commits: float = 0.3
     """How often a consumer commits or asks, per pull."""
     jumps: float = 0.05

@@ -209,7 +209,7 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     jars, trace = chosen(on, folder), replay(token)
     name, promised = f"{JAVA}{jars.version}", _promised(trace)
     if trace.model.policy.name not in presets_of(jars.version):
-        # The run under the policy that describes the version, as far as that has its actions.
+        # The broker runs another policy than the token names: take the steps that its policy also has.
         from longpoll_simulation.refinement import named, under  # noqa: PLC0415 - as above
 
         changed, cannot = under(preset(presets_of(jars.version)[0]), trace)

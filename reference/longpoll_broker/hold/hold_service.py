@@ -235,6 +235,7 @@ class HoldService:
             return
         after_ns = self._events.now_ns()
         self._runtime.step("hold")
+        # Answers are queued outside of the lock, because they may run the pull again, which takes time and other locks.
         with shard.lock:
             cause = self._hold_locked(shard.table, pull, bucket)
         if cause is not None:
@@ -242,6 +243,8 @@ class HoldService:
             self._queue(pull, cause, outbox)
             return
         self._events.record("hold", (pull,), after_ns, pull.offset)
+        # A message may have come between the pull's read and this insert. Its notifier found no pull in the bucket, so
+        # only a second look, after the pull is in the table, can notice the message (`_traverse` has the other side).
         if policy.recheck_after_hold == "after_insert":
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
@@ -273,6 +276,7 @@ class HoldService:
         removed = False
         walks = visible_end > pull.offset and self._policy.recheck == "walk"
         if visible_end > pull.offset and not walks:
+            # A notifier may take the same pull now: the lock decides which of the two removes and answers it.
             with shard.lock:
                 removed = shard.table.recheck(pull)
         self._events.record("recheck", (pull,), after_ns, visible_end)

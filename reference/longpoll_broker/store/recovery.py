@@ -231,6 +231,8 @@ def recover_clean(
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
     """Recover after a crash, trusting queues only before the safe point; raises OSError."""
     start = _durable_start(log, checkpoint)
+    # Queues are rebuilt from the log after the safe point, because their files may have reached the disk before the
+    # log's records that they name.
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
         _forget_unfounded(log, queue)

@@ -343,7 +343,7 @@ class Output:
         return size
 
     def add(self, buffers: list[Buffer]) -> bool:
-        """Have more sent; whether nothing waited before. Raises LocalProtocolError when too much waits."""
+        """Queue bytes to send; returns whether the queue was empty. Raises LocalProtocolError if it is full."""
         size = self.size_with(buffers)
         was_idle = not self.parts
         self.parts.extend(buffers)

@@ -73,7 +73,7 @@ class SendMetrics:
     retries: int = field(default=0)
     """Tries after the first one of each."""
     one_way: int = field(default=0)
-    """One-way sends, which are in no other number."""
+    """One-way sends. The other counts do not include them."""
     latency_s: float = field(default=0.0)
     """Seconds that the sends took in all, with their tries."""
 

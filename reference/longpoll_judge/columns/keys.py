@@ -1,8 +1,8 @@
 """Requests by a number made of their identifiers, to notice one whose events lie in places that are judged apart.
 
-A place tells the numbers of its requests, eight bytes each, whose last two are its own. A request whose number comes
-from two places is judged in each of them, with all its events. Two requests with one number only bring events along
-that are not needed: nothing is ever compared by these numbers alone.
+Each place reports the numbers of its requests: eight bytes each, of which the last two name the place. A request whose
+number two places report is judged in both, with all its events. If two requests have the same number, a place reads
+events that it does not need, which is harmless because nothing is compared by these numbers alone.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
         return table[name].to_numpy(), DEFAULTS[name]
     codes, texts = coded_texts(table, name)
     named = are_named(texts)
-    # There is no more than one text that is empty, so a comparison does as well as to look each row's text up.
+    # Texts are coded once each, so at most one code is the empty text: comparing codes is enough, and faster.
     return codes, -1 if named.all() else int(named.argmin())
 
 

@@ -357,7 +357,8 @@ class _Group:
 
     def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
         told = int(all_.told[question])
-        # Whatever may have been committed before the question was answered, by whichever observer.
+        # Any commit that may have taken effect before the answer counts, whichever observer recorded it, because the
+        # broker keeps one committed offset per group and queue.
         possible = all_.may_take & (all_.after_ns <= all_.done_ns[question])
         if told <= 0 or (possible & (all_.value >= told)).any():
             return
