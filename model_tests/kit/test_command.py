@@ -8,14 +8,17 @@ import socket
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from longpoll.commands.kit import kit
+from longpoll.options.values import Duration
 from longpoll_kit.subjects import addresses
 
 DESCRIPTION = 'publish = "POST /{queue}"\npoll = "GET /{queue}?{position}?{wait_ms}"\n'
@@ -161,6 +164,14 @@ def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path)
 
     assert (done.exit_code, "does not answer: " in done.output) == (2, True), done.output
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("0.5", 0.5), ("60s", 60), ("2m", 120), ("1h", 3_600), ("0s", None), ("2x", None)]
+)
+def test_a_duration_has_a_unit(text: str, seconds: float | None) -> None:
+    with pytest.raises(click.BadParameter) if seconds is None else nullcontext():
+        assert Duration(above_zero=True).convert(text, None, None) == seconds
 
 
 def test_the_process_of_a_local_service_is_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import unittest
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +21,7 @@ from model_tests.kit.virtual import FEW, SEED, SOME, NoPauses, in_world
 import longpoll
 from longpoll_judge.contract.result import Result
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
-from longpoll_kit.example import EXPIRED, FOUND, WOKEN, Example
+from longpoll_kit.example import EXPIRED, FOUND, NEEDED, TIMED, WOKEN, Example
 from longpoll_kit.history import RecordedHistory
 from longpoll_kit.model import Allowances, Ask, ConsumingQueue, OffsetQueue, Queue
 from longpoll_kit.polls import PATIENCE_MAX_MS, Polls
@@ -221,6 +222,25 @@ def test_an_answer_is_judged(queue: Queue, bodies: list[bytes], cancelled_ns: in
     ask = Ask(1, "q", 0, None, 100, 5, cancelled_ns=cancelled_ns, ended_ns=20, answer=Polled(bodies, position_next=1))
     with pytest.raises(ViolationError, match=prop) if prop else nullcontext():
         queue.judge(ask)
+
+
+@pytest.mark.parametrize(
+    ("reached", "late", "why"),
+    [
+        ("40 woken (no further, because the host paused)", 0, ""),
+        ("not shown (no further, because the host paused)", 0, "in each try of polls at once; run it on a host"),
+        ("200 woken", 9, "0 wakes and 9 deadlines were late"),
+    ],
+)
+def test_pauses_of_one_step_mark_its_axis_alone(reached: str, late: int, why: str) -> None:
+    """One pause makes all polls of a herd late, which would outweigh the random steps."""
+    run = Run(RealRuntime(), "kit", counts=Counter(dict.fromkeys([*NEEDED, TIMED], 1)), excused_alone=500)
+    run.axes["polls at once"] = reached
+    run.excused[TIMED] = late
+    report = run.report()
+
+    assert (report.verdict, report.excused) == ("unknown" if why else "valid", 500 + late)
+    assert why in report.why
 
 
 class Stalled(NoPauses):

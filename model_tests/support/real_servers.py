@@ -48,6 +48,8 @@ class Kind:
     """How to get it."""
     version: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("",)
+    hello: bytes = b""
+    """A request whose answer begins with + once the server serves; empty: it serves when it accepts a connection."""
 
     def told_version(self) -> str:
         """The number of its version, as the server says it."""
@@ -93,6 +95,7 @@ KINDS: Final = {
         "the Debian package redis-server",
         ("redis-server", "--version"),
         ("blpop", "blmove", "xread", "xreadgroup"),
+        b"PING\r\n",
     ),
     "nats": Kind(
         lambda port, at: ["nats-server", "-js", "-a", "127.0.0.1", "-p", str(port), "-sd", str(at)],
@@ -148,11 +151,11 @@ class Server:
         return f"{self.kind.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it accepts connections."""
+        """Start it, and wait until it serves."""
         words = self.kind.words(self.port, self.directory)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
-        while not self._accepts():
+        while not self._serves():
             try:
                 code = self.process.wait(LOOK_S)
             except subprocess.TimeoutExpired:
@@ -160,9 +163,12 @@ class Server:
             text = (self.directory / "log").read_text(errors="replace")[-2_000:]
             raise RuntimeError(f"{words[0]} ended with {code}: {text}")
 
-    def _accepts(self) -> bool:
+    def _serves(self) -> bool:
         with socket.socket() as trial:
-            return trial.connect_ex(("127.0.0.1", self.port)) == 0
+            if trial.connect_ex(("127.0.0.1", self.port)):
+                return False
+            trial.sendall(self.kind.hello)
+            return not self.kind.hello or trial.recv(64).startswith(b"+")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it, by a signal."""

@@ -35,10 +35,6 @@ class Reserve:
     job: Any = None
     is_cancelled: bool = False
 
-    def close(self) -> None:
-        """Close the connection; its job is ready again if it was not deleted."""
-        self.client.close()
-
 
 class BeanstalkdSubject(LongPollSubject):
     """The tubes of a server; `close` empties them, because an empty tube without clients is deleted."""
@@ -108,8 +104,9 @@ class BeanstalkdSubject(LongPollSubject):
             for writer in writers:
                 closing.callback(writer.close)
             for writer in writers:
-                while (job := _next(writer)) is not None:
-                    writer.delete(job)
+                with suppress(greenstalk.TimedOutError):
+                    while True:
+                        writer.delete(writer.reserve(0))
 
     def _connect(self, tube: str) -> tuple[socket.socket, Any]:
         """A connection and its client, which uses and watches a tube."""
@@ -122,12 +119,6 @@ class BeanstalkdSubject(LongPollSubject):
         return connection, client
 
     def _end(self, reserve: Reserve) -> None:
+        """Close its connection; its job is ready again if it was not deleted."""
         self._open.discard(reserve)
-        reserve.close()
-
-
-def _next(client: Any) -> Any:
-    try:
-        return client.reserve(0)
-    except greenstalk.TimedOutError:
-        return None
+        reserve.client.close()
