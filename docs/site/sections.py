@@ -80,6 +80,7 @@ SECTIONS: Final = (
         "Findings, decisions, costs and limits.",
         (
             "findings",
+            "pop",
             "architecture",
             "way-of-a-message",
             "decisions/README",

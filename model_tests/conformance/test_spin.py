@@ -11,6 +11,7 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 from longpoll_spec.bounds import EXPLORATIONS, named
+from longpoll_spec.custom import policy_from
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.policy import PRESETS, policy_named
@@ -77,11 +78,13 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
         pytest.param("strict+recheck_after_hold=in_lock", marks=pytest.mark.long),
         pytest.param("strict-clone+on_throw=keep_rest", marks=pytest.mark.long),
         pytest.param("rocketmq-4.9+recheck_after_hold=before_lock", marks=pytest.mark.long),
+        "strict-pop",
+        "rocketmq-5-pop",
     ],
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
     """Off the presets too SPIN finds what the packed engine finds in the same law."""
-    chosen = policy_named(policy)
+    chosen = policy_from(policy)
     model = specification_of(chosen, named("tiny", chosen))
     ours = explore(model, properties_of(model))
     lengths = {verdict.name: verdict.depth for verdict in ours.verdicts if verdict.depth is not None}

@@ -31,6 +31,8 @@ PAGES: Final = sorted(
 )
 TARGETS: Final = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
 FENCED: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SPECIFIED: Final = {"check", "prove", "export"}
+"""The commands that also take the policies of pops."""
 SHELL: Final = {"", "console", "sh", "bash"}
 SPAN: Final = re.compile(r"(?<!`)`((?:longpoll|make|python -m) [^`\n]+)`(?!`)")
 TYPED: Final = re.compile(
@@ -104,7 +106,7 @@ def _check_call(words: list[str], *, whole: bool) -> None:
     known = (
         policy_from(str(ROOT / file))
         if file and (ROOT / file).is_file()
-        else preset(given.get("policy_name") or "strict")
+        else (policy_from if name in SPECIFIED else preset)(given.get("policy_name") or "strict")
     )
     with_knobs(known, given.get("knobs") or ())
     if given.get("bounds_name", NAMES[0]) not in NAMES or (name == "check" and given["engine"] not in {*ENGINES, None}):

@@ -148,9 +148,10 @@ def named(
     """The bounds of this name for this policy, with the given values replaced; raises `BoundsError`.
 
     `aspects` are added to those of the name. A policy that traverses in place has fewer interleavings, so the same name
-    allows one more request, except to a specification file.
+    allows one more request, except to a specification file. The presets of pops have more states, so one request fewer.
     """
-    more = 1 if policy.take == "in_place" and policy.extension is None else 0
+    own = policy.extension
+    more = -1 if own is not None and own.is_preset else 1 if policy.take == "in_place" and own is None else 0
     table = {
         "tiny": Bounds("tiny", requests=2, messages=1),
         "small": Bounds("small", requests=3 + more, messages=2),

@@ -15,6 +15,8 @@ import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from types import FunctionType, ModuleType, TracebackType
@@ -24,10 +26,12 @@ import attrs
 from attrs import define, field, frozen
 
 from longpoll_spec.actions import families_of
+from longpoll_spec.actions.core import has_room
 from longpoll_spec.actions.family import Participant, action, always, everywhere, never
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.errors import LongpollError, SpecificationFileError, not_known
-from longpoll_spec.model import Family, Kind, LeadsTo, Model, Property, Step, Who
-from longpoll_spec.policy import STRICT, Extension, Policy, knob_values, policy_named, policy_of
+from longpoll_spec.model import Action, Family, Kind, LeadsTo, Model, Property, Step, Who
+from longpoll_spec.policy import POP_KNOBS, STRICT, Extension, Policy, knob_values, policy_named, policy_of, with_knobs
 from longpoll_spec.properties import ALWAYS
 from longpoll_spec.properties.statement import Text, no_step
 from longpoll_spec.state import Phases, Queue, Request, State, assign
@@ -41,7 +45,7 @@ _TAKEN: Final = frozenset(THREADS).union(
     *((each.name for each in attrs.fields(kind)) for kind in (Request, Queue, State))
 )
 """Names of variables that a policy may have under some bounds."""
-_F = TypeVar("_F", bound=FunctionType)
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @frozen
@@ -71,6 +75,8 @@ class CoreQueue:
     """The number of messages in it."""
     due: Bool
     """A message was appended, and no action has handled that yet."""
+    has_room: Bool
+    """The bounds allow one more message."""
 
 
 @frozen
@@ -87,15 +93,15 @@ class CoreState:
     """The value of one of the file's knobs."""
 
 
-def _view(of: object) -> Any:
+def _view(of: object, bounds: Bounds) -> Any:
     match of:
         case State():
-            queues = tuple(map(_view, of.queues))
-            return CoreState(tuple(map(_view, of.requests)), queues, queues[0], of.hold_ticks, of.knob)
+            requests, queues = (tuple(_view(each, bounds) for each in pool) for pool in (of.requests, of.queues))
+            return CoreState(requests, queues, queues[0], of.hold_ticks, of.knob)
         case Request():
             return CoreRequest(of.index, of.phases, of.phase, of.deadline)
         case Queue():
-            return CoreQueue(of.index, of.visible_end, of.due)
+            return CoreQueue(of.index, of.visible_end, of.due, has_room(of, bounds))
     return of
 
 
@@ -115,12 +121,13 @@ class _Said:
 
     @property
     def sentence(self) -> str:
-        """The docstring on one line."""
-        return " ".join((self.function.__doc__ or "").split())
+        """The first paragraph of the docstring on one line."""
+        return " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
 
-    def called(self, *given: object) -> Any:
+    def called(self, state: State, *given: object) -> Any:
+        shown = (_view(each, state.bounds) for each in (state, *given)) if self.is_alone else (state, *given)
         with _Located(self.path, self.line):
-            return self.function(*(map(_view, given) if self.is_alone else given))
+            return self.function(*shown)
 
     def refuse(self, why: str) -> SpecificationFileError:
         return SpecificationFileError(f"{self.path}:{self.line}: {self.function.__name__} {why}")
@@ -187,15 +194,26 @@ class _NoStep:
 
     said: _Said
     actions: tuple[str, ...]
+    who: tuple[Who, ...]
 
     def __call__(self, model: Model) -> Property:
-        wrong = self.said.truth(self.said.called(model.state), model, any_of)
         known = dict.fromkeys(each.name for each in model.actions)
         for name in self.actions:
             if name not in known:
                 raise self.said.refuse(f"is about an {not_known('action', name, known)}")
-        made = no_step(self.said.function, [(each, wrong) for each in model.named(*self.actions)])
+        made = no_step(self.said.function, [(each, self._wrong(model, each)) for each in model.named(*self.actions)])
         return attrs.evolve(made, place=self.said.place)
+
+    def _wrong(self, model: Model, action: Action) -> Bool:
+        """The condition under which one instance of an action breaks the property."""
+        state = model.state
+        chosen: dict[Who, list[Any]] = {
+            "request": [each for each in state.requests if each.index in action.actors],
+            "queue": [each for each in state.queues if each.name in action.actors or len(state.queues) == 1],
+        }
+        if not all(chosen[each] for each in self.who):
+            raise self.said.refuse(f"is about {' and '.join(self.who)}, which {action.name} does not have")
+        return self.said.truth(self.said.called(state, *(chosen[each][0] for each in self.who)), model, any_of)
 
 
 @frozen
@@ -301,6 +319,7 @@ class Specification:
             lambda said: self._families.append(
                 attrs.evolve(
                     action(*who, exists=exists, urgent=always if urgent else never)(said.function),
+                    sentence=said.sentence,
                     text=_Action(said),
                     thread=thread,
                     place=said.place,
@@ -316,12 +335,14 @@ class Specification:
         """Add a situation that must occur: what the function returns is true of some state."""
         return self._adding(lambda said: self._properties.append(_State(said, "sometimes")))(function)
 
-    def no_step(self, *actions: str) -> Callable[[_F], _F]:
+    def no_step(self, *actions: str, who: Sequence[Who] = ()) -> Callable[[_F], _F]:
         """Add a property: no step of these actions happens while what the function returns is true.
 
-        If the function yields several conditions, none of them may be true then.
+        If the function yields several conditions, none of them may be true then. With `who`, such as `("request",)`, it
+        is called with those participants of each step.
         """
-        return self._adding(lambda said: self._properties.append(_NoStep(said, actions)))
+        self._check_participants(who)
+        return self._adding(lambda said: self._properties.append(_NoStep(said, actions, tuple(who))))
 
     def leads_to(self, *who: Who) -> Callable[[_F], _F]:
         """Add a property of fair runs: the function returns a premise and a conclusion.
@@ -340,6 +361,7 @@ class Specification:
 
     def _adding(self, add: Callable[[_Said], None]) -> Callable[[_F], _F]:
         def decorate(function: _F) -> _F:
+            assert isinstance(function, FunctionType)
             code = function.__code__
             line = _line_of_def(code.co_filename, code.co_firstlineno)
             said = _Said(function, code.co_filename, line, self.base is None)
@@ -424,6 +446,17 @@ def load(path: str) -> Policy:
     return found[0].as_policy(path, text)
 
 
+@cache
+def _pop(name: str) -> Policy:
+    """A preset of pops: this package's file `pop.py` with its knobs."""
+    policy = with_knobs(load(str(files("longpoll_spec") / "pop.py")), POP_KNOBS[name])
+    assert policy.extension is not None
+    return attrs.evolve(policy, name=name, extension=attrs.evolve(policy.extension, is_preset=True))
+
+
 def policy_from(text: str) -> Policy:
     """The policy of a specification file, whose name ends with `.py`, or of a name; raises a `SpecUserError`."""
-    return load(text) if text.endswith(".py") else policy_named(text)
+    if text.endswith(".py"):
+        return load(text)
+    name, *settings = text.split("+")
+    return with_knobs(_pop(name), settings) if name in POP_KNOBS else policy_named(text)

@@ -54,6 +54,8 @@ class Extension:
     """The file, as the user named it."""
     digest: int
     """CRC-32 of its text."""
+    is_preset: bool = field(default=False, eq=False)
+    """Whether the file is part of this package, so that the policy's name is enough to find it."""
     is_alone: bool = field(default=False, eq=False)
     """Whether it starts from the core (`actions.core`), not from a policy."""
     knobs: Mapping[str, tuple[Any, ...]] = field(factory=dict, eq=False)
@@ -72,6 +74,11 @@ class Extension:
     """Its properties: each a function from model to `model.Property`."""
     leads_to: tuple[Any, ...] = field(default=(), eq=False)
     """The same, to several `model.LeadsTo`."""
+
+    @property
+    def file(self) -> str | None:
+        """The file that a user has to name; None if it is part of this package."""
+        return None if self.is_preset else self.path
 
     @property
     def queues_max(self) -> int | None:
@@ -313,6 +320,31 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-lmq": "What Apache RocketMQ 5.3.3 does for light message queues: it removes empty buckets.",
 }
 
+POP_KNOBS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "strict-pop": (),
+        "rocketmq-5-pop": (
+            "second_look=false",
+            "order=by_expiry",
+            "scan=take",
+            "hand_over=false",
+            "when_rejected=drop",
+            "rest_wakes=own_key",
+            "retry_wakes=all_queues",
+            "when_closed=ignore",
+            "limit=before_insert",
+            "count=drifts",
+            "evicts=true",
+        ),
+    }
+)
+"""Preset of the table that holds pops -> the knobs in which it differs from the specification file `pop.py`."""
+
+POP_SENTENCES: Final[dict[str, str]] = {
+    "strict-pop": "Our own design of a table that holds pops, to check and prove; no broker here runs it.",
+    "rocketmq-5-pop": "What Apache RocketMQ 5.5.0 does with pops, to check; no broker here runs it.",
+}
+
 _WAITS: Final = "The notifier then waits for a lock that it does not need; it finds the same under the lock."
 _SEEN: Final = "No time passes during a traversal, so the thread with the request sees the deadline of the used entry."
 _UNSTATED: Final = (
@@ -352,8 +384,13 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
 
 def preset(name: str) -> Policy:
     """The preset of this name; raises `UnknownPolicyError` with the list of names."""
+    if name in POP_KNOBS:
+        raise UnknownPolicyError(
+            f"{name} is the specification of a table that holds pops: only check, prove, explain, "
+            "export and policies take it"
+        )
     if name not in PRESETS:
-        raise UnknownPolicyError(not_known("policy", name, PRESETS, "longpoll policies"))
+        raise UnknownPolicyError(not_known("policy", name, (*PRESETS, *POP_KNOBS), "longpoll policies"))
     return PRESETS[name]
 
 

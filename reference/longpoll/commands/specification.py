@@ -53,18 +53,18 @@ from longpoll_spec.custom import policy_from
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.exploration import Progress as Explored
-from longpoll_spec.engines.survey import Survey, explorations_of, progress_of, survey
+from longpoll_spec.engines.survey import Survey, explorations_of, progress_of, runs_of, survey
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import (
+    POP_SENTENCES,
     PRESET_SENTENCES,
     PRESETS,
     Policy,
     knob_sentences,
     knob_values,
     other_settings,
-    policy_named,
     preset,
 )
 from longpoll_spec.render.differences import Difference, difference
@@ -364,7 +364,7 @@ def prove(
             )
     except KeyboardInterrupt:
         fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
-    of_runs = progress_of(policy, named(SIZES[0], policy))
+    of_runs = progress_of(policy, runs_of(policy))
     # `time_can_pass` is explored for every policy; a policy's proof says nothing about it.
     explored = [row.verdict.name for row in of_runs if row.verdict.name != "time_can_pass"]
     if isinstance(found, smt.Proof):
@@ -435,7 +435,7 @@ def policies(*, names: Sequence[str], lists_properties: bool, as_json: bool) -> 
             raise UserError(f"--properties takes one policy, not {len(names)}")
         _list_properties(policy_from(*(names or ["strict"])), as_json=as_json)
     elif len(names) == 2:
-        _compare(difference(*map(policy_named, names)), as_json=as_json)
+        _compare(difference(*map(policy_from, names)), as_json=as_json)
     elif names:
         raise UserError(f"name two policies to compare, or none to list all, not {len(names)}")
     else:
@@ -453,14 +453,26 @@ def _list_policies(*, as_json: bool) -> None:
                     for name, chosen in settings.items()
                 ],
                 "knobs": [{"name": knob, "values": values[knob], "sentence": sentences[knob]} for knob in values],
+                "pop_policies": [
+                    {"name": name, "sentence": sentence, "knobs": dict(_own_knobs(policy_from(name)))}
+                    for name, sentence in POP_SENTENCES.items()
+                ],
             }
         )
         return
-    table("Policies", ("name", "description"), PRESET_SENTENCES.items())
+    table("Policies", ("name", "description"), (PRESET_SENTENCES | POP_SENTENCES).items())
     rows = ((knob, *(str(chosen[knob]).lower() for chosen in settings.values())) for knob in values)
     table("Knobs", ("knob", *settings), rows)
     choices = ((knob, " | ".join(str(value).lower() for value in values[knob]), sentences[knob]) for knob in values)
     table("Meaning of the knobs", ("knob", "values", "meaning"), choices)
+    pops = [dict(_own_knobs(policy_from(name))) for name in POP_SENTENCES]
+    rows = ((knob, *(str(each[knob]).lower() for each in pops)) for knob in pops[0])
+    table("Knobs of the table that holds pops (docs/pop.md)", ("knob", *POP_SENTENCES), rows)
+
+
+def _own_knobs(policy: Policy) -> tuple[tuple[str, Any], ...]:
+    """The knobs that a policy's specification file adds, with their values."""
+    return () if policy.extension is None else policy.extension.settings
 
 
 def _list_properties(policy: Policy, *, as_json: bool) -> None:

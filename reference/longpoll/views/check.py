@@ -218,8 +218,8 @@ def _sentence(found: Survey, name: str) -> str:
 def policy_words(policy: Policy) -> str:
     """The arguments that name a policy on a command line: the options, or its specification file."""
     preset, *knobs = policy.name.split("+")
-    base = f"--policy {preset}" if policy.extension is None else policy.extension.path
-    return " ".join([base, *(f"--knob {knob}" for knob in knobs)])
+    file = None if policy.extension is None else policy.extension.file
+    return " ".join([file or f"--policy {preset}", *(f"--knob {knob}" for knob in knobs)])
 
 
 def _explored(found: Survey) -> str:
@@ -329,7 +329,8 @@ def show_tokens(policy: Policy, tokens: Iterable[tuple[str, str | None]]) -> Non
 
 def explain_call(policy: Policy, token: str | None) -> str:
     """The command that explains a token; a run of a specification file needs the file too."""
-    return f"longpoll explain {token}" + (f" {policy.extension.path}" if policy.extension else "")
+    file = None if policy.extension is None else policy.extension.file
+    return f"longpoll explain {token}" + (f" {file}" if file else "")
 
 
 def coloured(verdict: str) -> Text:

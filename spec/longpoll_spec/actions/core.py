@@ -10,16 +10,22 @@ from typing import Final
 
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.time import tick
+from longpoll_spec.bounds import Bounds
 from longpoll_spec.model import Family, Step
 from longpoll_spec.state import Queue, State, assign
-from longpoll_spec.terms import TRUE
+from longpoll_spec.terms import TRUE, Bool
+
+
+def has_room(queue: Queue, bounds: Bounds) -> Bool:
+    """Whether the bounds allow one more message in the queue."""
+    return TRUE if bounds.messages is None else queue.visible_end < bounds.messages
 
 
 @action("queue", urgent=never, thread="sender")
 def append(state: State, queue: Queue) -> Step:
     """A message is appended to the queue, and every read finds it. The queue is due."""
     # GUARD
-    guard = TRUE if state.bounds.messages is None else queue.visible_end < state.bounds.messages
+    guard = has_room(queue, state.bounds)
     # EFFECT
     effect = assign((queue.visible_end, queue.visible_end + 1), (queue.due, TRUE))
     return Step(guard, effect)

@@ -134,7 +134,7 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
     engine = done[0].engine if done[0].engine in EXPLORERS else EXPLORERS[0]
     is_small = done[0].complete and done[0].distinct_states <= STATES_MAX
     asked_of_runs = not names or not of_runs.isdisjoint(names)
-    progress = progress_of(policy, bounds if is_small else named(SIZES[0], policy)) if asked_of_runs else ()
+    progress = progress_of(policy, bounds if is_small else runs_of(policy)) if asked_of_runs else ()
     told = tuple(row for row in (*_rows(done), *progress) if not names or row.verdict.name in names)
     return Survey(policy, tuple(done), told, response_bounds(policy, engine=engine) if whole else ())
 
@@ -148,7 +148,8 @@ def explorations_of(policy: Policy) -> Sequence[Bounds]:
     own = policy.extension
     longer = TIMEOUTS["timeout"]
     if own is not None and own.is_alone:
-        return *([EXPLORATIONS["queues"]] if own.queues_max is None else ()), attrs.evolve(longer, tags=1)
+        queues = attrs.evolve(EXPLORATIONS["queues"], requests=1) if own.is_preset else EXPLORATIONS["queues"]
+        return *([queues] if own.queues_max is None else ()), attrs.evolve(longer, tags=1)
     return *EXPLORATIONS.values(), longer
 
 
@@ -167,6 +168,12 @@ def in_range(found: Exploration) -> Exploration:
 
 STATES_MAX: Final = 20_000
 """The most states in which `progress_of` looks for endless runs."""
+
+
+def runs_of(policy: Policy) -> Bounds:
+    """The bounds at which the properties of runs are explored if those of the check have too many states."""
+    own = policy.extension
+    return named(SIZES[0], policy, requests=1 if own is not None and own.is_preset else None)
 
 
 def progress_of(policy: Policy, bounds: Bounds) -> tuple[Row, ...]:

@@ -24,10 +24,11 @@ import msgspec
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
+from longpoll_spec.custom import policy_from
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.errors import SpecUserError, TokenError
 from longpoll_spec.model import Action, Model, Trace
-from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, preset, with_knob
+from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, with_knob
 from longpoll_spec.specification import specification_of
 from longpoll_spec.tables import with_table
 
@@ -99,14 +100,15 @@ def parse(token: str, file: Policy | None = None) -> Token:
     `file`: the policy of the specification file, for a token of one.
     """
     payload = _payload(token)
-    base = None if file is None or file.extension is None else PurePath(file.extension.path).name
+    own = None if file is None or file.extension is None else file.extension.file
+    base = None if own is None else PurePath(own).name
     if payload.preset.endswith(".py") and base is None:
         raise TokenError(f"the token is a run of {payload.preset}; name that file after it")
     if base is not None and payload.preset != base:
         raise TokenError(f"the token is a run of {payload.preset}, not of {base}")
     requests, messages, hold_ticks, scan_ticks = payload.bounds
     try:
-        policy = preset(payload.preset) if file is None else file
+        policy = policy_from(payload.preset) if base is None or file is None else file
         for setting in payload.knobs:
             policy = with_knob(policy, setting)
         bounds = Bounds(
@@ -175,7 +177,8 @@ def _settings(policy: Policy) -> tuple[str, list[str]]:
     """The preset or the file that a policy started from, and the knobs in which it differs."""
     own = policy.extension
     if own is not None:
-        return PurePath(own.path).name, policy.name.split("+")[1:]
-    base = PRESETS.get(policy.name.split("+", 1)[0], STRICT)
-    values = ((knob, getattr(policy, knob), getattr(base, knob)) for knob in knob_values())
-    return base.name, [f"{knob}={str(mine).lower()}" for knob, mine, its in values if mine != its]
+        base, *knobs = policy.name.split("+")
+        return base if own.file is None else PurePath(own.path).name, knobs
+    preset = PRESETS.get(policy.name.split("+", 1)[0], STRICT)
+    values = ((knob, getattr(policy, knob), getattr(preset, knob)) for knob in knob_values())
+    return preset.name, [f"{knob}={str(mine).lower()}" for knob, mine, its in values if mine != its]

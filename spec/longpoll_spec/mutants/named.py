@@ -148,8 +148,9 @@ NAMED: Final[Mapping[str, tuple[str, Change]]] = {
 
 
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
-    """The named mutants of the actions that exist."""
-    there = {action.name: kinds_of(action) for action in actions_of(state_of(policy, bounds))}
+    """The named mutants of the actions that exist; those of a specification file only share their names."""
+    actions = actions_of(state_of(policy, bounds))
+    there = {action.name: kinds_of(action) for action in actions if not action.place}
     for name, (action, change) in NAMED.items():
         if action in there:
             yield Mutant(action, there[action], name.partition(" ")[2].replace("_", " "), change)

@@ -11,9 +11,10 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll_spec.actions import families_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds
-from longpoll_spec.model import ACTION_NAMES
-from longpoll_spec.policy import Policy, knob_values
+from longpoll_spec.errors import UserError
+from longpoll_spec.policy import Policy, knobs_of, setting_of
 from longpoll_spec.render.spec_page import OPEN, action_lines, opened
 
 NO_FEATURE: Final = ""
@@ -44,16 +45,23 @@ class Difference:
 
 
 def difference(first: Policy, second: Policy) -> Difference:
-    """How the second differs from the first."""
-    values = ((knob, *(str(getattr(each, knob)).lower() for each in (first, second))) for knob in knob_values())
+    """How the second differs from the first; raises `UserError` if they specify two different tables."""
+    if _table_of(first) != _table_of(second):
+        raise UserError(f"{first.name} and {second.name} hold different requests: compare two policies of one table")
+    values = ((knob, *(str(setting_of(each, knob)).lower() for each in (first, second))) for knob in knobs_of(first))
     knobs = tuple((knob, one, other) for knob, one, other in values if one != other)
     return Difference(first, second, knobs, tuple(_changed(first, second)))
 
 
+def _table_of(policy: Policy) -> str:
+    return "" if policy.extension is None else policy.extension.path
+
+
 def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
-    for name in ACTION_NAMES:
+    sizes = EXPLORATIONS if first.extension is None else {"queues": EXPLORATIONS["queues"]}
+    for name in dict.fromkeys(each.name for policy in (first, second) for each in families_of(policy)):
         told: set[Pair] = set()
-        for aspect, bounds in {NO_FEATURE: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
+        for aspect, bounds in {NO_FEATURE: OPEN, **{each: opened(size) for each, size in sizes.items()}}.items():
             pairs = _pairs(name, first, second, bounds)
             new = {(one, other) for one, other in pairs if one != other} - told
             if new:

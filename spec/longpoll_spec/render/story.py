@@ -171,10 +171,11 @@ def diagnosis_of(trace: Trace) -> tuple[str, ...]:
     item = stated.get(trace.property_name)
     if item is None or item.kind == "sometimes":
         return ()
+    if item.place:  # of a specification file, which may give a property of its own the name of one here
+        return (f"This breaks the property {item.name} ({item.place}): {item.sentence}",)
     teller = _TELLERS.get(trace.property_name)
     told = tuple(teller(End(trace))) if teller is not None else WRONG.get(trace.property_name, ())
-    place = f" ({item.place})" if item.place else ""
-    return (*told, f"This breaks the property {item.name}{place}: {item.sentence}")
+    return (*told, f"This breaks the property {item.name}: {item.sentence}")
 
 
 def _lost(end: End) -> Iterable[str]:

@@ -301,9 +301,11 @@ def state_of(policy: Policy, bounds: Bounds) -> State:
     own = policy.extension
     if own is not None and own.is_alone:
         if bounds.aspects or bounds.tags > 1:
-            raise BoundsError(f"{own.path} starts from the core, which has no features and no tags")
+            raise BoundsError(f"{own.file or policy.name} starts from the core, which has no features and no tags")
         if bounds.queues > (own.queues_max or bounds.queues):
-            raise BoundsError(f"{own.path} has one queue, because none of its actions and variables belongs to a queue")
+            raise BoundsError(
+                f"{own.file or policy.name} has one queue, because none of its actions and variables belongs to a queue"
+            )
     phases = phases_of(policy, bounds)
     slots = [slot_variables(policy, bounds, phases, index) for index in range(bounds.requests)]
     variables = (*shared_variables(policy, bounds), *(variable for slot in slots for variable in slot))

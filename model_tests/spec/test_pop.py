@@ -1,0 +1,239 @@
+"""The table that holds pops: pinned counts, a finding for each knob of RocketMQ, proofs, mutants and the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+from click.testing import CliRunner, Result
+
+from longpoll.cli import main
+from longpoll_spec.bounds import named
+from longpoll_spec.custom import load, policy_from
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.smt.proof import prove_model
+from longpoll_spec.engines.survey import progress_of, runs_of
+from longpoll_spec.engines.tokens import parse, replay, token_of
+from longpoll_spec.errors import TokenError
+from longpoll_spec.model import Model
+from longpoll_spec.mutants.generated import mutants_of
+from longpoll_spec.policy import POP_KNOBS, POP_SENTENCES
+from longpoll_spec.specification import properties_of, specification_of
+
+LOST: Final = ("no_lost_wakeup", "no_lost_retry", "wake_finds_its_taker")
+FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
+    "strict-pop": (2, (262919, 1456828, 31), {}),
+    "rocketmq-5-pop": (
+        2,
+        (205194, 1012880, 32),
+        {
+            **dict(zip(LOST, (5, 9, 7), strict=True)),
+            "nothing_dropped": 4,
+            "limit_kept": 9,
+            "full_means_full": 9,
+            "no_closed_one_waits": 4,
+            "count_is_right": 6,
+        },
+    ),
+    "strict-pop+second_look=false": (1, (2403, 7370, 19), dict(zip(LOST, (5, 9, 7), strict=True))),
+    "strict-pop+order=by_expiry": (2, (261271, 1447346, 31), {}),
+    "strict-pop+scan=take": (1, (4347, 15680, 21), dict(zip(LOST, (7, 11, 10), strict=True))),
+    "strict-pop+hand_over=false": (2, (226134, 1245654, 28), dict(zip(LOST, (10, 14, 12), strict=True))),
+    "strict-pop+when_rejected=drop": (1, (3879, 12935, 22), {"nothing_dropped": 6}),
+    "strict-pop+rest_wakes=own_key": (2, (262919, 1456828, 31), {}),
+    "strict-pop+retry_wakes=all_queues": (1, (3522, 11849, 21), dict(zip(LOST[1:], (10, 12), strict=True))),
+    "strict-pop+retry_wakes=no_key": (1, (3357, 11174, 22), dict(zip(LOST[1:], (9, 11), strict=True))),
+    "strict-pop+when_closed=ignore": (2, (321680, 1675173, 31), {"full_means_full": 8, "no_closed_one_waits": 4}),
+    "strict-pop+limit=before_insert": (2, (387217, 2194810, 36), {"limit_kept": 9}),
+    "strict-pop+count=drifts": (1, (3723, 12668, 21), {}),
+    "strict-pop+when_closed=ignore+count=drifts": (
+        1,
+        (8556, 31990, 28),
+        {"no_closed_one_waits": 4, "count_is_right": 6},
+    ),
+    "strict-pop+evicts=true": (1, (3864, 13466, 21), {"nothing_dropped": 4}),
+}
+"""Policy -> requests, (states, transitions, depth), and each violated property with the length of its shortest run."""
+
+
+def _model(name: str, requests: int = 2) -> Model:
+    policy = policy_from(name)
+    return specification_of(policy, named("tiny", policy, requests=requests))
+
+
+def _run(*words: str) -> Result:
+    return CliRunner().invoke(main, words, env={"COLUMNS": "140"})
+
+
+def _counts(found: Exploration) -> tuple[int, int, int]:
+    return found.distinct_states, found.transitions, found.depth
+
+
+def _violated(found: Exploration) -> dict[str, int | None]:
+    return {each.name: each.depth for each in found.verdicts if each.verdict == "violated"}
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_each_knob_of_rocketmq_has_the_findings_that_are_pinned(name: str) -> None:
+    requests, counts, violated = FACTS[name]
+    found = explore(_model(name, requests))
+
+    assert _counts(found) == counts
+    assert _violated(found) == violated
+    assert requests == 1 or not [each.name for each in found.verdicts if each.verdict == "unreached"]
+
+
+def test_every_knob_of_rocketmq_is_in_the_table() -> None:
+    assert {f"strict-pop+{each}" for each in POP_KNOBS["rocketmq-5-pop"]} <= set(FACTS)
+    assert list(POP_KNOBS) == list(POP_SENTENCES)
+
+
+@pytest.mark.parametrize("name", POP_KNOBS)
+def test_the_engines_agree(name: str) -> None:
+    """The plain engine and the packed one with symmetry find what the packed one finds."""
+    model = _model(name, 1)
+    whole = _model(name)
+    found = [explore(model, properties_of(model), engine="python"), explore(model)]
+
+    assert _counts(found[0]) == _counts(found[1])
+    assert _violated(found[0]) == _violated(found[1])
+    assert _counts(explore(whole, symmetry=True)) == FACTS[name][1]
+
+
+def test_runs_without_an_end_are_found() -> None:
+    """Where a rejected or evicted request is dropped, its pop is never answered; our own policy answers all."""
+    found = {
+        name: [row.verdict.name for row in progress_of(policy, runs_of(policy)) if row.verdict.verdict != "holds"]
+        for name in ("strict-pop", "strict-pop+when_rejected=drop", "strict-pop+evicts=true")
+        for policy in [policy_from(name)]
+    }
+
+    assert list(found.values()) == [[], ["every_pop_is_answered"], ["every_pop_is_answered"]]
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def test_our_own_policy_is_proved() -> None:
+    done = _run("prove", "--policy", "strict-pop", "--requests", "3", "--json")
+    made = json.loads(done.stdout)
+
+    assert done.exit_code == 4, done.output  # `every_pop_is_answered` is explored
+    assert set(made["verdicts"].values()) <= {"proved", "by construction"}, made["verdicts"]
+    assert {each["verdict"] for each in made["explored_only"]} == {"holds"}
+
+
+@pytest.mark.long
+def test_our_own_policy_is_proved_for_any_number_of_requests_with_one_queue_and_with_three() -> None:
+    done = _run("prove", "--policy", "strict-pop", "--requests", "any")
+
+    assert done.output.splitlines()[0] == "verdict: proved, except every_pop_is_answered, only explored"
+    assert "the proof for 1 and 15 requests is a proof for any number" in done.output
+
+
+MUTANTS: Final = (
+    ("pop_all", "forgets to write deadline", "whole_time_for_all"),
+    ("pop_queue", "forgets to write deadline", "whole_time_for_one"),
+    ("read_finds", "forgets to write deadline", "idle_is_new"),
+    ("read_finds_retry", "forgets what its guard says of retry", "retries_what_is_there"),
+    ("insert", "forgets to write rechecks", "no_lost_wakeup"),
+    ("times_out", "forgets what its guard says of deadline", "not_answered_early"),
+)
+"""(action, its mistake, the property that sees it)."""
+
+
+@pytest.mark.parametrize(("action", "what", "seen_by"), MUTANTS)
+def test_a_mutant_is_seen_and_not_proved(action: str, what: str, seen_by: str) -> None:
+    policy = policy_from("strict-pop")
+    bounds = named("tiny", policy)
+    (mutant,) = (each for each in mutants_of(policy, bounds) if (each.action, each.what) == (action, what))
+    found = explore(mutant.planted(policy, bounds), limit_states=400_000)
+    unbounded = mutant.planted(policy, attrs.evolve(bounds, messages=None))
+    proof = prove_model(unbounded, depth_max=0, timeout_s=5)
+
+    assert seen_by in {each.name for each in found.verdicts if each.verdict in {"violated", "unreached"}}
+    assert {row.verdict for row in proof.obligations if row.property_name == seen_by} != {"proved"}
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_names_its_policy_and_replays_without_a_file() -> None:
+    model = _model("strict-pop+scan=take", 1)
+    token = explore(model).verdict("no_lost_wakeup").token
+    assert token is not None
+    named_policy = parse(token).policy
+
+    assert named_policy.name == "strict-pop+scan=take"
+    assert (
+        token_of(replay(token).model, [step.action for step in replay(token).steps if step.action], "no_lost_wakeup")
+        == token
+    )
+    with pytest.raises(TokenError, match=r"not of table\.py"):
+        parse(token, load("docs/examples/table.py"))
+
+
+@pytest.mark.parametrize("setting", [each for each, (_, _, broken) in FACTS.items() if broken and "+" in each])
+def test_each_finding_is_explained(setting: str) -> None:
+    """The story of each finding ends with the property's sentence, and has no step without one."""
+    found = explore(_model(setting, FACTS[setting][0]))
+    for each in found.verdicts:
+        if each.verdict == "violated":
+            assert each.token is not None
+            told = _run("explain", each.token).output
+            assert f"This breaks the property {each.name} (pop.py:" in " ".join(told.split())
+            assert len(re.findall(r"^ +\d+\. ", told, re.MULTILINE)) == each.depth
+            assert "Java:" not in told
+
+
+def test_the_commands_take_the_policies(tmp_path: Path) -> None:
+    checked = _run("check", "--policy", "rocketmq-5-pop", "--bounds", "tiny", "--requests", "1")
+    listed = _run("policies").output
+    compared = _run("policies", "strict-pop", "rocketmq-5-pop").output
+    stated = _run("policies", "strict-pop", "--properties").output
+    made: dict[str, Any] = json.loads(_run("policies", "--json").stdout)
+    exported = _run("export", "--policy", "strict-pop", "--to", "promela", str(tmp_path))
+
+    assert checked.exit_code == 1
+    assert "next: longpoll explain lp1." in checked.output
+    assert all(name in listed and sentence[:40] in listed for name, sentence in POP_SENTENCES.items())
+    assert all(setting.partition("=")[0] in compared for setting in POP_KNOBS["rocketmq-5-pop"])
+    assert "no_lost_retry" in stated
+    assert [each["name"] for each in made["pop_policies"]] == list(POP_KNOBS)
+    assert made["pop_policies"][1]["knobs"]["scan"] == "take"
+    assert exported.exit_code == 0, exported.output
+
+
+@pytest.mark.long
+def test_the_explorer_has_the_mistakes_of_the_file_only(tmp_path: Path) -> None:
+    """The page is made, although actions of the file share names with actions for which mutants are named."""
+    done = _run("export", "--policy", "strict-pop", "--to", "explorer", "--bounds", "tiny", str(tmp_path))
+
+    assert done.exit_code == 0, done.output
+    assert "drops when alone" not in next(tmp_path.iterdir()).read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("check", "--policy", "strict-pap"), "did you mean 'strict-pop'?"),
+        (("check", "--policy", "strict-pop", "--knob", "scan=look"), "knob scan cannot be 'look'"),
+        (("check", "--policy", "strict-pop", "--feature", "crash"), "strict-pop starts from the core"),
+        (("serve", "--policy", "strict-pop"), "only check, prove, explain, export and policies take it"),
+        (("policies", "strict-pop", "strict"), "hold different requests"),
+        (("export", "--policy", "strict-pop", "--to", "tla", "DIR"), "use --to promela"),
+    ],
+)
+def test_a_mistake_in_the_call_is_reported(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = _run(*(str(tmp_path) if word == "DIR" else word for word in words))
+
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
