@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -136,7 +137,7 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
+        "spark.driver.defaultJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
         "spark.python.worker.reuse": "true",
         # A busy host starts Python late; Spark sees a worker that ends by its exit.
         "spark.python.authenticate.socketTimeout": "600s",
@@ -294,7 +295,10 @@ def is_remote(session: Any) -> bool:
 
 @contextmanager
 def open_cluster(
-    master: str | None = None, conf: Mapping[str, str] | None = None, session: SparkSession | None = None
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
+    own: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Running]:
     """Where to run, for as long as the block lasts.
 
@@ -304,6 +308,7 @@ def open_cluster(
         conf: Further settings, by Spark's names, for a session that is opened here.
         session: The caller's own, which stays open and gets its settings back; unless it is given, one that this
             process has open already.
+        own: Settings of the caller's work for a session whose workers are here; `conf` overrides them.
 
     Raises `SparkUnavailableError`.
     """
@@ -326,8 +331,9 @@ def open_cluster(
         with _submitted(master, conf) as submitted, with_settings(submitted, OF_QUERIES):
             yield Running(submitted, is_here=is_local(submitted.sparkContext.master or ""))
     else:
-        with open_session(master, conf) as own:
-            yield Running(own, is_here=is_local(master or DEFAULT_MASTER))
+        is_here = is_local(master or DEFAULT_MASTER)
+        with open_session(master, {**own, **conf} if is_here else conf) as opened:
+            yield Running(opened, is_here)
 
 
 @contextmanager
