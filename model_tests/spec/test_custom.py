@@ -24,7 +24,7 @@ from longpoll_spec.engines.smt.proof import PLAIN
 from longpoll_spec.engines.survey import progress_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import SpecificationFileError, TokenError, UnknownKnobError
-from longpoll_spec.policy import knob_values, with_knob
+from longpoll_spec.policy import ROCKETMQ_5, knob_values, with_knob
 from longpoll_spec.render.story import story_of
 from longpoll_spec.specification import properties_of, specification_of
 
@@ -319,6 +319,26 @@ def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
     assert (mine.distinct_states, mine.transitions) == (strict.distinct_states, strict.transitions)
     assert {each.name for each in strict.verdicts} - {each.name for each in mine.verdicts} == {"time_can_pass"}
     assert [row.verdict.verdict for row in progress_of(same, Bounds("own"))] == ["holds"]
+
+
+@pytest.mark.parametrize(
+    ("more", "states", "sooner"),
+    [
+        ("fast_failure", 5043, {}),
+        ("read_fails", 5057, {"nothing_dropped": (7, 2)}),
+        ("last_check", 5059, {"dropped_by_reject": (8, 7)}),
+    ],
+)
+def test_more_of_rocketmq_breaks_no_other_property(more: str, states: int, sooner: dict[str, object]) -> None:
+    """What the findings page says about the behaviours that no preset has."""
+    file = with_knob(load(str(EXAMPLES / "rocketmq_more.py")), f"more={more}")
+    preset, with_more = (explore(specification_of(each, named("tiny", each))) for each in (ROCKETMQ_5, file))
+    broken = {each.name: each.depth for each in preset.verdicts if each.verdict == "violated"}
+    now = {each.name: each.depth for each in with_more.verdicts if each.verdict == "violated"}
+
+    assert (preset.distinct_states, with_more.distinct_states) == (5043, states)
+    assert broken.keys() == now.keys()
+    assert {name: (broken[name], now[name]) for name in now if broken[name] != now[name]} == sooner
 
 
 def test_a_derived_file_may_leave_actions_out(tmp_path: Path) -> None:
