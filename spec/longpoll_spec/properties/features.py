@@ -5,6 +5,8 @@ Each property is None if its feature is off or the policy makes no such promise.
 
 from __future__ import annotations
 
+from itertools import product
+
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.properties.statement import Wrong, always, int_after, no_step, no_tick
 from longpoll_spec.state import IDLE, MASTER_BACK, NEW_MASTER, Queue, Request, State
@@ -52,7 +54,7 @@ def _is_left(state: State, queue: Queue) -> Bool:
 def commit_never_regresses(model: Model) -> Property | None:
     """The offset in a pull never lowers its group's committed offset; only an explicit commit may.
 
-    An explicit commit does not exceed what its consumer received.
+    An explicit commit does not exceed what its consumer received. A queue that shrinks lowers no offset of another one.
     """
     if not model.bounds.has("commits"):
         return None
@@ -66,6 +68,15 @@ def _regressing(model: Model) -> Wrong:
     for action in model.named("offset_commit"):
         request = model.state.requests[int(action.actors[0])]
         yield action, request.offset < int_after(request.committed, action)
+    for queue, action in product(model.state.queues, model.named("truncate", "queue_deleted")):
+        if action.actors == (queue.name,):
+            yield (
+                action,
+                any_of(
+                    ~each.at(queue) & (int_after(each.committed, action) < each.committed)
+                    for each in model.state.requests
+                ),
+            )
 
 
 def commit_in_queue(model: Model) -> Property | None:
