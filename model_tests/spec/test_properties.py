@@ -15,6 +15,7 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main
+from longpoll_spec.actions import faults
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
@@ -32,8 +33,8 @@ from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, wit
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.properties.order import stays_in_range, visible_is_monotone
 from longpoll_spec.specification import Fairness, fairness_of, properties_of, specification_of
-from longpoll_spec.state import Request, State, state_of
-from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, any_of, const, int_variable
+from longpoll_spec.state import Queue, Request, State, state_of
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, any_of, const, int_variable, ite
 
 SHORTEST = {
     "lost_by_hold": "append next_pull pull_read make_visible notify_start hold",
@@ -682,3 +683,20 @@ def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.Monkey
     found = explore(model, select(properties_of(model), ["hold_limit_kept"]))
 
     assert found.verdict("hold_limit_kept").verdict == "violated"
+
+
+def test_a_shrinking_queue_lowers_no_commit_of_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen only with commits, two queues and a truncation at once."""
+
+    def cut(request: Request, _queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
+        committed = request.committed
+        return committed, ite(committed > end, end, committed) if cuts else committed
+
+    bounds = Bounds("three", requests=1, messages=1, queues=2, aspects=frozenset({"commits", "truncate"}))
+
+    def verdict() -> str:
+        return explore(specification_of(STRICT, bounds)).verdict("commit_never_regresses").verdict
+
+    assert verdict() == "holds"
+    monkeypatch.setattr(faults, "cut_commit", cut)
+    assert verdict() == "violated"
