@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +33,7 @@ def local_process(host: str | None, port: int | None) -> int | None:
 @contextmanager
 def closed_on_error(connection: Any) -> Iterator[Any]:
     """Close a connection if the block raises, because no other code has it."""
-    try:
+    with ExitStack() as stack:
+        stack.callback(connection.close)
         yield connection
-    except BaseException:
-        connection.close()
-        raise
+        stack.pop_all()
