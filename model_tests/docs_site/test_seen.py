@@ -36,6 +36,7 @@ CUT_OFF: Final = """
   if (wide > 0) bad.push(`the page is ${wide} px too wide`);
   const kinds = "svg.lp-lanes[viewBox]";
   for (const svg of document.querySelectorAll(kinds)) {
+    if (!svg.getClientRects().length) continue; // drawn for another width of screen
     const sheet = svg.viewBox.baseVal;
     for (const text of svg.querySelectorAll("text")) {
       const box = text.getBBox(), where = text.getCTM().multiply(svg.getCTM().inverse());
