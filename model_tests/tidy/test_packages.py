@@ -98,8 +98,7 @@ STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "Thread
 HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
 ALLOWED = {
     "longpoll_runtime/threads.py": "the one place",
-    "longpoll_judge/run/local.py": "the same",
-    "longpoll_judge/read/growing_history.py": "the same",
+    "longpoll_judge/read/source.py": "the same",
     "longpoll_conform/capabilities.py": "the same",
     "longpoll_conform/holds.py": "the same",
     "longpoll_conform/suite.py": "the same",
