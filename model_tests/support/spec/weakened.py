@@ -59,6 +59,7 @@ SIZES: Final = {
         Bounds("role", requests=1, messages=1, aspects=frozenset({"role"})),
         Bounds("role of two queues", requests=1, messages=1, queues=2, aspects=frozenset({"role", "limit"})),
         Bounds("commits of a cut queue", requests=1, messages=1, aspects=frozenset({"commits", "truncate"})),
+        Bounds("two cut queues", requests=1, messages=1, queues=2, aspects=frozenset({"commits", "truncate"})),
         Bounds("limit", aspects=frozenset({"limit"})),
         *(
             Bounds(f"{each} of two queues", requests=1, queues=2, aspects=frozenset({each}))
@@ -315,6 +316,7 @@ _HOLDS: Final = ("hold(0)", "phase_0=held")
 _KEEPS: Final = ("scan_end", "phase_0=held scanner=idle")
 _KEEPS_0: Final = ("scan_end(q0)", "phase_0=held scanner=idle scanner_queue=2")
 _KEPT: Final = "phase_0=kept_by_scanner scanner=walking"
+_COMMITTED: Final = "queue_0=1 committed_0=1 log_end_q1=1 visible_end_q1=1"
 _BACK: Final = "phase_0=held open_0=1 queue_0=0 changed=1 role_news_0=master_back"
 JUMPS: Final[Mapping[str, Jump]] = {
     "held, and a traversal goes through another bucket": Jump(
@@ -423,6 +425,12 @@ JUMPS: Final[Mapping[str, Jump]] = {
     ),
     "a commit at the end of its queue": Jump(
         "strict", "commits of two queues", "queue_0=0 committed_0=1 log_end_q0=1 visible_end_q0=1"
+    ),
+    "a truncation lowers a commit of another queue": Jump(
+        *("strict", "two cut queues", _COMMITTED, "truncate(q0)", "committed_0=0")
+    ),
+    "a deletion lowers a commit of another queue": Jump(
+        *("strict", "two cut queues", _COMMITTED, "queue_deleted(q0)", "committed_0=0")
     ),
     "held at the end of its queue": Jump(
         *("strict", "truncate of two queues", f"{_UNREAD_0} phase_0=held offset_0=1", "tick", "next_scan=0")
