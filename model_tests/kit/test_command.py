@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import select
 import socket
@@ -19,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from longpoll.commands.kit import kit
 from longpoll.options.values import Duration
-from longpoll_kit.subjects import addresses
+from longpoll_kit.subjects import addresses, on_nats
 
 DESCRIPTION = 'publish = "POST /{queue}"\npoll = "GET /{queue}?{position}?{wait_ms}"\n'
 QUICK = ("--for", "0.1", "--polls", "2", "--seed", "14")
@@ -172,6 +174,23 @@ def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path)
 def test_a_duration_has_a_unit(text: str, seconds: float | None) -> None:
     with pytest.raises(click.BadParameter) if seconds is None else nullcontext():
         assert Duration(above_zero=True).convert(text, None, None) == seconds
+
+
+def test_no_call_outlives_a_nats_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else asyncio logs each such task when it is collected, which may be in the midst of other work."""
+
+    async def connect(*_words: Any, **_options: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("nats.connect", connect)
+    monkeypatch.setattr(on_nats, "CALL_S", 0.01)
+    with pytest.raises(TimeoutError):
+        on_nats.NatsSubject("nats://127.0.0.1:1", "")
+    gc.collect()
+
+    assert caplog.messages == []
 
 
 def test_the_process_of_a_local_service_is_found() -> None:

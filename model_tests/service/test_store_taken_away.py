@@ -180,7 +180,8 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
         bodies = [b"before"]
         send_message(client, "T", bodies[0])
         moved(tmp_path / "store")
-        assert code_of_send(client, b"told") in NOT_KEPT
+        told = code_of_send(client, b"told")
+        assert told in NOT_KEPT
         assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
         (tmp_path / "moved").rename(tmp_path / "store")
         wait_until(lambda: code_of_send(client, b"after") == ResponseCode.SUCCESS)
@@ -190,8 +191,9 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
         found = [record.body for record in records_of(client.pull("T"))]
-    # The message that was answered 10 may be there, because code 10 leaves that open.
-    assert found == [*bodies, b"told", b"after"]
+    # Code 10 is the answer to a message in the log. The flush thread may see the lost lock first: then it is code 14.
+    in_log = [b"told"] if told == ResponseCode.FLUSH_DISK_TIMEOUT else []
+    assert found == [*bodies, *in_log, b"after"]
 
 
 def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(

@@ -162,7 +162,15 @@ class NatsSubject(LongPollSubject):
     def _do(self, work: Coroutine[Any, Any, Made]) -> Made:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * CALL_S)
 
+    async def _give_up(self) -> None:
+        """End each call that still waits for the server, because a closed loop can no longer end it."""
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
     def _end_loop(self) -> None:
+        self._do(self._give_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
