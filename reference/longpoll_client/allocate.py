@@ -1,5 +1,7 @@
 """Computes which member of a group gets which queues. Every member computes the same result without communication.
 
+The consumer calls them in `consume/rebalance.py` when the members or the queues of its group may have changed.
+
 Each function gives the result of the Java class that its docstring names, so a group may have members of both.
 
 Source: `org.apache.rocketmq.client.consumer.rebalance`, `ConsistentHashRouter.java`.

@@ -1,7 +1,8 @@
-"""Commands that earlier releases had: each name with one sentence that says where its work went.
+"""Commands and options that were removed: each name with one sentence that says where its work went.
 
 `longpoll NAME` prints the sentence and exits with 2, whatever follows NAME. `--help` does not list these names, and
-a name leaves this table one release after its command left. Former options of a command that stays get a sentence too.
+a name leaves this table one release after its command left. Removed options of a command that stays have a sentence
+too.
 """
 
 from __future__ import annotations

@@ -340,7 +340,8 @@ class HoldTable:
     def _is_full_of(self, channel: Hashable, known: int) -> bool:
         """Whether a channel may not have one more pull, of a queue with `known` ones.
 
-        The last eighth of a large table and of a large queue is for channels with few pulls.
+        The last eighth of a large table and of a large queue is for channels with few pulls. An address has no limit on
+        pulls, only on the length of their subscriptions (`HoldLimit`).
         """
         count = len(self._channels.get(channel, ()))
         if self.channel_limit is not None and count >= self.channel_limit:
