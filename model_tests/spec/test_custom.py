@@ -254,10 +254,11 @@ def test_a_knob_of_a_file_is_in_its_tokens() -> None:
     model = specification_of(with_knob(policy, "second_try=false"), Bounds("own"))
     token = explore(model).verdict("no_lost_wakeup").token
     assert token is not None
-    trace = replay(token, policy)
+    for given in (policy, model.policy):
+        trace = replay(token, given)
 
-    assert trace.model.state.knob("second_try") is False
-    assert trace.model.policy.name == "purgatory+second_try=false"
+        assert trace.model.state.knob("second_try") is False
+        assert trace.model.policy.name == "purgatory+second_try=false"
 
 
 def test_a_run_of_a_file_that_has_changed_since_is_refused(tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def parse(token: str, file: Policy | None = None) -> Token:
     requests, messages, hold_ticks, scan_ticks = payload.bounds
     try:
         policy = policy_from(payload.preset) if base is None or file is None else file
-        for setting in payload.knobs:
+        known = policy.name.split("+")[1:]  # the caller may have set them already
+        for setting in (each for each in payload.knobs if each not in known):
             policy = with_knob(policy, setting)
         bounds = Bounds(
             "token",
