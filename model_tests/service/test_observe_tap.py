@@ -31,8 +31,8 @@ from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionDa
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.frames import HEAD, LENGTH_SIZE, Command, FrameReader, Serialisation, decode_frame, encode
 from longpoll_protocol.headers import EndTransactionRequestHeader
+from longpoll_protocol.log_record import CRC_MASK, HEAD_SIZE, MAGIC_V1
 from longpoll_protocol.log_record import HEAD as RECORD_HEAD
-from longpoll_protocol.log_record import HEAD_SIZE, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.properties import java_hash
 from longpoll_recorder.recorder import NUMBER_MAX, HistoryRecorder
@@ -59,6 +59,10 @@ class Scene:
 
     def answers(self, code: int, opaque: int, fields: dict[str, str] | None = None, **more: Any) -> None:
         self.says(b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, ext_fields=fields, **more))))
+
+    def unix_ms(self) -> int:
+        """The Unix time of the next piece."""
+        return self._recorder.unix_ms(self._now_ns + 10)
 
     def forwards(self, content: bytes) -> None:
         self._now_ns += 10
@@ -148,7 +152,9 @@ def record(offset: int, body: bytes, properties: str, wide: bool = False) -> byt
     parts = hosts[0], bytes(8), hosts[1], bytes(12), struct.pack(">i", len(body)), body, b"\x01T"
     rest = b"".join((*parts, struct.pack(">h", len(text)), text))
     flags = 0x30 if wide else 0
-    return RECORD_HEAD.pack(HEAD_SIZE + len(rest), MAGIC_V1, 0, 0, 0, offset, 0, flags, 0) + rest
+    return (
+        RECORD_HEAD.pack(HEAD_SIZE + len(rest), MAGIC_V1, zlib.crc32(body) & CRC_MASK, 0, 0, offset, 0, flags, 0) + rest
+    )
 
 
 FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", "maxOffset": "9"}

@@ -95,7 +95,7 @@ _LONGER: Final = 12
 _QUEUE_OFFSET_FIELD: Final = 5
 _FLAGS_FIELD: Final = 7
 _RECORD_SIZE_MIN: Final = 91
-_PHYSICAL_OFFSET_FIELD: Final = 6
+PHYSICAL_OFFSET_FIELD: Final = 6
 _INNER_QUEUES: Final = re.compile(INNER_QUEUES.encode())
 
 Fields = dict[str, Any]
@@ -284,7 +284,7 @@ class Places:
 
 def _offset_in(record: memoryview, topic: str, queue: int) -> int:
     """Returns a record's offset in one of its queues; raises HeaderError."""
-    read = decode_record(record, 0, len(record), HEAD.unpack_from(record)[_PHYSICAL_OFFSET_FIELD])
+    read = decode_record(record, 0, len(record), HEAD.unpack_from(record)[PHYSICAL_OFFSET_FIELD])
     if isinstance(read, Damage):
         raise HeaderError("an answer to a pull", "body", f"has a record with {read.found} instead of {read.expected}")
     if (read.topic, read.queue_id) == (topic, queue):

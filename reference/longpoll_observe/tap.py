@@ -4,10 +4,11 @@ A request counts as received when the broker's kernel had its last byte, an answ
 arrived here. Both are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the way between the
 kernels.
 
-Events cover pulls, sends, ends of transactions, and requests that change or query offsets. One-way requests appear only
-if they commit an offset or end a transaction; a broker's requests to clients (40 and others) do not. Heartbeats are
-read for their subscriptions. A message that a pull gets, but whose offset no acknowledgement reported, is reported once
-(`message_seen`), so that its tag is known.
+Events cover pulls, pops, sends, ends of transactions, and requests that change or query offsets. One-way requests
+appear only if they commit an offset or end a transaction; a broker's requests to clients (40 and others) do not.
+Heartbeats are read for their subscriptions. A message that a client gets, but whose offset no acknowledgement reported,
+is reported once (`message_seen`), so that its tag is known. A batch of acknowledgements of pops is not decoded, and
+counts as lost.
 
 Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. The
 answers to two open requests with one opaque are ambiguous: neither is judged, and both count as lost.
@@ -42,6 +43,7 @@ from longpoll_observe.events import (
     read_send,
     stored_at,
 )
+from longpoll_observe.pops import POPS, RETRIED, pop_answer_fields, pop_fields, popped
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import ProtocolError, RemoteProtocolError
 from longpoll_protocol.frames import (
@@ -55,6 +57,7 @@ from longpoll_protocol.frames import (
     check_mark,
     decode_frame,
 )
+from longpoll_protocol.pop_headers import PopCode
 from longpoll_recorder.recorder import (
     OFFSET_CODES,
     RESETTING_CODES,
@@ -72,6 +75,8 @@ UNREADABLE: Final = (ProtocolError, *FAULTS)
 HEART_BEAT: Final = RequestCode.HEART_BEAT.value
 ANSWERED_MAX: Final = 256
 """Number of answered requests remembered per connection, to recognise a second answer."""
+RECORDED: Final = PULLS | SENDS | POPS | frozenset(OFFSET_CODES)
+"""The requests that are recorded with their answers."""
 OPEN_MAX: Final = 100_000
 """Maximum open requests of one connection; further ones are not observed."""
 Sender = Literal["client", "broker"]
@@ -122,6 +127,8 @@ class Open(msgspec.Struct, frozen=True):
     code: int
     sent: Sent | None = None
     """The content of a send request."""
+    group: str = ""
+    """The group of a pop."""
     ambiguous: bool = False
     """Whether another open request had the same opaque."""
 
@@ -257,13 +264,13 @@ class ConnectionTap:
             self._tell_unanswered(ending_fields, command, after_ns, before_ns)
         elif code in OFFSET_CODES and command.is_one_way:
             self._tell_unanswered(offset_fields, command, after_ns, before_ns)
-        elif (code in PULLS or code in SENDS or code in OFFSET_CODES) and not command.is_one_way:
+        elif code in RECORDED and not command.is_one_way:
             self._number += 1
             self._totals.requests += 1
             opaque = command.opaque
             try:
                 sent = read_send(command) if code in SENDS else None
-                fields = sent.fields() if sent is not None else self._fields(command)
+                fields = sent.fields() if sent is not None else self._fields(command, after_ns)
             except UNREADABLE as error:
                 # A broker answers it with an error, if at all; it cannot be judged, but its answer must be recognised.
                 self._expect_other(command)
@@ -271,7 +278,8 @@ class ConnectionTap:
                 return
             place = {"topic": fields["topic"], "queue": fields["queue"]}
             ambiguous = opaque in self._open or opaque in self._others
-            asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous)
+            group = fields["group"] if code in POPS else ""
+            asked = Open(f"{self._connection}-{self._number}", place, code, sent, group, ambiguous)
             if ambiguous or len(self._open) >= OPEN_MAX:
                 # The two answers are ambiguous: neither request is judged, and each is lost when its answer arrives.
                 self._recorder.lose(1, after_ns, before_ns)
@@ -298,8 +306,10 @@ class ConnectionTap:
         elif len(self._others) < OPEN_MAX:
             self._others.add(opaque)
 
-    def _fields(self, command: Command) -> Fields:
-        """Returns the fields of a pull, or of an offset request; raises HeaderError."""
+    def _fields(self, command: Command, after_ns: int) -> Fields:
+        """Returns the fields of a pull, a pop, or an offset request; raises HeaderError."""
+        if command.code in POPS:
+            return pop_fields(command, self._recorder.unix_ms(after_ns))
         return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
 
     def _tell_unanswered(
@@ -358,6 +368,9 @@ class ConnectionTap:
             fields = told_offset(asked.code, command)
             self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place, **fields)
             return
+        if asked.code in POPS:
+            self._pop_answer(command, asked, after_ns, before_ns)
+            return
         found = delivered(command.body, **asked.place) if command.code == SUCCESS else Delivered()
         lists = {"offsets": found.offsets, "ids": found.ids, "bodies": found.bodies}
         fields = pull_answer_fields(command) | lists
@@ -365,6 +378,17 @@ class ConnectionTap:
         for offset, tag in zip(found.offsets, found.tags, strict=True):
             if self._places.add(offset=offset, **asked.place):
                 place = {**asked.place, "queue_offset": offset, "tag": tag}
+                self._recorder.put("message_seen", after_ns, before_ns=before_ns, **place)
+
+    def _pop_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
+        found = popped(command, asked.group) if asked.code == PopCode.POP_MESSAGE else []
+        fields = asked.place | pop_answer_fields(asked.code, command)
+        self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **fields)
+        for message in found:
+            self._tell("message_popped", asked, after_ns, before_ns, group=asked.group, **message.fields())
+            if message.cause != RETRIED and self._places.add(message.topic, message.queue, message.queue_offset):
+                names = ("topic", "queue", "queue_offset", "tag")
+                place = {name: getattr(message, name) for name in names}
                 self._recorder.put("message_seen", after_ns, before_ns=before_ns, **place)
 
     def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:

@@ -213,6 +213,7 @@ class HistoryRecorder:
         self._wait_s = wait_s
         now_ns = self._monotonic_ns()
         started_ms = runtime.unix_ms() if clock is None else now_ns // 1_000_000
+        self._unix_offset_ns = started_ms * 1_000_000 - now_ns if clock is None else 0
         self.source = f"{broker.replace(':', '-')}-{started_ms}"
         self._changed = runtime.condition()
         self._waiting = bytearray()
@@ -235,7 +236,7 @@ class HistoryRecorder:
             source = Source(
                 name=self.source,
                 clock="monotonic" if clock is None else "unix",
-                offset_ns=started_ms * 1_000_000 - now_ns if clock is None else 0,
+                offset_ns=self._unix_offset_ns,
                 uncertainty_ns=uncertainty_ns,
                 hold_limit=hold_limit,
             )
@@ -264,6 +265,10 @@ class HistoryRecorder:
     def now_ns(self) -> int:
         """Returns the time of the events' clock."""
         return self._runtime.monotonic_ns()
+
+    def unix_ms(self, moment_ns: int) -> int:
+        """Returns the Unix time of a time of the events' clock."""
+        return (moment_ns + self._unix_offset_ns) // 1_000_000
 
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given).

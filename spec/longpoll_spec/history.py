@@ -53,6 +53,7 @@ BlackBox = Literal[
     "answer_sent",
     "message_acknowledged",
     "message_seen",
+    "message_popped",
     "connection_closed",
     "blocked",
     "unblocked",
@@ -93,7 +94,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     broker does not read the requests. Between the two, bytes waited in that direction.
     """
     group: str = ""
-    """request_received of a pull, and of a query or an update of a committed offset: the consumer group."""
+    """request_received of a pull, of a query or an update of a committed offset, and of a request about pops;
+    message_popped: the consumer group.
+    """
     offset: int = -1
     """request_received of a pull: the first queue offset requested; answer_sent to a query of a committed offset: that
     offset; an action: the next offset that the request's consumer reads.
@@ -101,13 +104,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     commit_offset: int = -1
     """request_received of a pull that commits, and of an offset update: the offset to be committed."""
     count_max: int = -1
-    """request_received of a pull: the most messages requested."""
+    """request_received of a pull or a pop: the most messages requested."""
     may_hold: bool | None = None
-    """request_received of a pull: whether the suspend bit is set; None if unknown."""
+    """request_received of a pull: whether the suspend bit is set; of a pop or a notification: whether it has a time to
+    wait; None if unknown.
+    """
     timeout_ms: int = -1
-    """request_received of a pull: suspendTimeoutMillis; the deadline is receipt plus this."""
+    """request_received of a pull: suspendTimeoutMillis; of a pop or a notification: what is left of its pollTime at the
+    receipt; the deadline is receipt plus this.
+    """
     expression_type: str = ""
-    """request_received of a pull: TAG or SQL92; empty if no subscription is known."""
+    """request_received of a pull or a pop: TAG or SQL92; empty if no subscription is known."""
     expression: str = ""
     """request_received of a pull: the subscription expression that the broker applies, such as `*` or `a || b`."""
 
@@ -124,16 +131,19 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     `scanner,q1`; `?` for an unknown one, empty if all are unknown.
     """
     cause: str = ""
-    """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error; omitted:
-    the clause that the excerpt shows to be broken.
+    """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error; to a
+    notification: woken, busy or expired. omitted: the clause that the excerpt shows to be broken. request_received of
+    an orderly pop: orderly. message_popped, and request_received of an acknowledgement of a pop or of a change of its
+    invisible time: retry, if queue and offset are those of the group's retry topic.
     """
 
     queue_offset: int = -1
-    """append, message_acknowledged and message_seen: the message's queue offset. `request` of message_acknowledged is
-    the send that it answers, if known.
+    """append, message_acknowledged, message_seen and message_popped: the message's queue offset. So for
+    request_received of an acknowledgement of a pop and of a change of its invisible time. `request` of
+    message_acknowledged is the send that it answers, if known.
     """
     tag: str = ""
-    """append, message_acknowledged and message_seen: the message's tag; empty when it has none."""
+    """append, message_acknowledged, message_seen and message_popped: the message's tag; empty when it has none."""
     visible_end: int = -1
     """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was read."""
     lost_count: int = 0
@@ -141,13 +151,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     ids: list[int] = []
     """Each message's identity: 60 bits of its unique id; 0 for a message without one. request_received of a send: its
-    messages in order; message_acknowledged, message_seen and append: that message; answer_sent to a pull: one for
+    messages in order; message_acknowledged, message_popped and append: that message; answer_sent to a pull: one for
     each of `offsets`; request_received of the end of a transaction (37): the prepared message.
     """
     bodies: list[int] = []
     """The content of each of these messages: CRC-32 of its body on the wire; -1 if unknown."""
     delay_ms: int = -1
-    """request_received of a send: the delay from receipt to delivery, if the send sets one."""
+    """request_received of a send: the delay from receipt to delivery, if the send sets one; of a pop and of a change of
+    its invisible time, and message_popped: the invisible time.
+    """
     delay_level: int = -1
     """The same as one of the broker's delay levels, from 1."""
     transaction: str = ""

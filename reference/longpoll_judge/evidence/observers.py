@@ -33,6 +33,7 @@ NEEDED: Final = {
     "answer_sent": ("code", "request"),
     "message_acknowledged": ("topic", "queue", "queue_offset"),
     "message_seen": ("topic", "queue", "queue_offset"),
+    "message_popped": ("topic", "queue", "queue_offset", "request"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
     "connection_opened": ("connection",),

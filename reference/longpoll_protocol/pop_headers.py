@@ -1,0 +1,138 @@
+"""Codes and headers of RocketMQ 5's pops: pop, notification, acknowledgement and a changed invisible time.
+
+A receipt handle (`extraInfo`, property `POP_CK`) has eight fields between spaces: the first offset of the pop, pop
+time, invisible time, revive queue, 0 or the version of the retry topic, broker, queue and queue offset.
+
+Source: 5.5.0's `PopMessageRequestHeader`, `NotificationRequestHeader`, `AckMessageRequestHeader`,
+`ChangeInvisibleTimeRequestHeader`, `ExtraInfoUtil`, `KeyBuilder.parseNormalTopic`. Only what the class marks as
+required is.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.headers import Header, Int32, Int64
+
+POP_HANDLE: Final = "POP_CK"
+"""The property with the receipt handle of a message that a pop read from the retry topic."""
+RETRY: Final = "%RETRY%"
+_HANDLE_SIZE: Final = 8
+
+
+class PopCode(enum.IntEnum):
+    """The requests about pops; those that name one message are the last two."""
+
+    POP_MESSAGE = 200_050
+    NOTIFICATION = 200_054
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+
+
+BATCH_ACK_MESSAGE: Final = 200_151
+
+
+class PopMessageRequestHeader(Header):
+    """200050 POP_MESSAGE: messages that the group has not got yet, or whose invisible time is over."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    """-1 for every queue."""
+    max_msg_nums: Int32
+    invisible_time: Int64
+    """How long the group gets the messages from no other pop, ms."""
+    poll_time: Int64
+    """How long the request may be held after `born_time`, ms."""
+    born_time: Int64 = 0
+    """Unix time in ms; 0 is the broker's time of receipt."""
+    init_mode: Int32 = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PopMessageResponseHeader(Header):
+    """The reply to 200050: the body has the records, and the last three texts list their places again."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+    rest_num: Int64
+    """How many more messages the broker counts."""
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class NotificationRequestHeader(Header):
+    """200054 NOTIFICATION: held until the group could pop something."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64 = 0
+    order: bool | None = None
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class NotificationResponseHeader(Header):
+    """The reply to 200054."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+class AckMessageRequestHeader(Header):
+    """200051 ACK_MESSAGE: one message is done."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class ChangeInvisibleTimeRequestHeader(AckMessageRequestHeader):
+    """200053 CHANGE_MESSAGE_INVISIBLETIME: the invisible time begins again."""
+
+    invisible_time: Int64
+
+
+@frozen
+class PopHandle:
+    """The content of a receipt handle: one message, and when it was popped."""
+
+    pop_time_ms: int
+    invisible_ms: int
+    is_retry: bool
+    """The message was read from the retry topic: queue and offset are that topic's."""
+    queue: int
+    offset: int
+
+
+def read_handle(text: str) -> PopHandle:
+    """Decode a receipt handle; raises HeaderError."""
+    fields = text.split(" ")
+    try:
+        _start, pop_time, invisible, _revive, retry, _broker, queue, offset = fields[:_HANDLE_SIZE]
+        return PopHandle(int(pop_time), int(invisible), retry != "0", int(queue), int(offset))
+    except ValueError:
+        raise HeaderError("a receipt handle", "extraInfo", f"has not the eight fields of one: {text[:80]!r}") from None
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """The topic whose retry topic of a group this is; any other topic itself."""
+    for separator in ("_", "+"):
+        prefix = f"{RETRY}{group}{separator}"
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return topic
