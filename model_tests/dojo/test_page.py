@@ -1,4 +1,4 @@
-"""docs/dojo.md: its tables, its story and its conversation are what the programs and the dojo say."""
+"""The tables, the counterexample and the sample conversation of docs/dojo.md match the output of the dojo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCES = {program.name: program.source for program in starters("python")}
 
 
 def test_the_page_lists_every_property() -> None:
-    """The kit's that apply to programs, and their own."""
+    """The page lists the kit's properties that apply to programs, and the dojo's own properties."""
     section = PAGE.partition("## Properties\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"(?m)^\| `(\w+)` \|", section))
     assert HINTS.keys() <= listed <= HINTS.keys() | KIT_HINTS.keys()
@@ -51,14 +51,14 @@ def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None
             assert json.loads(json.dumps(replies)) == [json.loads(line.removeprefix("< ")) for line in lines]
 
 
-@pytest.mark.long  # the shorter bounds of test_command.py are played in each run
+@pytest.mark.long  # test_command.py plays the shorter bounds in every run, so they are left out here.
 def test_the_counts_are_those_of_the_bound() -> None:
-    """A table in this process is led through every plain order, and is right in all."""
+    """A correct table in this process passes every plain schedule, and the page gives the number of schedules."""
     counted = 0
     for moves in range(1, Bounds().moves + 1):
         played = list(orders(Right(), Bounds(), STRICT, moves, plain=True))
         assert [each.violation for each in played if each.violation is not None] == []
-        # One in which nothing more could be done was counted when it was that short.
+        # A schedule that ends early because no further step is possible was counted at its own length.
         counted += sum(len(each.steps) == moves for each in played)
 
     assert f"all schedules of up to {Bounds().moves} steps: {counted:,}\n" in PAGE

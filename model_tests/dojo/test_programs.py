@@ -1,4 +1,4 @@
-"""Starters, variants, slips and hostile programs: each has its result, and leaves no process behind."""
+"""Starter programs, variants, mutants and hostile programs each get the right result and leave no process behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PYTHON = list(starters("python"))
 
 
 def words_of(program: Starter, directory: Path) -> list[str]:
-    """How a program that was written into a directory and made there is run from anywhere."""
+    """The command line that starts a program which was written to a directory and built there."""
     if program.language.name == "python":
         return [sys.executable, "-S", str(directory / program.file)]
     words = program.words(program.language.run)
@@ -31,14 +31,14 @@ def words_of(program: Starter, directory: Path) -> list[str]:
 
 
 def searched(words: list[str], bounds: Bounds) -> Search:
-    """The dojo's result for a program."""
+    """The result of the dojo for a program."""
     search = Search(bounds)
     search.run(lambda: Program(words))
     return search
 
 
 def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
-    """A right program passes; a wrong one breaks what it is said to break, and does so again from its token."""
+    """Assert that a correct program passes, and that a wrong one breaks its property, also in a replay."""
     words = words_of(program, directory)
     search = searched(words, bounds)
     if program.name == RIGHT:
@@ -57,7 +57,7 @@ def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda program: program.name)
 def test_python(program: Starter, tmp_path: Path) -> None:
-    """The quick half: no toolchain but ours."""
+    """The Python starters need no other toolchain, so they run in every test run."""
     (tmp_path / program.file).write_text(program.source)
 
     assert_judged(program, tmp_path, QUICK if program.name == RIGHT else Bounds())
@@ -66,7 +66,7 @@ def test_python(program: Starter, tmp_path: Path) -> None:
 @pytest.mark.peers
 @pytest.mark.parametrize("language", [name for name in LANGUAGES if name != "python"])
 def test_other_languages(language: str, tmp_path: Path) -> None:
-    """Each program is made as its language makes programs; without its compiler that is said, and nothing tried."""
+    """Each starter is built with the tools of its language; without the compiler an error names the missing tool."""
     programs = write(language, tmp_path)
     needed = programs[0].language.build or programs[0].language.run
     if shutil.which(needed[0]) is None:
@@ -78,7 +78,7 @@ def test_other_languages(language: str, tmp_path: Path) -> None:
 
 
 def test_faults_are_in_every_language() -> None:
-    """Eight, each with the property that it breaks; none is the right program itself."""
+    """Each language has the same eight injected faults, each with the property that it breaks."""
     assert len(faults()) == 8
     for name in LANGUAGES:
         programs = list(starters(name))
@@ -89,7 +89,7 @@ def test_faults_are_in_every_language() -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """Existing files stay, and an error reports them."""
+    """The command leaves existing files unchanged and lists them in an error."""
     (tmp_path / "right.py").write_text("mine")
 
     with pytest.raises(StarterError, match=r"right\.py already exists"):
@@ -158,18 +158,23 @@ FAULTY: dict[str, tuple[str, str, str, int]] = {
         "answered_by_deadline", 34,
     ),
 }  # fmt: skip
-"""The old line, the new one, the property, and how many steps show it at most, without those of `go`."""
+"""Name of the fault -> the line to replace, its replacement, the broken property, and the most steps (without those of
+`go`) that show the fault.
+"""
 
 
 def searched_source(source: str, directory: Path, bounds: Bounds) -> Search:
-    """The dojo's result for a program's text."""
+    """The result of the dojo for a program's source text."""
     (directory / "program.py").write_text(source)
     return searched([sys.executable, "-S", str(directory / "program.py")], bounds)
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None:
-    """Also where no short schedule shows it; its token shows it again, in a story that fits on a page."""
+    """The dojo reports the shortest failing schedule, even if it is long.
+
+    Its token replays it, and the trace fits on a page.
+    """
     old, new, prop, steps_max = FAULTY[name]
     assert VARIED.count(old) == 1
     search = searched_source(VARIED.replace(old, new), tmp_path, Bounds() if steps_max == 5 else SHORT)
@@ -187,7 +192,7 @@ def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None
 
 
 def test_a_notifier_that_looks_again_after_it_kept_is_right(tmp_path: Path) -> None:
-    """The pulls that it had taken were in no table meanwhile, and none was late."""
+    """A notifier may take pulls out of the table for a while, if it checks them again after it puts them back."""
     search = searched_source(VARIED.replace(SCAN, KEEP + RECHECK), tmp_path, Bounds(moves=3, interleaved=2))
 
     assert search.finding is None
@@ -204,7 +209,7 @@ RIGHT_PROGRAM = next(starters("python")).source.replace(
 
 
 def odd(does: str) -> str:
-    """The right program, which does something else first when a message has come."""
+    """A correct program that takes an additional action when a message arrives."""
     assert RIGHT_PROGRAM.count(PLACE) == 1
     return RIGHT_PROGRAM.replace(PLACE, PLACE + does + "\n")
 
@@ -238,11 +243,11 @@ PROTOCOL = {
     "what steers a terminal": (r"print('\x1b[2J\x1b[31m', flush=True)", r"\\u001b[2J"),
     "a closed output": ("os.close(1); signal.pause()", "closed its standard output"),
 }  # fmt: skip
-"""What a program does when a tick comes, or its work goes on -> what is said of that."""
+"""What a program does during a tick or while its work continues -> the finding that the dojo reports."""
 
 
 def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s: float = ANSWER_S) -> Finding:
-    """The dojo's findings about a program."""
+    """The findings of the dojo about a program."""
     (directory / "program.py").write_text(source)
     words = [sys.executable, "-S", str(directory / "program.py")]
     search = Search(bounds)
@@ -253,7 +258,7 @@ def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s:
 
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
-    """By the order in which it comes about, and never by a traceback."""
+    """Each violation of the protocol is reported as a finding, in the schedule's order, and never as a traceback."""
     does, said = PROTOCOL[name]
     finding = found_in(odd(f"    if kind in ('tick', 'go'):\n        {does}"), tmp_path)
 
@@ -263,7 +268,7 @@ def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
 
 
 def test_a_complaint_is_kept(tmp_path: Path) -> None:
-    """The end of a program's standard error is shown."""
+    """The report shows the last lines that a program wrote to its standard error."""
     does = "    if kind == 'tick': sys.stderr.write('x' * 300_000); raise ValueError('odd tick')"
     finding = found_in(odd(does), tmp_path)
 
@@ -272,7 +277,7 @@ def test_a_complaint_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
-    """One whose answers depend on what came before the reset, in the same order played twice."""
+    """A program whose answers depend on events before the reset is reported after the same schedule has run twice."""
     does = """    count = globals().setdefault('count', []); count.append(1)
     if kind == 'tick' and len(count) > 9: say({"done": number}); continue"""
     finding = found_in(odd(does), tmp_path)
@@ -282,7 +287,7 @@ def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
-    """Messages that are there before any has arrived, in an order that has none itself."""
+    """If a message is there in a schedule without messages, the finding says that another schedule left it."""
     finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
 
     assert finding.violation.property == "forgets_at_reset"
@@ -291,7 +296,7 @@ def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
 
 
 def test_a_program_that_differs_from_itself_is_told_so(tmp_path: Path) -> None:
-    """By its process number, for instance."""
+    """A program whose answers depend on its process number, for instance, is reported as not repeatable."""
     source = RIGHT_PROGRAM.replace('yield "between_append_and_wake"', 'yield f"process_{os.getpid()}"')
     finding = found_in(source, tmp_path, bounds=Bounds(moves=2, interleaved=1, closes=0, set_backs=0))
 
@@ -300,7 +305,7 @@ def test_a_program_that_differs_from_itself_is_told_so(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
-    """Neither it nor what it started: their pipe has no writer any more."""
+    """The pipe has no writer any more, so the program and its child processes have ended."""
     (tmp_path / "program.py").write_text(odd("    subprocess.Popen(['sleep', '1000'])"))
     with Program([sys.executable, "-S", str(tmp_path / "program.py")]) as program:
         program.turn(RESET)
@@ -317,7 +322,7 @@ def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
 
 
 def test_a_program_may_start_slowly(tmp_path: Path) -> None:
-    """The limit of a step does not apply to the first one."""
+    """The time limit of a step does not apply to the first step of a program."""
     slow, mute = tmp_path / "slow.py", tmp_path / "mute.py"
     slow.write_text("import select\nselect.select([], [], [], 0.5)\n" + RIGHT_PROGRAM)
     mute.write_text("import select\nselect.select([], [], [])\n")

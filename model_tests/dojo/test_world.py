@@ -1,4 +1,4 @@
-"""One schedule: each property is broken by a scripted partner, and by nothing that it allows."""
+"""A scripted partner breaks each property within one schedule, and permitted behaviour breaks none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTHING: tuple[str, ...] = ()
 
 @define
 class Scripted:
-    """Writes what a script has for each message, by its number and how often that was at work, else that it is done."""
+    """A partner that answers the n-th occurrence of each message by its script, and other messages with "done"."""
 
     script: Script
     heard: list[dict[str, object]] = field(factory=list)
@@ -47,13 +47,13 @@ class Scripted:
 
 
 def played(token: str, script: Script, limits: Allowances | None = None) -> str | None:
-    """The property that a script breaks in an order."""
+    """The property that a script breaks in a schedule."""
     done = play(Scripted(script), limits or STRICT, given(steps_of(f"dojo1.{token}")))
     return done.violation.property if done.violation else None
 
 
 def answered(pull: int, messages: tuple[str, ...], following: int, by: int) -> list[Reply]:
-    """An answer, and the end of the turn of the message that brought it."""
+    """The lines that answer a pull and end the turn of the current message."""
     return [Answer(pull, messages, following), Done(by)]
 
 
@@ -108,7 +108,7 @@ def test_what_is_broken_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_allowed_is_let_be(name: str) -> None:
-    """A paused thread need not answer yet; exactly at the deadline either answer is right."""
+    """A paused thread need not answer yet, and exactly at the deadline either answer is right."""
     assert played(*RIGHT[name]) is None
 
 
@@ -120,14 +120,14 @@ def test_what_is_allowed_is_let_be(name: str) -> None:
     ],
 )
 def test_a_scan_may_be_allowed_its_time(token: str, script: Script, limits: Allowances) -> None:
-    """An allowance permits a fault until it is used up."""
+    """An allowance for the scan permits a late answer until the allowance is used up."""
     assert played(token, script) is not None
     assert played(token, script, limits) is None
     assert played(token, {}, limits) in {"no_lost_wakeup", "answered_by_deadline"}
 
 
 def test_every_property_of_programs_is_seen_broken() -> None:
-    """Those that need two processes: see `test_programs`."""
+    """A script breaks each property of one process; `test_programs` covers those that compare two processes."""
     seen = {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"}
     assert seen >= HINTS.keys()
     assert seen - HINTS.keys() <= KIT_HINTS.keys()
@@ -164,7 +164,7 @@ class Right:
 
 
 def test_every_order_is_another() -> None:
-    """No schedule is played twice or left out, and a correct table breaks nothing."""
+    """The dojo plays every schedule once, and a correct table breaks no property."""
     bounds = Bounds(moves=3)
     found = list(orders(Right(), bounds, STRICT, 3, plain=True))
     tokens = [token_of(each.steps) for each in found]
@@ -187,7 +187,7 @@ def test_tokens_are_read_as_they_are_written() -> None:
     "token", ["", "dojo1", "dojo1.", "dojo1.x", "lp1.abc", "dojo1.p0a1", "dojo1.aa" * 9_000, "dojo1.g0"]
 )
 def test_no_token_is_told(token: str) -> None:
-    """In a sentence, and so is an order that cannot be played."""
+    """One sentence explains why a token is invalid or why its schedule cannot be played."""
     if token == "dojo1":  # noqa: S105 - the order without a move
         assert steps_of(token) == []
         return
@@ -202,7 +202,7 @@ def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
 
 
 def test_moves_are_left_out_with_what_leads_them_on() -> None:
-    """Later messages get new numbers."""
+    """If steps are removed, the steps that depend on them are removed too, and later messages get new numbers."""
     moves = steps_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
 
     assert token_of(without(moves, 0)) == "dojo1.aa.g1.w.ab.g2"
@@ -214,7 +214,7 @@ def test_moves_are_left_out_with_what_leads_them_on() -> None:
     st.binary(max_size=60) | st.sampled_from([b'{"done":1}', b'{"at":"x","id":1}', b'{"at":null}', b"null", b"{}"])
 )
 def test_any_line_is_read_or_told(line: bytes) -> None:
-    """Whatever a program writes is a reply or a ProgramError."""
+    """Every line that a program writes is parsed as a reply or raises a ProgramError."""
     try:
         said: object = reply_of(line)
     except ProgramError as error:
@@ -224,7 +224,7 @@ def test_any_line_is_read_or_told(line: bytes) -> None:
 
 
 def test_a_played_order_is_like_itself() -> None:
-    """Answers of one turn may come in any order; another answer is another play."""
+    """Two runs are equal if the answers of each turn are equal in any order; a different answer makes them differ."""
     one = played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]})
 
     assert one.is_alike(played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]}))
@@ -232,19 +232,19 @@ def test_a_played_order_is_like_itself() -> None:
 
 
 def played_by(script: Script) -> Played:
-    """One pull that is left to its deadline."""
+    """The run of one pull that waits until its deadline."""
     return play(Scripted(script), STRICT, given(steps_of("dojo1.p1a100.td")))
 
 
 class Driven(Right):
-    """It complains of nothing."""
+    """A partner that reports no errors."""
 
     def complaint(self) -> str:
         return ""
 
 
 def test_what_a_process_did_after_other_schedules_is_a_finding() -> None:
-    """Even if the schedule alone is answered as it was: an earlier one with the same beginning was not."""
+    """A program is reported if it answers a schedule differently after other schedules than it did at first."""
     steps = steps_of("dojo1.p1a100.aa")
     alone = play(Right(), STRICT, given(steps))
 

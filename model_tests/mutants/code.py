@@ -31,7 +31,7 @@ from longpoll_spec.errors import UserError
 TOOL: Final = Path(sys.executable).with_name("cosmic-ray")
 FOLDERS: Final = ("spec", "reference")
 LIMIT_S: Final = 120.0
-"""For the tests of one mutant; one that never ends counts as killed."""
+"""Time limit for the tests of one mutant, in seconds; a mutant that exceeds it counts as killed."""
 CONFIG: Final = """
 [cosmic-ray]
 module-path = {module}
@@ -43,7 +43,7 @@ name = "local"
 [cosmic-ray.filters.operators-filter]
 exclude-operators = ["core/ReplaceBinaryOperator_BitOr_.*", "core/RemoveDecorator"]
 """
-"""`|` is nearly always part of a type."""
+"""Mutations of `|` are left out: it is nearly always part of a type."""
 
 
 @frozen

@@ -28,17 +28,17 @@ ZOO: Final = Path(__file__).with_name("zoo")
 NEEDED: Final = ("pyproject.toml", "spec", "reference", "model_tests", "docs", "packaging")
 PASSED: Final = 0
 FAILED: Final = 1
-"""pytest's exit codes if all tests passed, and if tests ran and some failed."""
+"""The exit codes of pytest if all tests passed, and if at least one test failed."""
 _HEAD: Final = re.compile(r"^# ([a-z ]+): (.*)$", re.MULTILINE)
 
 
 class PatchError(Exception):
-    """A patch has no title or test, or does not apply; the text names it."""
+    """A patch has no title or test, or does not apply; the message names it."""
 
 
 @frozen
 class Bug:
-    """A bug of the zoo."""
+    """A bug of the zoo, read from its patch."""
 
     name: str
     title: str
@@ -72,7 +72,7 @@ def bugs() -> list[Bug]:
 
 
 def page() -> str:
-    """The site's page of the zoo."""
+    """The page of the site that lists the zoo."""
     about = (
         "Bugs of hold tables, stores and clients, each as a patch of our own code. "
         "`python -m model_tests.mutants.patches NAME` applies one to a copy and runs the test that finds it."
@@ -85,7 +85,7 @@ def page() -> str:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy what the tests need, with its compiled modules."""
+    """Copy the files that the tests need, including the compiled modules."""
     target.mkdir(exist_ok=True)
     for name in NEEDED:
         if (ROOT / name).is_dir():
@@ -95,13 +95,13 @@ def copy_tree(target: Path) -> None:
 
 
 def apply(bug: Bug, tree: Path, *options: str) -> None:
-    """Apply a patch, or with `-R` take it back, or with `--check` only try; raises PatchError."""
+    """Apply a patch, take it back with `-R`, or only check it with `--check`; raises PatchError."""
     words = ["git", "apply", "-C1", *options, str(bug.patch)]
     done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PatchError(f"{bug.name}: {done.stderr.strip()}")
     for file in bug.files:
-        if "--check" not in options:  # a file of the same second and size would pass for the compiled one
+        if "--check" not in options:  # A file with the same second and size would be taken for the compiled one.
             Path(cache_from_source(str(tree / file))).unlink(missing_ok=True)
 
 
@@ -133,7 +133,7 @@ def is_found(bug: Bug, tree: Path) -> bool:
 
 
 def main(words: Iterable[str]) -> int:
-    """Look for the bugs with these names; returns 1 if a bug is not found, 2 for an unknown name."""
+    """Run the tests of the named bugs; returns 1 if a bug is not found, and 2 for an unknown name."""
     known = {bug.name: bug for bug in bugs()}
     names = [word for word in words if word != "--list"]
     if unknown := [name for name in names if name not in known]:

@@ -1,4 +1,4 @@
-"""Mutants of the specification: each turns a property or the counts red."""
+"""Each mutant of the specification breaks a property or changes the pinned counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.specification import specification_of
 
 SAMPLE = 8
-"""Of our own policy's slips one in so many is tried each time; all of them, of every preset and aspect, at length."""
+"""A plain run tries one in eight mutants of our own policy; the long test tries the mutants of every preset and
+feature.
+"""
 AT_LEAST = 12
 
 
@@ -37,7 +39,7 @@ def _missed(found: Sequence[Catch]) -> list[str]:
 
 
 def test_slips_in_any_action_are_caught() -> None:
-    """Some mutants of every action of our policy are tried; a property or the counts catch all."""
+    """A property or a pinned count detects each sampled mutant of every action of our policy."""
     found = list(catches(preset("strict"), named("tiny", preset("strict")), every=SAMPLE))
 
     assert _missed(found) == []
@@ -50,8 +52,8 @@ def test_slips_in_any_action_are_caught() -> None:
     ("policy", "bounds"), [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)]
 )
 def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
-    """All of them, in every preset, and in our own policy under every aspect, there with one request."""
-    # With two, and by the properties alone, they are tried in `test_law_mutants`.
+    """Each mutant of every preset is detected, and each mutant of our policy under every feature with one request."""
+    # `test_law_mutants` tries the mutants with two requests and with properties alone.
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
 
@@ -71,7 +73,7 @@ def test_the_comparison_begins_at_the_pinned_numbers(policy: str) -> None:
 
 
 def test_a_slip_that_acts_nowhere_is_no_slip() -> None:
-    """The law itself differs from itself in no state, and a guard without a part in some."""
+    """A mutant that changes no state is left out; a guard without one of its parts changes some state."""
     policy, size = preset("strict"), named("tiny", preset("strict"))
     model = specification_of(policy, size)
     states = reached(model)

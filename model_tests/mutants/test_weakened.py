@@ -1,4 +1,4 @@
-"""Properties can fail: some law breaks each of them, and the pinned table names a law that needs each part."""
+"""A weakened specification breaks each property, and the pinned table has one for each part of a property."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_property_is_broken_by_some_law() -> None:
 
 
 def test_the_table_has_the_parts_of_the_text() -> None:
-    """Each part of the text, also one that is a constant in every correct model; the command makes the table again."""
+    """The table has an entry for each part of a property, and the command writes the same table again."""
     parts = {each.name for each in weakenings()}
 
     assert {row.part for row in ROWS} - {""} == parts, f"python -m model_tests.support.spec.weakened --write ({PINNED})"

@@ -1,4 +1,4 @@
-"""The zoo: each patch applies and names its tests, each critical section has one, and the tests find the bugs."""
+"""Each patch of the zoo applies and names tests that find its bug, and each critical section has a patch."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ QUICK: Final = (
     "a-buffer-is-measured-in-items",
     "a-burst-s-store-time-goes-back-with-the-clock",
 )
-"""Bugs whose test takes some seconds: one of the hold table, the store, a filter, the client and a batch."""
+"""Bugs whose tests take only a few seconds, from the hold table, the store, a filter, the client and a batch."""
 LOCK: Final = re.compile(r"_lock|shard\.lock")
 """Names of locks in the store and the hold service."""
 ONE_READ: Final = {
-    "assert_tidy": 1,  # only tests call it, when no thread is at work
-    "_keep": 1,  # one bytecode makes the list, and a traversal that follows from it looks again
-    "scan": 1,  # one bytecode makes the list of buckets
-    "_sweep": 2,  # a look at one bucket that may be out of date when it is used; one bytecode removes one entry
-    "_wake_all": 1,  # one bytecode makes the list of buckets
+    "assert_tidy": 1,  # Only tests call this function, when no thread is running.
+    "_keep": 1,  # One bytecode copies the list, and the traversal that follows checks each entry again.
+    "scan": 1,  # One bytecode copies the list of buckets.
+    "_sweep": 2,  # The result for one bucket may be out of date when it is used, and one bytecode removes an entry.
+    "_wake_all": 1,  # One bytecode copies the list of buckets.
 }
 """Function -> its locks around a single bytecode, without which nothing changes while bytecodes are atomic."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the tests need."""
+    """A copy of the tree that the tests need."""
     path = tmp_path_factory.mktemp("tree")
     patches.copy_tree(path)
     return path
@@ -54,7 +54,7 @@ def test_each_patch_applies_and_names_tests_that_exist() -> None:
 
 
 def sections_of(text: str) -> Counter[str]:
-    """How many critical sections each function of a module has."""
+    """Function -> its number of critical sections."""
     functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
     return Counter(
         function.name
@@ -66,7 +66,7 @@ def sections_of(text: str) -> Counter[str]:
 
 @pytest.mark.parametrize(("file", "unneeded"), [(MESSAGE_STORE, Counter[str]()), (HOLD_SERVICE, Counter(ONE_READ))])
 def test_each_lock_is_taken_away_by_one(file: str, unneeded: Counter[str], tmp_path: Path) -> None:
-    """A new critical section comes with a patch that removes it, or protects one read."""
+    """Each critical section has a patch that removes it, or protects a single read."""
     copy = tmp_path / file
     copy.parent.mkdir(parents=True)
     copy.write_bytes((ROOT / file).read_bytes())
@@ -107,7 +107,7 @@ COMMENT: Final = """--- a/reference/longpoll_broker/hold/__init__.py
 
 
 def planted(path: Path, *, line: str, tests: str) -> Bug:
-    """A bug that is none: a comment."""
+    """A patch that changes only a comment, so no test can find it."""
     path.write_text(HEAD.format(tests=tests) + COMMENT.format(line=line))
     return patches.read(path)
 

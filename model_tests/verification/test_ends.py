@@ -39,7 +39,7 @@ sys.addaudithook(interrupt)
 from longpoll.entry import main
 main()
 """
-"""Ctrl-C just before the import of a module."""
+"""A script that sends Ctrl-C just before a module is imported."""
 AT_CALL = """
 import os, signal, sys
 wanted, number, sys.argv = sys.argv[1], int(sys.argv[2]), ["longpoll", *sys.argv[3:]]
@@ -55,11 +55,11 @@ sys.setprofile(count)
 from longpoll.entry import main
 main()
 """
-"""Ctrl-C at the n-th call of any function of a package."""
+"""A script that sends Ctrl-C at the n-th call of any function of a package."""
 
 
 def python(script: str, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run one of our scripts in its own process."""
+    """Run a Python script in its own process."""
     command = [sys.executable, "-c", script, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
 
@@ -73,7 +73,7 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 @contextmanager
 def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep the tracebacks of the block here."""
+    """Collect the tracebacks of the faults that occur in the block."""
     monkeypatch.setattr("tempfile.tempdir", str(directory))
     yield
 
@@ -113,7 +113,7 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Code 2 for the caller's files, 3 for the rest; a traceback goes only to a file."""
+    """Exit code 2 stands for the caller's files and 3 for other faults; the traceback goes only to a file."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
         exit_codes.ended(raising(error), ["judge", GIVEN])
 
@@ -215,7 +215,7 @@ def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatc
     [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt.any_number", ["prove"])],
 )
 def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) -> None:
-    """From the first import on, Ctrl-C gives one sentence and 3, in its own process."""
+    """From the first import on, Ctrl-C prints one sentence and the process exits with 3."""
     done = python(AT_IMPORT, mark, *words)
 
     assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {exit_codes.STOPPED}")
@@ -236,7 +236,7 @@ exit_codes.run(command)
 
 
 def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
-    """Python drops exceptions of a destructor: without a second try the command would never see Ctrl-C."""
+    """Python ignores exceptions in a destructor, so a Ctrl-C there is raised a second time."""
     done = python(SWALLOWED)
 
     assert (done.returncode, done.stderr) == (Exit.UNKNOWN, f"longpoll: {exit_codes.STOPPED}\n")
@@ -262,7 +262,7 @@ def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
 def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
     package: str, number: int, words: list[str], tmp_path: Path
 ) -> None:
-    """At any point, Ctrl-C gives no traceback and never 1; a finished command keeps its code."""
+    """Ctrl-C at any call prints no traceback and never exits with 1; a finished command keeps its exit code."""
     words = [str(tmp_path / "target") if word == "{target}" else word for word in words]
     done = python(AT_CALL, package, str(number), *words, cwd=tmp_path)
 
@@ -272,7 +272,7 @@ def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
 
 
 def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
-    """z3 answers `unknown` to Ctrl-C and says no more; here it is an interrupt again."""
+    """z3 answers `unknown` to Ctrl-C and drops the interrupt, so the engine raises it again."""
     solver = z3.SolverFor("QF_NIA")
     numbers = [z3.Int(f"x{index}") for index in range(8)]
     solver.add(z3.Sum([number * number * number for number in numbers]) == 114, *[number > 9 for number in numbers[:4]])
@@ -284,7 +284,7 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
         while not done.wait(0.01):
             signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # only z3 itself takes notice
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # Only z3 itself handles this signal.
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
@@ -300,7 +300,7 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
     ("redirected", "code", "said"), [(">/dev/full", Exit.UNKNOWN, "No space left"), (">&-", Exit.OK, "")]
 )
 def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: str) -> None:
-    """A full disk gives 3 and a message; a closed stdout is fine, because the caller wants no output."""
+    """A full disk gives exit code 3 and a message; a closed stdout is fine, because the caller wants no output."""
     script = f'"$0" -c "from longpoll.entry import main; main()" --help {redirected}'
     done = subprocess.run(
         ["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60
@@ -313,7 +313,7 @@ def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: st
 
 @pytest.mark.parametrize("words", [["--help"], ["policies", "--json"]], ids=" ".join)
 def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
-    """A closed pipe gives 3 without a message; rich and click would both exit with 1."""
+    """A closed pipe gives exit code 3 without a message, where rich and click would exit with 1."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", "from longpoll.entry import main; main()", *words]
@@ -329,7 +329,7 @@ DEEP = 100_000
 
 
 def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: Path) -> None:
-    """A file that only has a part's name, and endlessly nested JSON, are named as damage."""
+    """A directory named like a part of a history, and deeply nested JSON, are reported as damage."""
     (tmp_path / "meta.json").write_text('{"format_version": 1, "sources": [], "more": ' + "[" * DEEP)
     (tmp_path / "part-deep.ndjson").write_text('{"event": "x", "more": ' + "[" * DEEP + "]" * DEEP + "}\n")
     for suffix in ("ndjson", "ndjson.zst", "parquet"):

@@ -1,4 +1,4 @@
-"""verify --broker: complete rows for any broker, and no violation without a promise of the policy."""
+"""`verify --broker` has a row for every stage with any broker, and reports only broken promises of the policy."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def job_for(place: tuple[str, int], directory: Path, known: Declared | None = No
 
 @pytest.fixture
 def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
-    """Run the stages of a named broker, small and with little patience, judged without Spark."""
+    """Run the stages against the broker at an address, with a small load and short waits, judged without Spark."""
 
     def judge_locally(paths: list[Path], **options: object) -> Result:
         limits = {name: options[name] for name in ("wake_ms", "late_ms")}
@@ -86,7 +86,7 @@ def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[
 
 
 def silent(_peer: Peer, _command: Command) -> None:
-    """Take every request and say nothing."""
+    """Read every request and send no answer."""
 
 
 def closing(peer: Peer, _command: Command) -> None:
@@ -99,12 +99,12 @@ def babbling(peer: Peer, _command: Command) -> None:
 
 
 def hollow(peer: Peer, request: Command) -> None:
-    """Say that all is well, with fields and a body that cannot be read."""
+    """Answer success with header fields and a body that cannot be parsed."""
     peer.answer(request, 0, {"queueOffset": "x", "nextBeginOffset": "1e9", "msgId": "?"}, b"\x01" * 200)
 
 
 def dying(peer: Peer, _command: Command) -> None:
-    """Die at the first request: close the connection, and accept no other one."""
+    """Close the connection at the first request and accept no further connection."""
     peer.server.refuse_connections()
     peer.close()
 
@@ -113,7 +113,7 @@ def dying(peer: Peer, _command: Command) -> None:
 def test_whatever_a_broker_does_there_is_a_whole_page(
     handler: Callable[[Peer, Command], None], page_of: Callable[[tuple[str, int]], Page]
 ) -> None:
-    """Silence, closed connections and nonsense become rows. Only a message that cannot be read violates something."""
+    """Silence, closed connections and malformed answers become rows; only an unreadable message is a violation."""
     with ScriptedServer(handler) as server:
         page = page_of((server.host, server.port))
 
@@ -140,7 +140,10 @@ def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, mo
 
 
 def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in a stage: the rows before it, one that says that it was stopped, and 3; or 1 where one was violated."""
+    """After Ctrl-C in a stage the page has the earlier rows and one for the interrupt.
+
+    The exit code is 3, or 1 after a violation.
+    """
     outcomes: list[Outcome] = ["ok", "violated"]
     for outcome in outcomes:
         page = Page()
@@ -184,7 +187,7 @@ def test_a_mistake_in_the_call_is_seen_before_the_work(
 
 
 def test_a_policy_is_held_to_what_its_law_keeps() -> None:
-    """4.9 declares its races and its scan; strict nothing; a knob is looked up in the law itself."""
+    """Policy 4.9 declares its race and its scan, and strict neither; a changed knob is checked in the spec."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     timed = declared(with_knob(STRICT, "expiry=scan"))
 
@@ -206,7 +209,7 @@ def late_history(tmp_path: Path) -> Path:
 
 
 def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: Path) -> None:
-    """4.9's scan explains half a second, strict has no scan, and one of a tenth of a second explains no half."""
+    """The scan of 4.9 permits a delay of half a second; strict has no scan, and a scan every 0.1 s is too fast."""
     directory = late_history
     limits = limits_of(0)
     found = judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
@@ -229,7 +232,7 @@ def test_limits_follow_the_slowest_echo() -> None:
 
 
 def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
-    """Its worst round is at least what the broker took; a broker that says nothing does not hold up the end."""
+    """The longest echo is at least the broker's delay, and a broker that stops answering does not block the end."""
     asked = RealRuntime().event()
     waited_s = 0.05
 
@@ -268,14 +271,14 @@ def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
 
 LIMITS: Final = Limits(100, 50)
 RACES: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a", "b")}, 0)
-"""It may lose a wakeup, until the pull's own deadline; and nothing else."""
+"""A policy that may lose a wakeup until the deadline of the pull, and declares no other weakness."""
 SCANS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 BOTH: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a",), ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 OTHERS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_ON_STOP: ("p",), COMMIT_NEVER_REGRESSES: ("h",)}, 1_000)
 
 
 def finding(name: str, *follows: str, verdict: FindingVerdict = "violated", at_ms: float = 0) -> Finding:
-    """A property that is broken, and what follows from the same cause."""
+    """A violation of a property, with the properties that the same cause violates."""
     place: dict[str, Any] = {"clause": name, "verdict": verdict, "topic": "T", "queue": 0, "why": f"{name} at {at_ms}"}
     return Finding(
         property=name,
@@ -309,11 +312,11 @@ def said(verdict: Verdict, *findings: Finding, gaps: Sequence[str] = (), request
 
 @define
 class Script:
-    """A judge that says one thing after the other."""
+    """A judge that returns scripted findings, one list for each call."""
 
     says: list[Result] = field(factory=list)
     asked: list[tuple[float, float]] = field(factory=list)
-    """By which limits it was asked: a wake and a deadline, ms."""
+    """The limits of each call: lateness of a wake and of a deadline, in ms."""
 
     def judge(self, _paths: Sequence[Path], *, wake_ms: float, late_ms: float, **_options: object) -> Result:
         self.asked.append((wake_ms, late_ms))
@@ -322,7 +325,7 @@ class Script:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """The judge of the history's rows from here on."""
+    """A judge with a script for the rows of this history."""
     one = Script()
     monkeypatch.setattr(command, "judge", one.judge)
     monkeypatch.setattr(limits_module, "judge", one.judge)
@@ -330,14 +333,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def promised(script: Script, known: Declared, found: Result, again: Result) -> tuple[Result, dict[str, int]]:
-    """The findings left after longer limits, and the permitted ones."""
+    """The findings that remain after the limits were raised, and the permitted findings."""
     script.says.append(again)
     result, excused = by_promises(found, Path("h"), known, LIMITS)
     return result, dict(excused)
 
 
 def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIMITS) -> Sequence[Row]:
-    """The rows of what the judge says each time."""
+    """The rows of the page for each scripted result."""
     script.says += [result, result]
     return command.judged(Path("h"), known, limits, lambda _text: None)[1]
 
@@ -348,7 +351,7 @@ def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIM
     ids=["races", "scan", "both"],
 )
 def test_each_limit_is_longer_by_its_own_remedy(known: Declared, asked: tuple[float, float], script: Script) -> None:
-    """A wake may be late by what finds a lost one, a deadline by the scan: neither by the other's."""
+    """The fallback for lost wakeups extends only the limit for wakes, and the scan only that for deadlines."""
     (name, *_rest) = known.broken
     found = said("invalid", finding(name))
     result, excused = promised(script, known, found, said("valid"))
@@ -372,15 +375,15 @@ MIXED: Final = (
 @pytest.mark.parametrize(
     ("known", "found", "again", "kept", "permitted"),
     [
-        # Of two late ones one was so late that no scan explains it: it stays.
+        # One of the two late answers is later than any scan permits, so its finding remains.
         *((BOTH, [finding(each), finding(each, at_ms=7)], [finding(each, at_ms=7)], [finding(each, at_ms=7)], {each: 1})
           for each in (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE)),
-        # No fallback makes a lost answer of a stop better: it is permitted though it is found again.
+        # No fallback repairs a lost answer, so the property remains permitted when the judge finds it again.
         *((OTHERS, [finding(each)], [finding(each)], [], {each: 1})
           for each in (ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES)),
-        # What is promised counts next to what is not, whichever of both the finding is called by.
+        # A promised finding and a permitted one are counted side by side, under either name.
         *((RACES, [finding(NO_LOST_WAKEUP), each], [each], [each], {NO_LOST_WAKEUP: 1}) for each in MIXED),
-        # Violations stand first.
+        # Rows with violations come first.
         (RACES, [EARLY, LATE, DOUBTED], [LATE, EARLY], [EARLY, LATE, DOUBTED], {}),
     ],
 )  # fmt: skip
@@ -389,7 +392,7 @@ def test_what_a_policy_permits_is_counted_and_the_rest_is_kept(
     *, known: Declared, found: list[Finding], again: list[Finding], kept: list[Finding], permitted: dict[str, int],
     gaps: list[str], script: Script,
 ) -> None:  # fmt: skip
-    """A gap makes no violation unknown, and leaves a run without one unknown."""
+    """A gap in the evidence leaves a violation as it is, and makes a run without violations unknown."""
     result, excused = promised(script, known, said("invalid", *found, gaps=gaps), said("invalid", *again))
 
     verdict = "invalid" if kept else "unknown" if gaps else "valid"
@@ -397,14 +400,14 @@ def test_what_a_policy_permits_is_counted_and_the_rest_is_kept(
 
 
 def test_what_was_left_out_is_counted(script: Script) -> None:
-    """A queue lists 50 late answers; the rate counts all."""
+    """A queue lists at most 50 late answers, but the rate counts all of them."""
     found = said("invalid", finding(NO_LOST_WAKEUP), rates={NO_LOST_WAKEUP: Rate(70, 100)})
 
     assert promised(script, RACES, found, said("valid"))[1] == {NO_LOST_WAKEUP: 70}
 
 
 def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(tmp_path: Path) -> None:
-    """4.9 lets a pull overwrite a newer offset (hazard h); strict promises that none does."""
+    """Policy 4.9 lets a pull overwrite a newer offset (finding h); strict promises that no pull does."""
     events: list[dict[str, Any]] = []
     for number, (code, asked, told) in enumerate([(15, {"commit_offset": 9}, {}), (14, {}, {"offset": 5})]):
         about = {"topic": "T", "queue": 0, "connection": "2", "request": f"2-{number}", "at": 50 + 10 * number}
@@ -443,7 +446,7 @@ def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(
 def test_a_row_is_as_good_as_the_verdict(
     known: Declared, result: Result, coarse: bool, outcome: str, script: Script
 ) -> None:
-    """Lenient limits apply only to a valid run, if a timing property is promised."""
+    """The longer limits apply only to a valid run, and only if the policy promises a timing property."""
     rows = row_of(script, known, result, Limits(100, 50, are_coarse=coarse))
 
     assert [row.outcome for row in rows] == [outcome]
@@ -453,7 +456,7 @@ def test_a_row_is_as_good_as_the_verdict(
 
 
 def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
-    """It shows how often, which finding, and the bounds; the run matches the declared policy."""
+    """The row has the count, name and bounds of the permitted findings; the run matches the declared policy."""
     script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
     result, rows = command.judged(Path("h"), RACES, LIMITS, lambda _text: None)
 

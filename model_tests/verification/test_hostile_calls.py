@@ -1,4 +1,4 @@
-"""Names that steer terminals, in every command's call and in what it shows: no markup, no control characters."""
+"""Every command escapes markup and control characters that stand in its arguments or in the names that it prints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Words = tuple[str, ...]
 
 
 def leaves(command: click.Command = main, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
-    """Every command that is not a group, with its words."""
+    """Every command that is not a group, with the words that call it."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -63,7 +63,7 @@ QUICK_END: Final[dict[str, Sequence[str]]] = {
     "verify": ("--broker=nowhere",),
     "observe": ("--broker=nowhere",),
 }
-"""What has a command end at once that would otherwise work for long, or until it is stopped."""
+"""Options that make a command end at once, where it would otherwise run for long or until it is stopped."""
 NOWHERE: Final = "--name-server=127.0.0.1:1"
 
 
@@ -72,7 +72,7 @@ def run(words: Sequence[str]) -> Result:
 
 
 def assert_harmless(result: Result, words: Sequence[str]) -> None:
-    """Assert a documented exit code, no traceback or internal error, no control characters, and no forged line."""
+    """Assert a documented exit code, no traceback or internal error, no control characters and no forged line."""
     shown = result.output
     assert result.exit_code in EXITS, (words, result.exit_code, shown)
     assert "Traceback" not in shown, (words, shown)
@@ -83,7 +83,7 @@ def assert_harmless(result: Result, words: Sequence[str]) -> None:
 
 
 def calls(path: Words, text: str) -> Iterator[list[str]]:
-    """A command with each of its options and arguments set to a hostile text."""
+    """One call of a command for each of its options and arguments, with a hostile text as the value."""
     command = LEAVES[path]
     for wrong in command.params:
         if not (isinstance(wrong, click.Option) and wrong.is_flag):
@@ -91,7 +91,7 @@ def calls(path: Words, text: str) -> Iterator[list[str]]:
 
 
 def words_of(path: Words, command: click.Command, wrong: click.Parameter, text: str) -> list[str]:
-    """The arguments of a command: a short run, its requirements, and the hostile text."""
+    """The arguments of a command for a short run, including the hostile text."""
     options, arguments = list(QUICK_END.get(path[0], ())), []
     if not options and any("--name-server" in one.opts for one in command.params):
         options.append(NOWHERE)
@@ -108,7 +108,7 @@ def words_of(path: Words, command: click.Command, wrong: click.Parameter, text: 
 
 @pytest.fixture(scope="module", autouse=True)
 def _wide() -> Iterator[None]:
-    """Tables of any width, so that no name is cut."""
+    """Make tables so wide that no name is truncated."""
     with pytest.MonkeyPatch.context() as patch:
         for console in (output.out, output.err):
             patch.setattr(console, "_width", 2_000)
@@ -119,7 +119,7 @@ def _wide() -> Iterator[None]:
 def test_a_hostile_text_in_a_call_is_shown_as_it_is(
     path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever option or argument it is given to; it is the user's mistake, or of no matter."""
+    """A hostile text as any option or argument is a usage error, or has no effect on the output."""
     monkeypatch.chdir(tmp_path)
     for words in calls(path, ALL):
         assert_harmless(run(words), words)
@@ -135,7 +135,7 @@ TEXTS: Final = ("x" * 5_000, "(" * 2_000, "nan", "1e300", "-1", "", "lp1.x", "12
 def test_whatever_a_caller_gets_wrong_is_one_sentence(
     path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each option and argument in turn is a file or directory that does not fit, or a text without a meaning."""
+    """A wrong file, a wrong directory or an invalid text for an option or argument gives one sentence."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "deep_file").write_text("[" * 100_000)
@@ -191,7 +191,7 @@ WIDE: Final = 400
 
 
 def assert_shown(text: str, hostile: str) -> None:
-    """The name is there, written out, and nothing in the text steers a terminal."""
+    """Assert that the output has the name in escaped form and no sequence that controls the terminal."""
     assert UNSEEN.search(text) is None, repr(text)
     shown = plain(hostile)
     assert shown in " ".join(text.replace("│", " ").split()) or shown in text, (shown, text)
@@ -199,7 +199,7 @@ def assert_shown(text: str, hostile: str) -> None:
 
 @contextmanager
 def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """The texts written to both consoles and stdout."""
+    """The text that was written to the two consoles and to standard output."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         for console in (out, err):
@@ -210,7 +210,7 @@ def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 
 def received(name: str) -> ReceivedMessage:
-    """A message with this tag and body."""
+    """A received message with this tag and body."""
     body = name.encode("utf-8", "surrogatepass")
     return ReceivedMessage("T", 0, 0, body, {"TAGS": name}, "id", 0, "h", 0, "h", 0, 0, 0, 0)
 
@@ -254,7 +254,7 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
     with progress_bar() as bar:
         task = bar.add_task(f"consuming {name}", total=2)
         bar.update(task, description=f"still {name}", refresh=True)
-    # What rich itself steers the terminal with does not count.
+    # Control sequences that rich itself writes are removed first.
     drawn = re.sub("\x1b\\[[0-9;?]*[A-Za-z]|\r", "", file.getvalue())
     assert f"still {plain(name)}" in drawn
     assert UNSEEN.search(drawn) is None
@@ -262,19 +262,19 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
 
 def test_no_command_writes_past_the_one_place() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if writes_in(path.read_text("utf-8"))}
-    # exit_codes works before any other module is loaded, so it escapes its own output.
+    # exit_codes must work before other modules are loaded, so it has its own escaping.
     assert found == {"output.py", "exit_codes.py"}
 
 
 def writes_in(text: str) -> list[int]:
-    """The lines that write to a stream of the process or lay out a table by themselves, or make markup of a name."""
+    """The lines that write to stdout, lay out a table without the helper, or use a name as markup."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     names = r"print|click\.(secho|echo)|sys\.std(out|err)\.write|rich\.print|(.*\.)?(Table|Console|grid|from_markup)"
     return [call.lineno for call in calls if re.fullmatch(names, ast.unparse(call.func)) or is_marked(call)]
 
 
 def is_marked(call: ast.Call) -> bool:
-    """Whether a styled or raw text is not a literal; colours of our own tables are."""
+    """Whether the argument of a styled text is not a literal; the colours of our own tables are literals."""
     if ast.unparse(call.func) not in {"styled", "Text"}:
         return False
     parts = [part for node in call.args[:1] for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]

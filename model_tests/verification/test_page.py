@@ -85,18 +85,18 @@ BORDERS: Final = re.compile("[┏┓┗┛━┃┳╇┡┩└┘┴│├┤�
 
 
 def assert_within(text: str, width: int) -> None:
-    """No line is longer than there are columns."""
+    """Assert that no line is longer than the number of columns."""
     assert text
     assert [line for line in text.splitlines() if cell_len(line) > width] == []
 
 
 def letters(text: str) -> str:
-    """A text without what a layout adds."""
+    """A text without spaces and table lines."""
     return BORDERS.sub("", text)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
-    """A table's output in a pipe with this COLUMNS."""
+    """A table as printed to a pipe, with this value of COLUMNS."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)
@@ -109,7 +109,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """Whatever COLUMNS says: each cell is there in one piece where rows are stacked, each of its words else."""
+    """With any COLUMNS, stacked rows keep each cell in one piece, and a table keeps each word in one piece."""
     text = shown(monkeypatch, str(width))
 
     assert_within(text, width)
@@ -140,7 +140,7 @@ def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, wid
 def test_columns_is_what_the_environment_says_of_them(
     monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
 ) -> None:
-    """Where it says nothing that makes sense, a pipe has its usual width; nothing narrower than can be read."""
+    """An invalid COLUMNS gives a pipe its default width, and the width never falls below the smallest readable one."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
@@ -152,7 +152,7 @@ def test_columns_is_what_the_environment_says_of_them(
 def test_a_page_and_a_judgement_fit_forty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The main job's table, whose parts are said once where it has columns, and all that `judge` prints."""
+    """Forty columns are enough for the table of the main job and for all output of `judge`."""
     monkeypatch.setenv("COLUMNS", "40")
     page = Page([Row("law", "each engine", "ok", "5,043 states"), Row("law", "strict", "violated", "no_lost_wakeup")])
     page.print()
@@ -192,7 +192,7 @@ def test_the_verdict_stands_above_all_counts(words: list[str], said: str) -> Non
 
 
 def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
-    """At 40 columns all but the commands to copy fits; in a pipe each sentence is one line, to be searched for."""
+    """At 40 columns everything except commands is wrapped; in a pipe a sentence is one line, so `grep` finds it."""
     words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--requests", "1", "--all"]
     narrow, piped = (CliRunner().invoke(main, words, env={"COLUMNS": columns}).stdout for columns in ("40", ""))
 
@@ -208,7 +208,7 @@ def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
 
 
 def offered(*words: str) -> list[str]:
-    """The values that zsh offers for the last of the words of a call."""
+    """The values that zsh offers for the last word of a command line."""
     kind = get_completion_class("zsh")
     assert kind is not None
     found = kind(main, {}, "longpoll", COMPLETING).get_completions(list(words[:-1]), words[-1])
@@ -216,7 +216,7 @@ def offered(*words: str) -> list[str]:
 
 
 def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No command is imported for its name, and one without its extra offers nothing."""
+    """Completing a name imports no command, and a command whose extra is missing has no completions."""
     assert set(offered("")) == set(COMMANDS)
     assert offered("check", "--policy", "strict", "--prop") == ["--property"]
     assert offered("export", "out", "--to", "tl") == ["tla"]
@@ -251,7 +251,7 @@ def test_races_are_found() -> None:
 
 
 def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:
-    """The Java broker's store is sound; with one byte of a body flipped it is not, and the place is named."""
+    """`store verify` accepts the Java broker's store, and names the place of one flipped byte in a body."""
     assert java_store_is_read()[0].outcome == "ok"
 
     with as_file(files("longpoll.verification") / JAVA_STORE) as archive, tarfile.open(archive) as packed:
@@ -280,7 +280,7 @@ def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that ends without its ready line is an error for the user, and no process is left."""
+    """If the broker's process ends before its ready line, the user gets one error and no process remains."""
     monkeypatch.setattr(sys, "executable", "/bin/true")
 
     with pytest.raises(ServeError, match="ended before it was ready"):
@@ -294,7 +294,7 @@ LONGPOLL = Path(sys.executable).with_name("longpoll")
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
-    """Exit 0, a row for every part, and a page with the race as a chart."""
+    """The main job exits with 0 and writes a page with a row for every part and a chart of the race."""
     done = subprocess.run(
         [LONGPOLL, "verify", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )

@@ -59,9 +59,9 @@ REGRESSES, IS_TOLD = "load-commit-never-regresses", "load-commit-is-told"
 OF_LOAD = tuple(name for name in SEEN if name.startswith("load-"))
 LATE_S = 3.0
 COMMITS = 1
-"""The bit of a pull that commits."""
+"""The flag of a pull that commits an offset."""
 HELD = 2
-"""The bit of a pull that may be held."""
+"""The flag of a pull that the broker may hold."""
 Outcomes = Mapping[str, Outcome]
 
 
@@ -74,7 +74,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load of a few hundred messages, and a race that says something after few deliveries."""
+    """The options of a load of a few hundred messages and of a race that gives a result after few deliveries."""
     monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=400, queue_count=4))
     monkeypatch.setattr(races, "DELIVERIES_MIN", 20)
 
@@ -85,7 +85,7 @@ def seen(address: Address, directory: Path, *names: str, policy: Policy = STRICT
 
 
 def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcomes:
-    """The outcomes of a load; of another one where a busy machine has let it say nothing of what is wanted, up to 3."""
+    """The outcomes of a load; if a busy machine leaves the wanted ones unknown, the load runs up to three times."""
     outcomes: Outcomes = {}
     for number in range(3):
         place = directory / f"{directory.name}-{number}"
@@ -97,7 +97,7 @@ def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcome
 
 
 def late(every: int) -> Fault:
-    """Of the pulls that were held some are answered seconds later."""
+    """Answer some of the held pulls seconds late."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fields = asked.command.get("extFields") or {}
@@ -118,7 +118,7 @@ def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_planted_fault_fails_its_clause(good: Broker, tmp_path: Path) -> None:
-    """Other faults are in `model_tests.conform.faulty_brokers`."""
+    """A load against a faulty proxy reports the violated clause; `conform.faulty_brokers` has further faults."""
     with Relay(good.address, late(40)) as relay:
         outcomes = seen(relay.address, tmp_path, "load-no-lost-wakeup", "load-answered-once")
 
@@ -131,7 +131,7 @@ UNSPOILED: Fault = lambda _asked, _command, _frame: None  # noqa: E731 - a fault
 
 
 def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
-    """A group always gets the first offset that it got of a queue, despite later commits."""
+    """Always answer a group with the first offset of the queue that it got, whatever was committed later."""
     fields = command["extFields"] or {}
     if asked.command.get("code") != 14 or fields.get("offset", "0") == "0":
         return None
@@ -141,7 +141,7 @@ def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | No
 
 
 def forgotten(command: dict[str, Any]) -> bytes | None:
-    """Commits have no effect: a pull's flag is cleared, and a separate commit goes to another group."""
+    """Make commits have no effect: the flag of a pull is cleared, and a separate commit goes to another group."""
     fields = dict(command["extFields"] or {})
     if command["code"] == 11 and int(fields["sysFlag"]) & COMMITS:
         return again(command, extFields={**fields, "sysFlag": str(int(fields["sysFlag"]) & ~COMMITS)})
@@ -151,7 +151,7 @@ def forgotten(command: dict[str, Any]) -> bytes | None:
 
 
 NOTHING_TOLD: Final[Outcomes] = {IS_TOLD: "FAIL", REGRESSES: "UNTESTED"}
-"""Who is told no offset is told none below another."""
+"""Without any answered offset, the load cannot see an offset go back."""
 OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "regresses": (regresses, None, {REGRESSES: "FAIL"}),
     "forgotten": (UNSPOILED, forgotten, {REGRESSES: "FAIL"}),
@@ -162,7 +162,7 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "unknown to the name server": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
     "an error": (recoded(14, 0, 1), None, {REGRESSES: "UNTESTED", IS_TOLD: "UNTESTED"}),
 }
-"""What is done to answers, and to requests; and what follows of it."""
+"""The fault in answers, the fault in requests, and the outcomes that follow."""
 
 
 @pytest.mark.parametrize("name", quick_if(OF_COMMITS, lambda name: name == "regresses"))
@@ -200,7 +200,7 @@ def test_a_clause_is_failed_by_its_own_finding_not_by_the_cause(verdict: Finding
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
-    """A wake that is late by less than the scan's period, of a broker that is meant to be RocketMQ 4.9."""
+    """A wake that is less than the scan's period late is only non-strict, if the broker is declared as 4.9."""
     relay = Relay(good.address, late(40))
     try:
         outcomes = seen(relay.address, tmp_path, "load-no-lost-wakeup", policy=ROCKETMQ_4_9)
@@ -284,14 +284,14 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 
 BUSY_MS = 1_000
-"""What a machine busy with other tests may delay a good broker."""
+"""The delay of a correct broker on a machine that is busy with other tests, in ms."""
 LIMITS = Limits(BUSY_MS, BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Races that say something after few deliveries, and wait little for those that are lost."""
+    """A race that gives a result after few deliveries and waits only briefly for lost ones."""
     monkeypatch.setattr(races, "DELIVERIES_MIN", 20)
     monkeypatch.setattr(races, "PATIENCE_MS", 200.0)
 
@@ -315,7 +315,7 @@ def raced(broker: Broker, seconds: float) -> races.Told:
 def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: who waits for a queue above 7 is looked for in another one, with the evidence of the first who waits."""
+    """If the broker looks for a pull of a queue above 7 in another queue, the race reports the first such pull."""
     honest = HoldService.notify
 
     def astray(self: HoldService, key: tuple[str, int], *told: object) -> None:
@@ -325,9 +325,9 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
         assert raced(broker, 0.2).outcome == "ok"
     with serving(tmp_path / "planted") as broker:
         monkeypatch.setattr(HoldService, "notify", astray)
-        # A pause of the host would excuse a late delivery. A lost wakeup is late on a busy host, too.
+        # A host pause would excuse a late delivery, but a lost wakeup stays lost on a busy host too.
         monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_interval: 0.0)
-        # On a busy host a short race has few deliveries: let every pull wait, and need no others that overtake it.
+        # On a busy host a short race has few deliveries, so every pull waits and the race needs no overtaking pulls.
         monkeypatch.setattr(PullTiming, "draw", lambda *_: -2.0)
         monkeypatch.setattr(races, "ALONE_MS", 0.0)
         row = raced(broker, 0.1)
@@ -346,7 +346,7 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
     ids=["no recheck", "as it is"],
 )
 def test_a_lost_wakeup_is_found_in_the_default_time(knobs: tuple[str, ...], is_found: bool, tmp_path: Path) -> None:
-    """A broker with a separate dispatcher thread and no look after the hold: one of five tries."""
+    """One of five runs finds the lost wakeup of a broker with a dispatcher thread and no check after the hold."""
     found = []
     for number in range(5):
         options = ["--policy=strict", *(f"--knob={knob}" for knob in knobs)]
@@ -378,7 +378,7 @@ def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None
 
 
 def of_eight(peer: Peer, request: Command) -> None:
-    """Make no topics, and take messages for eight queues: the first is at offset 5."""
+    """Create no topics and accept messages for eight queues, of which the first starts at offset 5."""
     fields = request.ext_fields or {}
     if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
         peer.answer(request, 3)
@@ -390,7 +390,7 @@ def of_eight(peer: Peer, request: Command) -> None:
 
 
 def test_a_topic_has_the_queues_that_the_broker_gives_it() -> None:
-    """Other ids are skipped and reported; if no message is accepted, one sentence says how it was refused."""
+    """Queue ids that the broker refuses are skipped and reported; if it accepts no message, the reason is given."""
     with ScriptedServer(of_eight) as server:
         found = prepare(RealRuntime(), (server.host, server.port), "T", QUEUE_IDS)
     assert dict(found.first_offsets) == dict.fromkeys(range(8), 6)
@@ -440,13 +440,13 @@ def test_what_cuts_a_race_short_is_told(handler: object, said: str) -> None:
 def report_of(
     *delays_ms: float, overtaken: int = 1_000, stalled_ms: float = 0.0, delivered: int = 10_000
 ) -> RaceReport:
-    """A race of ten thousand deliveries in which these came late."""
+    """The report of a race of ten thousand deliveries, of which these were late."""
     late = tuple(Delivery(9, 3, delay, stalled_ms, overtaken, 7.0, 8.0, 8.0 + delay) for delay in delays_ms)
     return RaceReport(delivered, late, 50.0)
 
 
 def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
-    """4.9 may lose a wake until its scan; strict may not; and no scan takes seven seconds."""
+    """Policy 4.9 may lose a wake until its scan, strict may not, and no policy permits a delay of seven seconds."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     lost, lost_for_long = report_of(2_000, 4_000), report_of(2_000, 7_000)
 
@@ -462,7 +462,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
 
 
 def test_a_machine_that_stands_still_accuses_nobody() -> None:
-    """Lateness while no other client was served may be the machine's fault, unless it is extreme."""
+    """If no client was served meanwhile, a late delivery may be the host's fault, unless the delay is extreme."""
     ours = declared(STRICT)
 
     assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS).outcome == "ok"
@@ -471,7 +471,7 @@ def test_a_machine_that_stands_still_accuses_nobody() -> None:
 
 
 def test_a_race_that_shows_little_is_unknown() -> None:
-    """Few deliveries, one that was cut short, a broker that does not hold, and echoes of over a second."""
+    """Few deliveries, an interrupted race, a broker that does not hold, or slow echoes give an unknown result."""
     ours, whole = declared(STRICT), report_of()
     slow = limits_of(1_500)
     cases = (
@@ -489,12 +489,13 @@ def test_a_race_that_shows_little_is_unknown() -> None:
 
 
 def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
-    """Whatever a wake and a trip take, most pulls are written where both end together; some are not."""
+    """For any wake and trip times most pulls arrive together with their message, and some earlier or later."""
     sequence = random.Random(5)
     aim = PullTiming(gap_ms=1.5)
     for _ in range(4_000):
         gap_ms = aim.draw(sequence)
-        seen_ms = 6.0 + sequence.uniform(-1, 1)  # from its writing, to be visible and told
+        # The time from the write of the message until it is visible and reported.
+        seen_ms = 6.0 + sequence.uniform(-1, 1)
         answered_ms = max(seen_ms, gap_ms + 1.0 + sequence.uniform(-0.3, 0.3))
         aim.learn(0.0, gap_ms, answered_ms)
     drawn = [aim.draw(sequence) for _ in range(1_000)]
@@ -513,12 +514,12 @@ broker = broker_process.ServedBroker(Path(sys.argv[1]), None)
 print(broker._process.pid, flush=True)
 sys.stdin.read()
 """
-"""Starts a broker as `verify` does, says its id, and waits."""
+"""A script that starts a broker as `verify` does, prints the broker's process id, and waits."""
 
 
 @contextmanager
 def killed_parent(store: Path) -> Iterator[int]:
-    """A descriptor of the broker's process, after the one that started it was killed; the broker is ended here."""
+    """A descriptor of the broker's process after its parent was killed; the fixture ends the broker."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
