@@ -1,4 +1,4 @@
-"""The recorded store of the Java broker, unpacked for each test, and an end for every store that a test opens."""
+"""The recorded store of the Java broker, unpacked for each test; stores that a test leaves open are closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 @pytest.fixture(autouse=True)
 def _abandoned() -> Iterator[None]:
-    """Abandon every store that a test leaves open, also when the test fails."""
+    """Close every store that a test leaves open, without a clean stop and also when the test fails."""
     opened: list[MessageStore] = []
     init = MessageStore.__init__
 
@@ -51,7 +51,7 @@ def java_expected() -> dict[str, Any]:
 
 @pytest.fixture
 def java_config() -> StoreConfig:
-    """The file sizes that store was made with, and reads of any size so that a test gets all in a few calls."""
+    """The file sizes of the recorded store, and a read limit that is large enough for all its messages."""
     return StoreConfig(
         commit_log_file_size=65_536,
         consume_queue_file_size=2_000,

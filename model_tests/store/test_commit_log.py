@@ -1,4 +1,4 @@
-"""The log and its records: their bytes, bounds and damage, against a second reader."""
+"""The commit log and its records (bytes, bounds, damage), compared with an independent reader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_one_property_is_as_all_say(encoded: bytes, name: str) -> None:
 
 
 def test_delay_levels_say_when_a_message_is_due() -> None:
-    """In the schedule topic the tags code is the store time plus the level's delay."""
+    """In the schedule topic the tags code of a message is its store time plus the delay of its level."""
     level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}).encode(), 0) == 7_200_000
@@ -97,7 +97,7 @@ def one_record(directory: object, **fields: object) -> bytes:
 
 
 def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
-    """A reader that shares no code finds the same fields, in magic V1 and V2."""
+    """An independent reader finds the same fields in records of magic V1 and V2."""
     content = one_record(tmp_path, born_host=HOST_V6, sys_flag=1)
     fields = plain_store.read_record(content)
     assert fields == {
@@ -119,7 +119,7 @@ def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
 
 
 def test_many_fields_are_searched_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression may ask a thousand times; then all are decoded once."""
+    """If a filter expression looks up a thousand properties, the record is decoded only once."""
     searched: list[str] = []
     original = log_record.property_of
 
@@ -176,7 +176,7 @@ def test_every_cut_and_flip_is_damage(tmp_path: Path) -> None:
 
 
 def any_numbers() -> list[MessageToStore]:
-    """A message for every bit that a sender may set, from either kind of host, with the ends of every other number."""
+    """A message for every flag that a sender may set, with IPv4 or IPv6 hosts and extreme numbers."""
     flags = [*(1 << bit for bit in range(31)), -(2**31), -1, 0x30, 0]
     numbers = [(-(2**31), -(2**63)), (2**31 - 1, 2**63 - 1)]
     return [
@@ -195,7 +195,7 @@ def any_numbers() -> list[MessageToStore]:
 
 
 def found_by_verify(directory: Path) -> list[str]:
-    """Problems in a store of such messages."""
+    """Problems that `store verify` finds in a store of such messages."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
     put_and_dispatch(store, any_numbers())
     store.close()
@@ -203,12 +203,12 @@ def found_by_verify(directory: Path) -> list[str]:
 
 
 def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None:
-    """The store sets the bits that give the sizes of the hosts, whatever the sender wrote."""
+    """The store itself sets the flags for the sizes of the hosts, whatever the sender wrote."""
     assert found_by_verify(tmp_path) == []
 
 
 def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
-    """Neither past what was written, where zeros are mapped, nor into another file."""
+    """A read ends at the end of the written bytes and at the end of its file, though the map goes on with zeros."""
     store = open_store(tmp_path)
     put = [store.put(message(body=b"b" * 300)) for _ in range(8)]
     log = store._log
@@ -232,7 +232,7 @@ def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
         result = store.put(each)
         found = store._log.read(result.physical_offset)
         assert isinstance(found, Record)
-        assert found.size == result.size == size_of(each), "room for several is made by it"
+        assert found.size == result.size == size_of(each), "one call makes room for several records"
         assert (found.born_host, found.store_host) == (each.born_host, each.store_host)
         assert found.sys_flag & HOST_BITS == host_bits(each)
         assert found.sys_flag & ~HOST_BITS == each.sys_flag & ~HOST_BITS
@@ -256,7 +256,7 @@ def empty_log(directory: Path) -> tuple[CommitLog, int]:
 
 @pytest.mark.parametrize("left", [0, 7, 8, 9])
 def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, left: int) -> None:
-    """A blank needs eight bytes; a record that leaves fewer begins the next file."""
+    """A blank record needs eight bytes, so a record that would leave fewer begins the next file."""
     log, size = empty_log(tmp_path)
     assert log.append(message(body=b""), TOPIC, 0, 1) == 0
     start = log.append(message(body=bytes(FILE_SIZE - 2 * size - left)), TOPIC, 1, 2)
@@ -271,7 +271,7 @@ def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, le
 
 
 def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """The log stays unchanged; the largest record that fits gets its own file."""
+    """A record that is too large leaves the log unchanged, and the largest possible record gets its own file."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     largest = FILE_SIZE - size - 8
@@ -288,7 +288,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_where_the_log_goes_on(tmp_path: Path) -> None:
-    """After recovery moved its end back, and after room was made for several records."""
+    """Appends continue at the right place after a recovery and after room was reserved for several records."""
     log, size = empty_log(tmp_path)
     for number in range(3):
         log.append(message(body=bytes(900)), TOPIC, number, 1)
@@ -296,7 +296,7 @@ def test_where_the_log_goes_on(tmp_path: Path) -> None:
     assert len(log.segments.segments) == 2
     log.stand_at(size + 900)
     assert log.sure_end == log.end == size + 900
-    # It fills that file to the byte, except for the blank record.
+    # The record fills that file exactly, except for the blank record.
     assert log.append(message(body=bytes(FILE_SIZE - 8 - (size + 900) - size)), TOPIC, 1, 1) == size + 900
     assert isinstance(log.read(size + 900), Record)
     assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)
@@ -315,7 +315,7 @@ def test_where_the_log_goes_on(tmp_path: Path) -> None:
 
 
 def test_damaged_ends_of_files(tmp_path: Path) -> None:
-    """A blank of a wrong size is damage, and so are bytes too few for a blank."""
+    """A blank record of a wrong size is damage, and so are too few bytes for a blank record."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
@@ -346,7 +346,7 @@ def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: Path, monkeypat
 
 
 def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the append fails, and the process goes on."""
+    """On a full disk the append fails, and the broker's process continues."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
@@ -362,7 +362,7 @@ def test_where_the_next_file_begins(tmp_path: Path) -> None:
 
 
 def filled(directory: Path) -> CommitLog:
-    """A log of two full files, and a third with one record."""
+    """A log of two full files and a third file with one record."""
     log, size = empty_log(directory)
     for number in range(2):
         log.append(message(body=bytes([number + 1]) * (FILE_SIZE - size - 40)), TOPIC, number, 1)
@@ -395,7 +395,7 @@ def test_what_another_process_left_unsynced_is_written_anew(
 
 
 def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) -> None:
-    """Only the last file counts; a failed sync stops appends too."""
+    """If the last file is missing or its sync fails, appends are refused; earlier files do not matter."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)
     log.check_names()

@@ -1,4 +1,4 @@
-"""One queue of units: its bytes, gaps, minimum, retention and durability; and its extended queue."""
+"""One consume queue: its units, gaps, minimum, retention and durability, and its extended queue."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles
 
 COUNT: Final = 4
-"""Units of a file."""
+"""The number of units in a file."""
 SIZE: Final = COUNT * UNIT_SIZE
 RECORD_SIZE: Final = 100
-"""Bytes of every record, so the message at offset n stands at byte 100 n of the log."""
+"""The size of every record in bytes, so the message at offset n stands at byte 100 n of the log."""
 EXTENDED_SIZE: Final = 64
-"""Bytes of an extended file: three units of 20, and four that stay free."""
+"""The size of an extended file in bytes: three units of 20 bytes and four unused bytes."""
 BLANK: Final = (0, PRE_BLANK_SIZE, 0)
 Unit = tuple[int, int, int]
 
@@ -74,7 +74,7 @@ def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 
 def arrival(offset: int, *, at: int | None = None) -> Arrival:
-    """The message at a queue offset; its record is at 100 times that, or where the test says."""
+    """The message at a queue offset; its record stands at 100 times the offset unless the test gives a place."""
     physical_offset = offset * RECORD_SIZE if at is None else at
     return Arrival("T", 7, offset + 1, 50 + offset, 1_000 + offset, physical_offset, RECORD_SIZE)
 
@@ -98,13 +98,13 @@ def units_of(queue: ConsumeQueue) -> list[Unit | None]:
 
 @define
 class PlainQueue:
-    """The same queue as a table of its written units, in files of four, with the slow and obvious rules."""
+    """A simple model of the queue: a table of its written units, in files of four."""
 
     follows_log: bool
     files: list[int] = Factory(list)
     """The first offset of each file."""
     written: dict[int, Unit] = Factory(dict)
-    """Also the one that may stand behind the end."""
+    """Queue offset -> unit, including a unit that stands behind the end."""
     end: int = 0
     minimum: int = 0
     flushed: int = 0
@@ -156,7 +156,7 @@ class PlainQueue:
 
 
 def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
-    """Everything that can be seen; a unit has its own code also where that is in the extended queue."""
+    """Compare the queue with the model in everything that a reader can see, extended units included."""
 
     def plainly(found: Unit) -> Unit:
         return found[0], found[1], present(queue.tags_code(found))
@@ -177,7 +177,7 @@ def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
 
 
 class WatchedList(SegmentList):
-    """Files whose flushes are noted, or fail; nothing is synced."""
+    """Files that note each flush or let it fail; nothing is synced to the disk."""
 
     __slots__ = ("asked", "fails")
     asked: list[tuple[int, int]]
@@ -190,7 +190,7 @@ class WatchedList(SegmentList):
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Repeated and late messages, gaps, retention, recovery, flushes that fail, and a unit behind the end."""
+    """Random repeated and late messages, gaps, retention, recovery, failed flushes and a unit behind the end."""
 
     @initialize(has_extended=st.booleans(), follows_log=st.booleans())
     def begin(self, *, has_extended: bool, follows_log: bool) -> None:
@@ -261,7 +261,7 @@ TestQueue = QueueMachine.TestCase
 
 
 def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disk blocks are reserved a mebibyte ahead."""
+    """The queue reserves disk blocks a mebibyte ahead, so few system calls serve many units."""
     asked: list[tuple[int, int]] = []
     reserve = Segment.reserve
 
@@ -291,7 +291,7 @@ def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: p
 
 
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end stays, and the next try fills the whole gap."""
+    """If the disk is full, the queue's end does not move, and the next try fills the whole gap."""
     filled(queue, 2)
     reserve = Segment.reserve
 
@@ -342,7 +342,7 @@ def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: Consume
 
 
 def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue) -> None:
-    """Units without an address are skipped."""
+    """Recovery continues the extended queue after its newest unit, and skips queue units without an address."""
     further = present(extended.extended)
     filled(extended, 2 * COUNT + 1)
     extended.stand_at(7, 700)
@@ -368,7 +368,7 @@ def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
 
 
 def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power cut could leave a unit that leads nowhere."""
+    """Extended units are synced before the queue units that refer to them, so a power cut leaves no broken address."""
     asked: list[str] = []
     monkeypatch.setattr(SegmentList, "flush", lambda self, _start, _stop: asked.append(self.directory[-5:]))
     filled(extended, 1)
@@ -388,7 +388,7 @@ def extended_queue(directory: Path) -> ConsumeQueueExt:
 
 
 def test_the_layout_is_java_s(tmp_path: Path) -> None:
-    """A unit that does not fit with four bytes to spare goes to the next file, behind -1."""
+    """As in Java, a unit that would leave fewer than four bytes goes to the next file, after a -1."""
     queue = extended_queue(tmp_path)
     addresses = [queue.put(number, 1000 + number) for number in range(7)]
     assert [address + 2**63 for address in addresses] == [0, 20, 40, 60, 80, 110, 130]
@@ -402,7 +402,7 @@ def test_the_layout_is_java_s(tmp_path: Path) -> None:
 
 
 def test_addresses_are_no_tags() -> None:
-    """Addresses are below every 32-bit hash of a tag."""
+    """Every address of an extended unit is below every 32-bit hash of a tag."""
     assert is_address(-(2**63))
     assert is_address(ADDRESS_MAX)
     assert not any(is_address(tags_code(tag)) for tag in (*TAGS, "polygenelubricants"))
@@ -410,7 +410,7 @@ def test_addresses_are_no_tags() -> None:
 
 
 def tags_read(store: MessageStore, tag: str) -> list[int]:
-    """Offsets of the messages that a reader with a tag gets."""
+    """Offsets of the messages that a reader with this tag gets."""
     return [
         offset
         for start in range(0, store.visible_end("T", 0), CONFIG.consume_queue_file_size // 20)
@@ -427,7 +427,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
 def test_readers_see_through_it(
     tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
 ) -> None:
-    """Extended queues are switched on late, and the store is stopped or killed: every tag finds its messages."""
+    """A store switches extended queues on late, and stops or is killed; every tag still finds its messages."""
     root = tmp_path_factory.mktemp("extended")
     store = open_store(root / "0")
     put_and_dispatch(store, [message(tag=tag) for tag in tags[:plain_count]])
@@ -458,7 +458,7 @@ def test_readers_see_through_it(
 
 
 def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
-    """The due time comes from the extended queue, or from the record if the unit leads nowhere."""
+    """The due time comes from the extended unit, or from the record if the unit has no valid address."""
     store = open_store(tmp_path, CONFIG)
     put, _arrivals = put_and_dispatch(store, [message(SCHEDULE_TOPIC, 2, properties={"DELAY": "3"})])
     due = (put[0].physical_offset, put[0].size, put[0].store_ms + 10_000)
@@ -471,7 +471,7 @@ def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
 
 
 def test_it_goes_with_its_queue(tmp_path: Path) -> None:
-    """Deleting a topic, and removing expired files, removes its extended files too."""
+    """When a topic is deleted or its files expire, its extended files are removed too."""
     config = evolve(
         CONFIG, delete_when=";".join(str(hour) for hour in range(24)), file_reserved_hours=0, clean_forcibly=False
     )

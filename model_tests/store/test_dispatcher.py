@@ -1,4 +1,4 @@
-"""The cursor between log and queues, and messages that become visible or are refused."""
+"""The dispatcher's cursor between log and queues, and the messages that it shows or refuses."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Recor
 from longpoll_protocol.properties import INNER_QUEUES
 
 SIZE = 10
-"""Bytes of each record here; record n begins at n times that."""
+"""The size of each record in bytes; record n begins at n times the size."""
 
 
 class NotedLock:
-    """Notes that it is taken."""
+    """A lock that notes when it is taken."""
 
     def __init__(self, notes: list[str]) -> None:
         self._notes = notes
@@ -48,7 +48,7 @@ class NotedLock:
 
 
 class Queue:
-    """Queue of a number: lists every record once, unless its file cannot grow."""
+    """A queue that lists every record once, unless its file cannot grow."""
 
     topic = "T"
 
@@ -58,7 +58,7 @@ class Queue:
         self.is_full = False
 
     def may_list(self, offset: int, physical_offset: int) -> bool:
-        """Any record there is; `test_outsiders` has those that a queue may not list."""
+        """Allow any existing record; `test_outsiders` has records that a queue may not list."""
         return offset >= 0 and physical_offset >= 0
 
     def put(self, arrival: Arrival) -> bool:
@@ -70,7 +70,7 @@ class Queue:
 
 
 class Bench:
-    """A log of some records, a queue of all, and further queues of some."""
+    """A log of some records, a queue that lists all of them, and further queues that list some."""
 
     def __init__(self, count: int = 0, cursor: int = 0) -> None:
         self.notes: list[str] = []
@@ -129,7 +129,7 @@ def test_what_was_appended_is_handed_over() -> None:
 
 
 def test_a_cursor_that_is_behind_reads_the_log() -> None:
-    """It reads until it has caught up; only then records are handed over again."""
+    """A cursor that has fallen behind reads records from the log until it has caught up."""
     bench = Bench(1)
     bench.append(1)
     assert (bench.handed(), bench.dispatched(2)) == ([], [0, 1])
@@ -168,7 +168,7 @@ def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_records_that_do_not_arrive() -> None:
-    """A deleted queue lists nothing more, and a listed record does not arrive again."""
+    """A deleted queue lists no more records, and a record that is already listed is not reported again."""
     bench = Bench()
     gone = Queue()
     bench.append(0)
@@ -200,7 +200,7 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) -> None:
-    """Every call tries the kept records again first."""
+    """Every call first retries the records of the queue that could not grow; other queues continue."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
     if handed:
@@ -221,7 +221,7 @@ def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
-        """Another thread asks around every change."""
+        """Run queries on another thread around every change."""
 
         def append(self, arrival: Arrival) -> None:
             seen.append(bench.cursor.visible_end)
@@ -241,7 +241,7 @@ def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.
 
 
 def test_damage_blanks_and_further_queues() -> None:
-    """Arrivals before damage come first; a blank counts towards the limit and is not listed."""
+    """Arrivals before a damaged record come first; a blank record counts towards the limit and is not listed."""
     damage: Sequence[Any] = (None, Damage(0, "zeros", "a record"))
     for found in damage:
         bench = Bench(2)
@@ -277,7 +277,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // 20
 
 @define
 class World:
-    """A store on a simulated disk, whose calls fail where `where` is a part of the path."""
+    """A store on a simulated disk, whose calls fail if the path contains `where`."""
 
     config: StoreConfig = MULTI
     disk: Disk = field(factory=Disk)
@@ -327,7 +327,7 @@ WAYS: dict[str, Callable[[MessageStore, str], object]] = {
 def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
     put: Callable[[MessageStore, str], object], code: int
 ) -> None:
-    """The log is unchanged, other topics go on, and the send succeeds once there is room."""
+    """The refused send leaves the log unchanged, other topics continue, and the send succeeds once there is room."""
     world = World(code=code)
     world.store.put(message("Known"))
     world.where = "consumequeue/New"
@@ -366,12 +366,12 @@ def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
 
 
 def test_a_queue_that_cannot_be_mapped_keeps_back_its_own_messages_only() -> None:
-    """Its next send is refused, and the health check reports it."""
+    """Later sends to the unmapped queue are refused and the health check reports it; other queues continue."""
     world = World(code=errno.EMFILE)
     first = world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
     stuck = world.store._table.topics["Stuck"].queues[0]
-    # As another queue's map may have taken its place.
+    # The map of another queue may have replaced it.
     stuck.segments.segments[0]._mapped = None
     world.where = "consumequeue/Stuck"
     world.store.put(message("Other"))
@@ -395,7 +395,7 @@ def test_a_queue_that_cannot_be_mapped_keeps_back_its_own_messages_only() -> Non
 
 
 def stuck_world() -> World:
-    """A store with two messages of a queue that cannot be mapped, and one of another behind them."""
+    """A store with two messages of a queue that cannot be mapped, and one later message of another queue."""
     world = World(code=errno.EMFILE)
     world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
@@ -408,7 +408,7 @@ def stuck_world() -> World:
 
 
 def test_stores_that_are_behind() -> None:
-    """A kill, a close and a failing start lose no message that is not visible yet."""
+    """Kills, clean stops and failing starts lose no message that is not visible yet."""
     world = stuck_world()
     world.store.flush_queues()
     world = World(disk=world.disk.kill())
@@ -433,7 +433,7 @@ def test_stores_that_are_behind() -> None:
 
 
 def test_the_log_keeps_what_is_behind() -> None:
-    """Retention removes no file with invisible messages."""
+    """Retention keeps every file that has a message which is not visible yet."""
     world = stuck_world()
     while world.store.log_end < 4 * SMALL.commit_log_file_size:
         world.store.put(message("Other", body=b"b" * 400))
@@ -447,7 +447,7 @@ def test_the_log_keeps_what_is_behind() -> None:
 
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy's log may grow beyond the limit: then the cursor stops."""
+    """The cursor stops at the limit of waiting messages, even if a copied log grows beyond it."""
     monkeypatch.setattr(queue_builder, "BEHIND_COUNT_MAX", 1)
     world = World()
     world.store.put(message("Stuck"))

@@ -1,4 +1,4 @@
-"""Failed calls of the disk, and what a kill or a power cut makes of unsynced pages."""
+"""Failed calls of the disk, and the effect of a kill or a power cut on unsynced pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL = 0.9
 
 
 class World:
-    """A disk, its present files, and the store that is open there; `fails` names the calls that fail once."""
+    """A simulated disk with an open store; `fails` names the calls that fail once."""
 
     def __init__(
         self, disk: Disk | None = None, config: StoreConfig = SMALL, fails: Sequence[tuple[str, str]] = ()
@@ -51,7 +51,7 @@ class World:
             raise OSError(self.code, os.strerror(self.code), path)
 
     def failing(self, operation: str, path: str, call: Callable[[], object]) -> None:
-        """Do something of which the first such call fails."""
+        """Run a function while the first call of this name fails."""
         self.fails = [(operation, path)]
         with pytest.raises(OSError, match=os.strerror(self.code)):
             call()
@@ -61,7 +61,7 @@ class World:
         return World(self.disk.kill(), self.config)
 
     def cuts(self) -> Iterator[World]:
-        """Opened again after each of many power cuts."""
+        """The store, opened again after each of many power cuts."""
         for seed in range(CUT_COUNT):
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
@@ -78,11 +78,11 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
 
 
 def test_a_topic_gets_nothing_of_a_deleted_one(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a topic whose files could not be removed: then, made again, and after each kind of end."""
+    """After a topic whose files could not be removed is created again, no end of the broker shows its old messages."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
     world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
-    # Tried again by whoever needs the name, and refused where it fails again; after a start too.
+    # Each request that needs the name retries the removal, and is refused if it fails again, also after a restart.
     world.failing("remove", "consumequeue", lambda: world.store.put(message()))
     assert world.bodies() == []
     world.store.close()
@@ -110,7 +110,7 @@ def test_a_second_deletion_removes_what_the_first_could_not() -> None:
 @pytest.mark.parametrize("file_size", [2048, 16_384])
 def test_nothing_old_follows_what_is_new(file_size: int) -> None:
     world = World(config=evolve(SMALL, commit_log_file_size=file_size))
-    # A record is one sector, so that a cut may leave any of them without its neighbours.
+    # Each record is one sector long, so a power cut may lose any record without its neighbours.
     count = (SECTOR_SIZE - world.store.put(message("X")).size + len(b"body")) // 4
     world = World(config=world.config)
     put = [world.store.put(message(body=name * count)) for name in (b"old0", b"old1", b"old2", b"old3")]
@@ -131,7 +131,7 @@ def test_nothing_old_follows_what_is_new(file_size: int) -> None:
 
 
 def test_a_queue_keeps_its_end_when_its_records_expire() -> None:
-    """Its last unit is durable before a file goes, or its offset would be given again."""
+    """The queue's last unit is synced before a log file goes, so that no offset is given twice."""
     world = World()
     put_and_dispatch(world.store, [message("gone")] + [message(body=b"b" * 700)] * 4)
     world.store.flush()
@@ -146,14 +146,14 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
     world.store.flush()
     world.store.index(100)
     world.failing("remove", "commitlog", world.store.remove_expired)
-    # The files that remain later are still a store.
+    # The later files still form a valid store.
     world.store.put(message(body=b"last"))
     world.store.remove_expired()
     assert world.killed().store.log_start > 0
 
 
 def test_a_file_that_got_no_length_is_no_damage() -> None:
-    """On a full disk a file may get a name but no length."""
+    """On a full disk a file may get a name but no length; recovery accepts such a file."""
     world = World()
     world.failing("lengthen", "commitlog", lambda: world.store.put(message()))
     world.store.close()
@@ -226,18 +226,18 @@ def test_what_a_clean_stop_leaves_needs_no_power() -> None:
 
 EARLIER: Final = "an earlier sync failed"
 CONFIG: Final = evolve(SMALL, flush_disk_sync=True, index_entry_count=4)
-"""Index files of three entries, so that several are full."""
+"""Index files hold three entries, so that the test fills several."""
 
 
 def failing_world() -> World:
-    """One whose calls fail as a disk does."""
+    """A store whose disk calls fail on request."""
     world = World(config=CONFIG)
     world.code = errno.EIO
     return world
 
 
 def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken() -> None:
-    """The queues go on, and opening the store again heals the log."""
+    """The queues continue, no message is acknowledged or accepted, and a restart repairs the log."""
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(body=b"kept")])
@@ -274,7 +274,7 @@ def test_what_a_killed_process_could_not_sync_is_written_anew() -> None:
 
 
 def test_what_the_system_reads_again_is_gone_and_was_promised_to_nobody() -> None:
-    """After a failed sync the kernel may read old pages back."""
+    """After a failed sync the kernel may read old pages back, so messages on these pages are never acknowledged."""
     world = failing_world()
     put_and_dispatch(world.store, [message(body=b"kept")])
     world.store.flush()
@@ -291,7 +291,7 @@ def test_what_the_system_reads_again_is_gone_and_was_promised_to_nobody() -> Non
 
 
 class Always(random.Random):
-    """Chance that is always on."""
+    """A random source whose answer is always yes."""
 
     def random(self) -> float:
         return 0.0
@@ -356,7 +356,7 @@ def test_a_full_index_file_that_could_not_be_synced_is_never_believed() -> None:
 
 @pytest.mark.parametrize(("code", "is_for_ever"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EMFILE, False)])
 def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
-    """A failed sync is final; a directory that could not be opened is tried again."""
+    """A failed sync is permanent, but a directory that could not be opened is tried again."""
     world = World(config=CONFIG)
     world.code = code
     end = world.store.put(message(body=b"kept")).physical_offset
@@ -374,7 +374,7 @@ def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
 
 
 class Script:
-    """Messages, flushes and deletions over several files, of which the n-th sync fails; what was promised."""
+    """Messages, flushes and deletions over several files, whose n-th sync fails; notes what was acknowledged."""
 
     def __init__(self, failing: int) -> None:
         self.world = World(config=CONFIG)
@@ -420,7 +420,7 @@ class Script:
         self.promised = list(self.put)
 
     def is_kept(self, disk: Disk) -> bool:
-        """Whether the store of a disk has all that was promised, in order, and goes on."""
+        """Whether the store on a disk has everything acknowledged, in order, and accepts messages."""
         world = World(disk, CONFIG)
         found = world.bodies()
         put_and_dispatch(world.store, [message(body=b"more")])
@@ -430,7 +430,7 @@ class Script:
 
 
 def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
-    """For each sync of the script, failing: whether everything promised outlives a kill and power cuts."""
+    """For each sync of the script: whether everything acknowledged survives its failure and a power cut."""
     count = Script(0).syncs
     assert count > 20
     for failing in range(1, count + 1):
@@ -442,7 +442,7 @@ def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
 
 
 def test_whatever_sync_fails_what_was_promised_is_kept() -> None:
-    """Each sync fails in turn; then a kill and power cuts follow."""
+    """Each sync fails in turn, then a kill and power cuts follow, and every acknowledged message is still there."""
     assert [failing for failing, is_kept in kept_after_each_failing_sync(3) if not is_kept] == []
 
 

@@ -1,4 +1,4 @@
-"""The Java broker's own store, read, opened and continued by ours."""
+"""Our broker reads, opens and continues the Java broker's store."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from longpoll_runtime.files import RealFiles
 
 @pytest.fixture
 def found(java_store: Path) -> Iterator[StoreDirectory]:
-    """The store as `store verify` reads it."""
+    """The contents of the store as `store verify` reads them."""
     with closing(StoreDirectory(RealFiles(), str(java_store))) as directory:
         yield directory
 
 
 def as_expected(record: Record) -> dict[str, Any]:
-    """A record in the form of the expected file, by RocketMQ's names; a long body as its digest."""
+    """A record in the form of the expected file, with RocketMQ's names; a long body becomes its digest."""
     fields = {
         "topic": record.topic,
         "queueId": record.queue_id,
@@ -127,7 +127,7 @@ def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, An
 
 
 def test_a_queue_without_its_log(java_store: Path, java_config: StoreConfig) -> None:
-    """Java 4.9.7 answers minimum 0 and found null, then removed messages."""
+    """Java 4.9.7 answers with minimum 0 and OFFSET_FOUND_NULL, then with MESSAGE_WAS_REMOVING."""
     store = open_store(java_store, java_config)
     found = store.get("T_trim", 1, 0, 32)
     assert (found.status, found.offset_next) == (GetStatus.OFFSET_FOUND_NULL, 100)
@@ -137,7 +137,7 @@ def test_a_queue_without_its_log(java_store: Path, java_config: StoreConfig) -> 
 
 
 def test_a_queue_without_its_log_on_5(java_store: Path, java_config: StoreConfig) -> None:
-    """Java 5.5.0 begins the queue at its end."""
+    """Java 5.5.0 moves the queue's start to its end."""
     store = open_store(java_store, evolve(java_config, minimum_follows_log=True))
     assert store.ends("T_trim", 1) == (150, 150)
     found = store.get("T_trim", 1, 0, 32)
@@ -182,7 +182,7 @@ def test_it_is_continued_and_reopened(
 
 
 def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig) -> None:
-    """With an abort file and no queues, recovery rebuilds the queues byte for byte."""
+    """If the abort file is there and the queues are missing, recovery rebuilds the queues byte for byte."""
     (java_store / "abort").touch()
     shutil.rmtree(java_store / "consumequeue")
     (java_store / "checkpoint").unlink()
@@ -198,7 +198,7 @@ def test_a_crashed_copy_recovers(java_store: Path, java_expected: dict[str, Any]
 
 
 def test_a_store_that_java_5_5_wrote_by_default_is_served(tmp_path: Path) -> None:
-    """With a RocksDB database and a checkpoint of compaction, which have no contents, a timer and a light queue."""
+    """The store has an empty RocksDB database, an empty checkpoint of compaction, a timer and a light queue."""
     with tarfile.open(GOLDEN / "store-5.5.0-default.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     parts = {each.name for each in tmp_path.iterdir()}

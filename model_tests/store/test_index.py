@@ -1,4 +1,4 @@
-"""The index: its bytes are the Java broker's, each file's header and bounds hold, and a crash costs it nothing."""
+"""The index: its bytes equal the Java broker's, each file keeps its bounds, and a crash loses no entry."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SLOTS = 3
 
 
 class Mapped:
-    """A file in memory that notes which bytes got disk blocks."""
+    """A file in memory that notes which of its bytes got disk blocks."""
 
     def __init__(self, size: int) -> None:
         self.view = memoryview(bytearray(size))
@@ -84,7 +84,7 @@ def test_a_header_that_leads_out_of_the_file_is_none(slots_used: int, entry_next
 
 
 def test_entries_and_slots_of_a_file() -> None:
-    """Seconds count from the first message; a damaged slot counts as unused."""
+    """Entries count seconds from the file's first message, and a damaged slot counts as unused."""
     file, mapped = made(entry_count=8)
     times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
     entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]
@@ -109,7 +109,7 @@ def test_entries_and_slots_of_a_file() -> None:
 
 
 def test_where_a_file_begins_and_ends() -> None:
-    """It takes as many entries as fit; its first entry sets its start."""
+    """A file takes as many entries as fit, and its first entry sets its start time."""
     file, mapped = made(entry_count=4)
     assert file.put([(0, 100 + number, 1_000) for number in range(9)]) == 3
     assert file.is_full
@@ -140,7 +140,7 @@ def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
     assert mapped.reserved[3:] == [(4 * PIECE, min(5 * PIECE, index_file_size(slot_count, 10_000)))]
     assert file.header.entry_next == across + 1
     mapped.room = 0
-    assert file.put([(0, 103, 1_000)]) == 1, "what has blocks needs none"
+    assert file.put([(0, 103, 1_000)]) == 1, "reserved blocks are not reserved again"
     with pytest.raises(OSError, match="No space"):
         file.put([(PIECE // SLOT.size, 104, 1_000)])
     assert file.header.entry_next == across + 2
@@ -178,7 +178,7 @@ def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) 
         SLOT.pack_into(mapped.view, HEADER_SIZE, 2)
         assert list(file.find(0, 0, 9_999)) == [101]
     ENTRY.pack_into(mapped.view, HEADER_SIZE + SLOT.size * SLOTS + ENTRY_SIZE * 2, 0, 101, -1, 1)
-    assert list(file.find(0, 0, 9_999)) == [], "seconds below 0 are nobody's"
+    assert list(file.find(0, 0, 9_999)) == [], "no entry has seconds below 0"
 
 
 def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
@@ -189,7 +189,7 @@ def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
 
 
 def test_a_sync_that_failed_is_for_ever() -> None:
-    """A later sync would succeed without the data on disk."""
+    """After a failed sync a later one would succeed without the data on disk, so the file stays unsynced."""
     file, mapped = made()
     synced: list[tuple[int, int]] = []
     holder = cast("Any", mapped)
@@ -218,7 +218,7 @@ Stored = list[tuple[str, list[str], int, int]]
 def offsets(
     store: MessageStore, topic: str, key: str, count: int = 64, stored_ms: tuple[int, int] = (0, FOR_EVER)
 ) -> list[int]:
-    """Physical offsets of what a query finds."""
+    """Physical offsets of the messages that a query finds."""
     found = []
     for view in result_of(store.query(topic, key, count, *stored_ms))[0].records:
         physical_offset = int.from_bytes(view[28:36])
@@ -235,13 +235,13 @@ def index_files(directory: Path) -> list[bytes]:
 def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
     before = index_files(java_store)
     assert len(before) == 4
-    # The first file speaks of records that the broker has deleted since, so it cannot be made again.
+    # The first file refers to deleted records, so it cannot be rebuilt.
     for path in sorted((java_store / "index").iterdir())[kept:]:
         path.unlink()
     store = open_store(java_store, java_config)
     index_all(store, 7)
     store.close()
-    # Not in the assertion itself: pytest would explain a difference of thousands of entries for minutes.
+    # The comparison stands outside the assertion, because pytest would format thousands of entries for minutes.
     are_equal = index_files(java_store) == before
     assert are_equal
 
@@ -368,7 +368,7 @@ def next_number(_self: index.Index, last: index.IndexFile | None) -> str:
 
 
 def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], None]:
-    """Disk blocks that come as often as each of `gaps` says until they are refused once, and then always."""
+    """Reserve disk blocks: each of `gaps` gives the number of successes before a failure; later calls fail."""
     reserve, left = RealMappedFile.reserve, list(gaps)
 
     def sometimes(self: RealMappedFile, start: int, stop: int) -> None:
@@ -404,7 +404,7 @@ def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: py
 
 
 def found_behind_keyless(directory: Path) -> list[int]:
-    """Which of twenty keys are found, each behind messages without any, at every place of a stretch of the log."""
+    """The keys found of twenty, each stored after messages without keys, at every place of a part of the log."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=16_384))
     for number in range(20):
         put_and_dispatch(store, [message("A", body=b"x" * size) for size in (5, number)])

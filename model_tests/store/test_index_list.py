@@ -1,4 +1,4 @@
-"""The files of an index by themselves: which are kept, where entries go, what is found, and what is left to the log."""
+"""The list of index files: kept files, places of entries, query results, and entries that the log must rebuild."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from longpoll_runtime.real import RealRuntime
 
 SLOTS: Final = 4
 ENTRIES: Final = 4
-"""Of a file; the first is never used, so it has room for three."""
+"""Entries of a file; the first one is never used, so the file has room for three."""
 NOW_MS: Final = 1_700_000_000_123
 FIRST_NAME: Final = "20231114221320123"
-"""In UTC."""
+"""The name of the first file, a time in UTC."""
 FOR_EVER: Final = (0, 1 << 60)
 
 
 class Files(RealFiles):
-    """A disk that records changes of names, and can be full."""
+    """A disk that records changes of names and can be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Files(RealFiles):
 
 
 class World(RealRuntime):
-    """A runtime whose clock a test sets."""
+    """A runtime whose clock is set by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def names(directory: Path) -> list[str]:
 
 
 def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
-    """An index of records with one key each, all of them `k`."""
+    """An index of records that each have the single key `k`."""
     index = index_in(directory, world)
     for offset in offsets:
         assert index.put([keyed(offset, "k")], 9) == (1, 1)
@@ -97,7 +97,7 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     ],
 )
 def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
-    """A rolled-back message has no keys; a committed one has its own."""
+    """A rolled-back message is found by no key, and a committed one by its own keys."""
     assert (keys_of(0, text.encode()), keys_of(0x8, text.encode())) == (keys, keys)
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
@@ -131,7 +131,7 @@ def test_long_keys_count_for_more(tmp_path: Path) -> None:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
-    """Let files take so many entries, and then be full; what to call when there is room again."""
+    """Let files accept a number of entries and then be full; returns a function that makes room again."""
     put = IndexFile.put
     left = [room]
 
@@ -195,7 +195,7 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
 def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Neither a name nor a map stays."""
+    """If a new file cannot be created, neither its name nor its map remains."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, world=world)
     closed: list[str] = []
@@ -347,7 +347,7 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(IndexFile, "find", finding)
     for (begin, end), numbers, files in (
         ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
-        # The first of a file counts from where the one before ended, so the seventh is told to be of 80,000 too.
+        # The first entry of a file counts from the end of the previous file, so the seventh also gets 80,000 s.
         ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
         ((30_000, 30_000), [3], ["3"]),
         ((31_000, 39_000), [], []),
@@ -358,4 +358,4 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
     for count, files in ((2, ["6"]), (3, ["6"]), (4, ["6", "5"])):
         looked.clear()
         assert found(index, "k", count) == list(range(13 - count, 13))
-        assert looked == files, "with as many as are wanted it is over"
+        assert looked == files, "the search ends with the wanted number of results"

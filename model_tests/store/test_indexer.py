@@ -31,7 +31,7 @@ TOPIC: Final = b"\x01T"
 
 
 class World:
-    """An indexer between a log of small files and an index that notes what it is given."""
+    """An indexer between a log of small files and an index that records its input."""
 
     def __init__(self, directory: Path, file_size: int = FILE_SIZE) -> None:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
@@ -60,7 +60,7 @@ class World:
         self.indexer = Indexer(self.log, index, lock)
 
     def append(self, *properties: str, body: bytes = b"", **changes: Any) -> list[tuple[int, int]]:
-        """Put records into the log; where each begins and ends."""
+        """Append records to the log; returns where each begins and ends."""
         places = []
         for text in properties:
             told = message(body=body, **changes)
@@ -71,7 +71,7 @@ class World:
     # -- the index ---------------------------------------------------------------------------------------------------
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
-        """Take records, or as many of their keys as may be."""
+        """Accept records, or as many of their keys as the test permits."""
         assert self.lock.is_held
         if self.error is not None:
             raise self.error
@@ -125,7 +125,7 @@ class World:
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def build(self, count_max: int = 10_000) -> int:
-        """Index everything; how many calls that takes."""
+        """Index everything; returns the number of calls."""
         calls = 1
         while not self.indexer.build(self.log.end, count_max):
             calls += 1
@@ -240,7 +240,7 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
     world.append("b\x01c\x02", *["KEYS\x01a\x02"] * 3)
     world.build()
     first_work = HASHED_COUNT + places[HASHED_COUNT][0] // RECORD_WORTH
-    assert first_work > HASHED_COUNT, "their bytes count too"
+    assert first_work > HASHED_COUNT, "bytes of records without keys count too"
     assert world.calls == [(HASHED_COUNT, 10_000), (5, 10_000 - first_work), (3, 10_000 - first_work - 6)]
     world.calls.clear()
     world.indexer.cursor = 0
@@ -249,7 +249,7 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
 
 
 def test_what_counts_towards_a_turn(tmp_path: Path) -> None:
-    """A record without keys and the end of a file count for one."""
+    """A record without keys and the end of a file count as one each."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
     world.build()
@@ -290,7 +290,7 @@ def test_records_without_keys_are_passed_in_few_looks(
     monkeypatch.setattr(index, "PASS_SIZE", 1 << 20)
     world.indexer.cursor = 0
     assert not world.indexer.build(world.log.end, 49)
-    assert world.indexer.cursor == places[50][0], "those before the key's are counted one by one"
+    assert world.indexer.cursor == places[50][0], "records before the one with the key count one by one"
     assert not world.indexer.build(world.log.end, 1)
     assert world.indexer.build(world.log.end, 2)
 
@@ -300,7 +300,7 @@ def test_records_without_keys_are_passed_in_few_looks(
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
 )
 def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, end_offset: int, forgets: bool) -> None:
-    """After a clean stop it keeps all files, unless it knows more than the log."""
+    """After a clean stop the index keeps all its files, unless one has entries beyond the log's end."""
     world = World(tmp_path)
     world.log.end = 300
     world.end_offset = end_offset
@@ -323,7 +323,7 @@ def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple
 
 
 def test_queries_of_an_index_that_is_behind(tmp_path: Path) -> None:
-    """A query indexes the log first, within a limit of time and room."""
+    """A query first indexes new records of the log, within a limit of time and space."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
     world.found = [places[0][0], places[1][0] + 1, places[2][0], 1 << 30]

@@ -1,4 +1,4 @@
-"""Files of queues share a limited number of maps, and readers and writers do not notice."""
+"""The files of queues share a limited number of memory maps, and this limit never changes a result."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clean file's map goes before an older dirty one's."""
+    """The map of a clean file is released before the map of an older dirty file."""
     synced: list[str] = []
     monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
     maps = Maps(3)
@@ -122,7 +122,7 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sync frees one map."""
+    """If all files are dirty, one sync of the oldest releases one map."""
     synced: list[tuple[str, int, int]] = []
 
     def note(mapped: RealMappedFile, start: int, stop: int) -> None:
@@ -136,7 +136,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
         write(segment, b"x")
     (tmp_path / "more").mkdir()
     segments += made(tmp_path / "more", 1, maps)
-    # The new one stands at the end of the list and was not written to, but eight older ones were looked at first.
+    # The new file is last in the list and clean, but the search stops after eight older ones.
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
     close(segments)
@@ -145,7 +145,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
     class Between(Segment):
-        """An event that is set between the first and the second look at it."""
+        """An event that is set between two checks of it."""
 
         looks = 0
 
@@ -259,7 +259,7 @@ def test_few_maps_make_no_difference(
 
 
 def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
-    """Answers of a store to steps, and the final bytes of its queues."""
+    """The answers of a store to these steps, and the final bytes of its queues."""
     answers: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
@@ -290,7 +290,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start looks at all queues three times, and at the unit of each record, in the order of the log."""
+    """A start reads all queues three times and the unit of each record in log order, without mapping a file twice."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
     store.close()
@@ -309,7 +309,7 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
 
 
 def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The read raises and skips nothing."""
+    """A read without a map raises an error and skips no message."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     store: MessageStore = open_store(tmp_path)
     put_and_dispatch(store, [message("T", 0), message("T", 1)])
@@ -335,7 +335,7 @@ def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
     while len(queue.extended.segments.segments) == 1:
         store.flush_queues()
         put_and_dispatch(store, [message("T")])
-    # The last thing that was written to the first file says that it ends.
+    # The last write to the first file marks the file as ended.
     assert extended.is_dirty
     store.flush_queues()
     queue._fill_gap(queue.offset_end + 1)

@@ -49,7 +49,7 @@ from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    """The store, the inspector and an independent reader agree."""
+    """The store, the inspector and an independent reader return the same message."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
     put, arrivals = put_and_dispatch(store, messages)
@@ -93,7 +93,7 @@ def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
 
 
 def test_statuses_and_next_offsets(tmp_path: Path) -> None:
-    """Each status of getMessage has RocketMQ's next offset."""
+    """Each status of getMessage comes with RocketMQ's next offset."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
     asked = {offset: store.get("T", 0, offset, 32) for offset in (-1, 0, 8, 10, 14, 15, 16, 1000)}
@@ -143,7 +143,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
 def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
-    """Zero bytes in properties are stored as in RocketMQ."""
+    """Properties with zero bytes are stored as in RocketMQ."""
     store = open_store(tmp_path / "0")
     count = 16
     for size in range(count):
@@ -203,7 +203,7 @@ def test_a_refused_batch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def put_until_full(store: MessageStore) -> int:
-    """How many messages still fit."""
+    """Put messages until the disk is full; returns how many fit."""
     for count in range(1000):
         try:
             store.put(message())
@@ -294,7 +294,7 @@ def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limit
 
 
 def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
-    """A held pull with a filter looks up the properties."""
+    """The filter of a held pull looks up the properties of one message."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
     for index in range(6):
@@ -319,7 +319,7 @@ def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypat
 
 
 def store_times(directory: Path) -> list[int]:
-    """The store times of messages put in every way there is, while the clock is set back, before and after opening."""
+    """The store times of messages from every kind of put, while the clock is set back."""
     runtime = Clock()
     times: list[int] = []
     for start_ms in (2_000, 1_500):
@@ -337,7 +337,7 @@ def store_times(directory: Path) -> list[int]:
 
 
 def test_store_times_never_go_back(tmp_path: Path) -> None:
-    """Searches by time and recovery need increasing store times."""
+    """Searches by time and recovery rely on store times that never decrease."""
     times = store_times(tmp_path)
     assert (times, times) == (sorted(times), [2_000] * 6 + [2_200] + [2_200] * 7)
 
@@ -362,7 +362,7 @@ def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, 
     runtime = Clock()
     runtime.now_ms = 2_000
     store = MessageStore.open(runtime, str(tmp_path), SMALL)
-    # A burst needs a queue that is there.
+    # A burst is accepted only if its queue exists.
     store.put(message())
     runtime.now_ms = 5_000
     times = WAYS[first](store)
@@ -385,7 +385,7 @@ MESSAGES = st.builds(
 
 
 def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages one by one; their arrivals."""
+    """Put messages one by one; returns their arrivals."""
     found: list[Arrival] = []
     for each in messages:
         try:
@@ -397,7 +397,7 @@ def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Ar
 
 
 def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages in bursts; the first message after a burst goes alone."""
+    """Put messages in bursts, where the first message after a burst is put alone; returns their arrivals."""
     found: list[Arrival] = []
     while messages:
         burst = store.put_burst(messages)
@@ -409,7 +409,7 @@ def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[
 
 
 def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts: bool) -> tuple[list[Arrival], bytes]:
-    """The arrivals of messages, and the whole log."""
+    """The arrivals of messages, and all bytes of the log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, config)
         try:
@@ -426,11 +426,11 @@ def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -
 
 
 def test_what_a_burst_takes() -> None:
-    """It ends before a message with special needs, at the end of the file, and without disk blocks."""
+    """A burst ends before a message with special needs, at the end of the file, and if no disk block is free."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
         plain = message()
-        assert not store.put_burst([plain]), "the queue is not there yet"
+        assert not store.put_burst([plain]), "the queue does not exist yet"
         put_each(store, [plain])
         assert len(store.put_burst([plain, message("T", 0, born_host=HOST_V6), plain])) == 3
         for other in (
@@ -468,14 +468,14 @@ class _KilledError(Exception):
 
 
 class _LastView:
-    """A map into which the last write of a process goes only as far as `left` bytes."""
+    """A map that stores only the first `left` bytes of the process's last write."""
 
     def __init__(self, view: memoryview, left: int) -> None:
         self.view = view
         self.left = left
 
     def __setitem__(self, part: slice, content: memoryview) -> None:
-        """Copy what is left to copy; the process ends with the last of it."""
+        """Copy the bytes that are left; the process is killed after the last one."""
         count = min(self.left, len(content))
         self.view[part.start : part.start + count] = content[:count]
         self.left -= count
@@ -484,7 +484,7 @@ class _LastView:
 
 
 def kept_after_kill(written: int) -> int:
-    """How many messages of a burst of three are found after a kill that came with `written` bytes of it written."""
+    """The number of messages of a burst of three after a kill that let `written` of its bytes through."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
@@ -505,7 +505,7 @@ CUTS = (0, 1, 40, 120, 200, 250, 300)
 
 
 def test_bursts_that_end_early() -> None:
-    """A kill leaves none of a burst; a number that fits no field ends it."""
+    """A kill keeps no message of an unfinished burst, and a number that is too large for its field ends the burst."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
@@ -536,7 +536,7 @@ PARTS: Final = st.lists(
 
 
 def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]]) -> list[PutResult]:
-    """Have a batch made in parts, and put."""
+    """Prepare a batch in parts, and put it."""
     batch = store.prepare("T", 0)
     for part in parts:
         batch.add(part)
@@ -549,7 +549,7 @@ def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]])
 def stored_in_parts(
     parts: Sequence[Sequence[MessageToStore]], *, prepared: bool
 ) -> tuple[list[PutResult] | str, Sequence[Arrival], bytes]:
-    """Where the messages stand, how they and one behind them arrive, and the whole log."""
+    """The messages' places, the arrivals of the batch and of a later message, and all bytes of the log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, SMALL)
         store.put(message(queue_id=0))

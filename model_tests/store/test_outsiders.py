@@ -48,7 +48,7 @@ BEFORE_CHECKPOINT = 30
 BODY = bytes(200)
 PREPARED = MessageSysFlag.TRANSACTION_PREPARED.value
 BODY_AT = 100
-"""A byte of a record that is one of its body's."""
+"""The place of a byte in a record that belongs to its body."""
 FIRST = "0" * 20
 NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispatch=True)
 Fault = Callable[[Path], object]
@@ -80,7 +80,7 @@ def units(store: Path, topic: str = "T") -> list[Path]:
 
 
 def whole(store: MessageStore) -> bool:
-    """Whether every message is read in order, and found by its key."""
+    """Whether every message can be read in order and be found by its key."""
     for number, topic in enumerate("TU"):
         bodies = [record[88:92] for record in read_all(store, topic, 0)]
         if bodies != [b"%04d" % each for each in range(number, COUNT, 2)]:
@@ -103,7 +103,7 @@ def flipped(file: Path, position: int, mask: int = 1) -> None:
 
 
 def future(store: Path) -> None:
-    """A checkpoint of a time to come, both of whose halves agree."""
+    """A checkpoint with a future time, whose two copies agree."""
     for position in (0, 8, 16, 4064, 4072):
         changed(store / "checkpoint", position, struct.pack(">q", 2**61))
 
@@ -142,7 +142,7 @@ def empty_file(store: Path) -> None:
 
 
 def strangers(store: Path) -> None:
-    """Unknown files in every directory."""
+    """Add unknown files to every directory."""
     for name in (
         "commitlog/README",
         "consumequeue/.DS_Store",
@@ -178,14 +178,14 @@ def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last", "unit", "rotten unit", "end"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
-    """Also after a clean stop: the checkpoint has the number of queue files."""
+    """The checkpoint has the number of queue files, so a start notices missing queues after a clean stop too."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
     elif which in {"first", "last"}:
         units(tmp_path / "store")[0 if which == "first" else -1].unlink()
     else:
-        # Of 17 units, the newest file has the last seven; those before the checkpoint are 15.
+        # Of 17 units the newest file has the last seven, and the checkpoint covers the first 15.
         at, byte = (6, b"\0") if which == "end" else (2, b"\x11" if which == "rotten unit" else b"\0")
         changed(units(tmp_path / "store")[-1], 20 * at, byte * 20)
     store = open_store(tmp_path / "store")
@@ -198,7 +198,7 @@ def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 def test_a_wrong_bit_of_a_unit_is_logged_and_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str
 ) -> None:
-    """Whatever bit it is: address, size and tag are compared with the record."""
+    """A start compares address, size and tag of each unit with its record, so it finds any flipped bit."""
     config = attrs.evolve(NAMING, light_queues=True)
     store = open_store(tmp_path, config)
     sent = message("T", 0, b"body", tag="a", properties={"INNER_MULTI_DISPATCH": "%LMQ%l"})
@@ -230,7 +230,7 @@ def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> 
 def test_records_that_no_queue_may_list_cause_no_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
-    """Here a queue's last one. The queue has a file, and perhaps no unit."""
+    """The queue's last record is one that no queue may list, so the queue may end before it."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T"), message("T"), message("U")])
     if why == "deleted":
@@ -255,7 +255,7 @@ def test_records_that_no_queue_may_list_cause_no_rebuild(
 def test_a_rebuild_that_is_cut_short_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, end: str, which: str, count: int, closed: bool
 ) -> None:
-    """The next start rebuilds the queues again; a power cut takes some of them away."""
+    """The next start rebuilds the queues again, also if a power cut has removed some of them."""
     made(tmp_path, closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "consumequeue" / "T")
@@ -279,7 +279,7 @@ def test_a_rebuild_that_is_cut_short_loses_nothing(
 
 
 def test_a_rebuild_takes_no_damaged_log_apart(tmp_path: Path) -> None:
-    """After a clean stop a rebuild reads older files too, and refuses damage there."""
+    """After a clean stop a rebuild reads older files too, and refuses to start if they are damaged."""
     made(tmp_path, closed=True)
     units(tmp_path)[0].unlink()
     flipped(logs(tmp_path)[0], BODY_AT)
@@ -292,7 +292,7 @@ def test_a_rebuild_takes_no_damaged_log_apart(tmp_path: Path) -> None:
 
 
 def test_a_rebuild_brings_no_deleted_topic_back(tmp_path: Path) -> None:
-    """However often the store was started since the deletion."""
+    """A deleted topic stays deleted, however often the store was started since."""
     clock = Clock()
 
     def sent(body: bytes) -> None:
@@ -334,7 +334,7 @@ REFUSED: list[tuple[str, Fault, str]] = [
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(("fault", "said"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED])
 def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, closed: bool) -> None:
-    """The error names the file, and the start changes nothing."""
+    """The error names the file, and the refused start changes nothing."""
     made(tmp_path / "store", closed=closed)
     shutil.copytree(tmp_path / "store", tmp_path / "kept")
     fault(tmp_path / "store")
@@ -391,7 +391,7 @@ def cut(store: Path) -> dict[str, bytes]:
 
 
 def records_of(store: Path) -> list[tuple[int, int]]:
-    """Where the records of a store begin that was left, and their sizes."""
+    """Offsets and sizes of the records in a closed store."""
     found = StoreDirectory(RealFiles(), str(store))
     records = [(each.physical_offset, each.size) for each in found.walk_log() if isinstance(each, Record)]
     found.close()
@@ -408,7 +408,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """A start cannot tell rot from a torn write, so it keeps a copy of the cut records."""
+    """A start cannot distinguish rot from a torn write, so it saves the records that it cuts off."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -426,12 +426,12 @@ def test_rot_after_the_checkpoint_is_kept(
     assert line.levelname == ("WARNING" if following is None else "ERROR")
     kept = cut(store)
     assert sum(map(len, kept.values())) == opened.cut_size
-    # Each byte of what went is there, under its place.
+    # The saved copy has each removed byte at its old offset.
     again = bytearray(len(before))
     for name, content in kept.items():
         again[int(name) : int(name) + len(content)] = content
     assert again[records[number][0] :] == before[records[number][0] :]
-    # Put back, with the bit as it was, they are messages again.
+    # When the user restores the saved bytes with the right bit, the messages are readable again.
     assert verify(RealFiles(), str(store)).problems == []
 
 
@@ -441,7 +441,7 @@ PLACES = [
     ("no queue's number", 12, struct.pack(">i", -7)),
     ("no directory's name", 92 + len(BODY) + 1, b"/"),
 ]
-"""What no checksum of a record covers: where it stands, and what somebody made of it."""
+"""Fields that no checksum covers: name, offset in the record, and the changed bytes."""
 
 
 @pytest.mark.parametrize("number", [BEFORE_CHECKPOINT, COUNT - 1])
@@ -482,7 +482,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_a_record_of_the_future_is_lost_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
-    """One wrong bit must not give all later messages a future time."""
+    """One wrong bit in a store time must not give all later messages a future time."""
     store = tmp_path / "store"
     made(store, closed=closed)
     place, _size = records_of(store)[-1]
@@ -499,7 +499,7 @@ HEADS: Final = attrs.evolve(SMALL, commit_log_file_size=2 * MIB, message_size_ma
 
 
 def full_of_heads(directory: Path, size: int) -> int:
-    """A killed store whose last record rotted, and has heads of records in its body, each to its end; where it is."""
+    """A killed store whose last record is damaged and whose body contains record headers; returns its place too."""
     store = open_store(directory, HEADS)
     put_and_dispatch(store, [message()])
     place = store.log_end
@@ -517,7 +517,7 @@ def full_of_heads(directory: Path, size: int) -> int:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each checksum was over, from here on."""
+    """Collect the number of bytes of each checksum from now on."""
     sizes: list[int] = []
 
     def counted(content: Buffer) -> int:
@@ -544,7 +544,7 @@ def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
 def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed: int) -> None:
-    """A copied record, or one that does not fit, costs no checksum."""
+    """A copied header, or one whose record does not fit, costs no checksum."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
     assert claimed_size(memoryview(content), 7, 707) == claimed
@@ -552,14 +552,14 @@ def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed:
 
 
 def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
-    """Checking each head over all that follows took fifteen seconds for 4 MiB."""
+    """A check of each header over all following bytes took fifteen seconds for 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
     assert sum(checked) <= SPARE_SIZE + (TIMES + 2) * MIB
     assert opened.log_end == place
     assert "what begins as records follows from" in caplog.text
-    assert opened.cut_size > MIB, "it is kept all the same"
+    assert opened.cut_size > MIB, "the record is kept"
 
 
 def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked: list[int]) -> None:
@@ -580,7 +580,7 @@ def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked
 
 
 def naming(body: bytes, names: list[str], queue_id: int = 0, offsets: str = "") -> MessageToStore:
-    """A message of T that names further queues, to be listed there; with `offsets` one that came with its own."""
+    """A message of topic T that names further queues; with `offsets` it brings its own offsets for them."""
     properties = {"INNER_MULTI_DISPATCH": ",".join(names)}
     if offsets:
         return message("T", queue_id, body, properties=properties | {"INNER_MULTI_QUEUE_OFFSET": offsets})
@@ -620,7 +620,7 @@ def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog:
 
 
 def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ gives such a message two offsets."""
+    """RocketMQ gives two offsets to a message that names its own queue."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
         each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
@@ -634,7 +634,7 @@ def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: p
 
 
 def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) -> None:
-    """A group of 5.x has up to 255 characters, and its retry topic more."""
+    """The group names of 5.x have up to 255 characters, and their retry topics have more."""
     topic = "%RETRY%" + "g" * 248
     (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
     (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
@@ -647,7 +647,7 @@ def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) ->
 
 
 def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One large size must not use up the search's checksums."""
+    """One damaged size must not use up the search's limit of checksums."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -664,7 +664,7 @@ def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplo
 
 
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A megabyte for each of thousands of searches took minutes."""
+    """Searching a megabyte after each of thousands of damaged records took minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)
@@ -684,7 +684,7 @@ def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypa
     for place in places[3:5]:
         changed(logs(tmp_path / "store")[0], place + 88, b"x")
     assert verify(RealFiles(), str(tmp_path / "store")).messages == 7
-    # The second of them reaches over two whole ones by its size.
+    # The size of the second damaged record covers two whole records.
     changed(logs(tmp_path / "store")[0], places[4], struct.pack(">i", places[7] - places[4]))
     assert verify(RealFiles(), str(tmp_path / "store")).messages == 5
 
@@ -744,7 +744,7 @@ def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: Path) -> None:
 
 
 def with_much_rotten(store: Path) -> int:
-    """A killed store whose log ends early in its first file, and has others; where it ends."""
+    """A killed store whose log ends early in its first of several files; returns the end."""
     made(store, closed=False)
     (store / "checkpoint").unlink()
     place, _size = records_of(store)[2]
@@ -755,7 +755,7 @@ def with_much_rotten(store: Path) -> int:
 
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
-    """The start is refused and changes nothing."""
+    """If the damaged bytes cannot be saved, the start is refused and changes nothing."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = {file.name: file.read_bytes() for file in logs(store)}
@@ -802,7 +802,7 @@ def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_looked_through_makes_no_data_of_holes() -> None:
-    """On a tmpfs, reading a hole allocates memory."""
+    """On a tmpfs, reading a hole allocates memory, so the search skips holes."""
     size, written = 16 * segment.PIECE_SIZE, 5000
     descriptor = os.memfd_create("log")
     try:
@@ -840,7 +840,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
         open_store(store)
     rotted(store, records[-2][0])
     assert {file.name: file.read_bytes() for file in logs(store)} == before
-    # Of the very last one nothing is left to go by: it is kept and told.
+    # Nothing marks the end of the very last record, so it is kept and reported.
     rotted(store, records[-1][0])
     opened = open_store(store)
     assert (opened.log_end, opened.cut_size) == (records[-1][0], records[-1][1])
@@ -848,7 +848,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("position", [8, 40, 100])
 def test_a_partial_record_of_a_kill_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
-    """Its mark is written last, so it was never acknowledged."""
+    """The mark of a record is written last, so a record without it was never acknowledged."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, size = records_of(store)[-1]

@@ -1,4 +1,4 @@
-"""The table of queues, shared maps of their files, gaps that a start fills, and unread parts of a store."""
+"""The table of queues, their shared maps, gaps that a start fills, and directories of 5.x that are not read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False
 
 
 def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> Path:
-    """A queue's directory with its first file, as a process left it."""
+    """Write a queue's directory with its first file, as an earlier process left it."""
     directory = store / "consumequeue" / topic / queue
     directory.mkdir(parents=True)
     (directory / ("0" * 20)).write_bytes(bytes(size))
@@ -63,7 +63,7 @@ def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
 
 
 def test_queues_of_a_directory(tmp_path: Path) -> None:
-    """A queue needs a number and files; other names are ignored."""
+    """A directory counts as a queue if its name is a number and it has files."""
     for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
         write(tmp_path, topic, queue)
     (tmp_path / "consumequeue" / "A" / "7").mkdir()
@@ -85,7 +85,7 @@ def test_queues_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_queues_that_are_made(tmp_path: Path) -> None:
-    """A queue's files come with its first unit; extended units have their own."""
+    """The files of a queue are created with its first unit; extended units have separate files."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
     topic = table.topics["T"]
@@ -115,7 +115,7 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
 
 
 def test_topics_and_queues_that_go(tmp_path: Path) -> None:
-    """Forgetting a topic keeps its files until they are removed."""
+    """If the store forgets a topic, the topic's files stay until they are removed."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
     table = table_of(tmp_path)
@@ -164,7 +164,7 @@ def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypa
 
 
 def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a power cut could bring a deleted topic's messages back."""
+    """The removal of names is synced, because a power cut could restore a deleted topic's messages."""
     for queue_name in ("0", "1"):
         write(tmp_path, "T", queue_name)
     table = table_of(tmp_path)
@@ -271,7 +271,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // UNIT_SIZE
 
 
 def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> None:
-    """A closed store whose queue T lacks these units."""
+    """A closed store whose topic T lacks these units of its queue."""
     opened = open_store(store)
     put_and_dispatch(opened, [message(queue_id=number % 2) for number in range(2 * COUNT)])
     opened.close()
@@ -337,7 +337,7 @@ EMPTY_PARTS = {
     "config/topics/CURRENT": b"MANIFEST-000001\n",
     "config/topics/MANIFEST-000001": b"x",
 }
-"""What brokers of 5.x create before anything is stored in these parts."""
+"""Files that brokers of 5.x create in these directories before anything is stored there."""
 HELD_BY = {
     "rocksdbstore": {"rocksdbstore/000004.log": b"a row"},
     "config/topics": {"config/topics/000007.sst": b"rows"},
@@ -345,7 +345,7 @@ HELD_BY = {
     "batchconsumequeue": {"batchconsumequeue/B/0/" + FILE: bytes(2_000_000) + b"unit" + bytes(2_000_000)},
     "dledger-n0": {"dledger-n0/data/" + FILE: b"entry"},
 }
-"""By part, files that hold something in it."""
+"""Directory -> files that contain data."""
 
 
 def filled(store: Path) -> None:
@@ -405,7 +405,7 @@ def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, ca
 @pytest.mark.parametrize("name", [DEVICE, "%LMQ%a b", "%LMQ%ü", "%LMQ%" + "x" * 250], ids=len)
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_light_queue_may_have_any_name_of_a_directory(tmp_path: Path, name: str, crashed: bool) -> None:
-    """As in RocketMQ."""
+    """As in RocketMQ, a light queue may have any name that is valid for a directory."""
     store = open_store(tmp_path, LIGHT)
     sent = replace(message(properties={INNER_QUEUES: name}), inner_queues=((name, 0),))
     put_and_dispatch(store, [sent])
@@ -434,7 +434,7 @@ def test_a_name_that_is_no_directorys_is_passed_over() -> None:
 
 
 def test_the_zeros_behind_a_queue_are_not_read_as_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of 6 MB that a copy has filled with zeros would take most of a second."""
+    """Reading 6 MB of zeros that a copy has written would take most of a second."""
     holed(tmp_path, range(COUNT, COUNT))
     asked: list[int] = []
     unit = ConsumeQueue.unit

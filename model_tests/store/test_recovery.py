@@ -1,4 +1,4 @@
-"""Opening again after a crash: exactly the whole records are there, and the queues say the same as the log."""
+"""After a crash a start finds exactly the whole records, and the queues agree with the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from longpoll_runtime.real import RealRuntime
 
 
 def assert_sound(directory: Path, messages: int) -> None:
-    """So many messages, log and queues agree, and a clean reopening finds the same."""
+    """Assert the number of messages, that log and queues agree, and that a clean restart finds the same."""
     verdict = verify(RealFiles(), str(directory))
     assert (verdict.problems, verdict.messages) == ([], messages)
     store = open_store(directory)
@@ -242,7 +242,7 @@ def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkey
 def test_checkpoint_survives(fields: list[int]) -> None:
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
-    assert encode_checkpoint(checkpoint)[40:] == bytes(4056), "as RocketMQ writes it"
+    assert encode_checkpoint(checkpoint)[40:] == bytes(4056), "the checkpoint ends as in RocketMQ"
     ours = evolve(checkpoint, durable_offset=fields[0], queue_file_count=fields[1])
     assert decode_checkpoint(encode_checkpoint(ours)) == ours
     assert encode_checkpoint(ours)[:4056] == encode_checkpoint(checkpoint)[:4056]
@@ -253,11 +253,11 @@ def test_checkpoint_survives(fields: list[int]) -> None:
 LOG_SIZE = 2048
 QUEUE_SIZE = 10 * UNIT_SIZE
 BODY = b"x" * 600
-"""Two records of it fill a file of the log."""
+"""Two records with this body fill a file of the log."""
 QUEUE_OFFSET_AT = 20
-"""Where a record says it."""
+"""The place of the queue offset in a record."""
 LACKING = b"a\x01" + bytes(4)
-"""Properties whose end a disk never got."""
+"""Properties whose end was never written to the disk."""
 
 
 def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
@@ -273,13 +273,13 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """Also after a clean stop, if the log ends early and no checkpoint contradicts it."""
+    """Units without a record are removed after a clean stop too, if the log ends early and no checkpoint disagrees."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
     assert len(kept) + len(lost) == 18
     store.close()
-    # The first record that is lost is no record any more; the log is whole up to it.
+    # The first lost record is damaged, and the log is whole up to it.
     file = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= lost[0].physical_offset)
     content = bytearray(file.read_bytes())
     position = lost[0].physical_offset - int(file.name)
@@ -297,7 +297,7 @@ def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) ->
 
 
 def log_of(directory: Path, *store_times_ms: int, body: bytes = BODY, lacking: int | None = None) -> CommitLog:
-    """A log of records that were stored at these times; `lacking` is the place of one with a sector of zeros."""
+    """A log of records with these store times; the record at `lacking` has a sector of zeros."""
     log = CommitLog(RealFiles(), f"{directory}/commitlog", LOG_SIZE)
     for index, store_ms in enumerate(store_times_ms):
         each = message(body=body)
@@ -339,7 +339,7 @@ def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, cra
 
 
 def test_what_a_start_dispatches_again(tmp_path: Path) -> None:
-    """After a clean stop only what queues lack; after a crash everything from the safe point."""
+    """After a clean stop a start dispatches only missing records; after a crash everything from the safe point."""
     log = log_of(tmp_path, 10, 20, 30)
     second = records_of(log)[1].physical_offset
     log.stand_at(log.end)
@@ -363,7 +363,7 @@ def test_what_a_start_dispatches_again(tmp_path: Path) -> None:
 
 
 def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
-    """A blank counts if a file follows it; damage in older files does not count."""
+    """A blank record counts if a file follows it, and damage in older files does not move the end."""
     log = log_of(tmp_path, *range(1, 41))
     end = log.end
     queue = listing(tmp_path, log)
@@ -424,7 +424,7 @@ def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, pl
         "inside": (second.physical_offset + 7, second.size),
     }[place]
     if place == "another's":
-        # Of the same size and queue offset, and in another queue.
+        # The record has the same size and queue offset, but belongs to another queue.
         position = third.physical_offset + QUEUE_OFFSET_AT - log.segments.segments[0].start
         log.segments.segments[0].view[position - 8 : position + 8] = (5).to_bytes(4) + bytes(4) + (1).to_bytes(8)
     queue = queue_of(tmp_path, (first.physical_offset, first.size), stale, stale)
@@ -462,7 +462,7 @@ def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
 
 
 def test_where_a_queue_goes_on(tmp_path: Path) -> None:
-    """Offsets are not given twice, also if the log or the queue lost files."""
+    """No offset is given twice, even if the log or the queue has lost files."""
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     last = records_of(log)[-1].physical_offset
     queue = listing(tmp_path, log)
@@ -501,7 +501,7 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     first = records_of(log)[0]
     queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
     view = log.segments.segments[0].view
-    # Its own record is the third of the queue.
+    # The queue's own record is its third.
     view[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = (2).to_bytes(8)
     for offset in (0, 1):
         queue.segments.segments[0].view[offset * UNIT_SIZE :][:UNIT_SIZE] = PRE_BLANK
@@ -522,7 +522,7 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
     shutil.rmtree(next(path for path in (tmp_path / "consumequeue").iterdir() if path.is_dir()))
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset > 0
     store = open_store(tmp_path, config)
-    # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
+    # Rebuilt units are not synced yet, so the checkpoint must not claim that they are.
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
 

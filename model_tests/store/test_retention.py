@@ -1,4 +1,4 @@
-"""Deleted topics and expired files: what goes, what stays, and what recovery and readers find."""
+"""Which files a deletion or the retention removes, and what recovery and readers find afterwards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FOR_EVER = 2**60
 
 @pytest.fixture
 def segments(tmp_path: Path) -> SegmentList:
-    """Fifteen files of ten bytes."""
+    """Fifteen segments of ten bytes."""
     made = SegmentList(RealFiles(), str(tmp_path / "log"), 10)
     for start in range(0, 150, 10):
         made.append(start)
@@ -47,7 +47,7 @@ def segments(tmp_path: Path) -> SegmentList:
 def counted(
     segments: SegmentList, config: StoreConfig = CONFIG, *, needed_from: int = 1000, used: float = 0.5, old: int = 15
 ) -> int:
-    """How many of the files may go when so many of them are old."""
+    """How many files may go if this number of them is old."""
 
     def changed_ms(path: str) -> int:
         return NOW_MS - HOUR_MS + (0 if int(Path(path).name) // 10 < old else 1)
@@ -56,7 +56,7 @@ def counted(
 
 
 def test_which_files_go(segments: SegmentList) -> None:
-    """By age at the hour or on a filling disk, by force on a full one; ten at most."""
+    """Files go by age at the hour or on a filling disk, and by force on a full one; at most ten go at once."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
     assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)
@@ -125,7 +125,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
 
 
 def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a power cut its messages would come back, without the note of the deletion."""
+    """A power cut must not restore the messages of a deleted topic, so the deletion is noted on disk."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
     index_all(store)
@@ -173,7 +173,7 @@ class Clock(RealRuntime):
 
 
 def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks a minute after the start and then every ten seconds."""
+    """The service runs a minute after the start and then every ten seconds."""
     clock = Clock()
     store = MessageStore.open(clock, str(tmp_path), any_hour)
     asked: list[int] = []

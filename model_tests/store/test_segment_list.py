@@ -1,4 +1,4 @@
-"""Files: the real file layer, and a list of mapped segments with its removals, syncs and disk blocks."""
+"""The real file layer, and a list of mapped segments: removals, syncs and reserved disk blocks."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from longpoll_broker.store.segment import RESERVE_SIZE, RESERVE_SIZE_MIN, Maps, 
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 SIZE = 10
-"""Bytes of a file, but where blocks are reserved: that goes by the mebibyte."""
+"""The size of a file in bytes; tests of reserved blocks use whole mebibytes."""
 LARGE_SIZE = 4 * RESERVE_SIZE
 
 
 @define
 class Disk:
-    """Records file operations by name; its room is limited."""
+    """Records file operations by name, on a disk with limited room."""
 
     room: int = LARGE_SIZE
-    """Blocks up to this position of a file are to be had, bytes."""
+    """Disk blocks are available up to this position of a file, in bytes."""
     refusal: int = errno.ENOSPC
-    """Why the others are not."""
+    """The error code for blocks beyond `room`."""
     reserved: list[tuple[int, int]] = field(factory=list)
     synced: list[tuple[str, int, int]] = field(factory=list)
     directories: list[str] = field(factory=list)
-    """Those whose names were made durable."""
+    """Directories whose names were synced."""
     removed: list[str] = field(factory=list)
     closed: list[str] = field(factory=list)
 
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """The real files, watched; reserving and making durable are only noted down."""
+    """The real files; the disk records reservations and syncs without doing them."""
     seen = Disk()
     remove, close = RealFiles.remove, RealMappedFile.close
 
@@ -81,7 +81,7 @@ def names(*starts: int) -> list[str]:
 
 
 def filled(directory: Path, *starts: int) -> SegmentList:
-    """Files full of `x`, their directory and names made durable."""
+    """Files full of `x`, synced with their directory and names."""
     segments = SegmentList(RealFiles(), str(directory), SIZE)
     for start in starts:
         segments.append(start).view[:] = b"x" * SIZE
@@ -179,7 +179,7 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     assert [(each.start, bytes(each.view)) for each in segments.segments] == [(n, b"x" * SIZE) for n in (20, 30, 40)]
     segments.flush(0, 100)
-    assert disk.directories == [], "after a clean stop every name is durable"
+    assert disk.directories == [], "after a clean stop every file name is synced"
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
@@ -189,7 +189,7 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
     assert [each.start for each in segments.segments] == [0, 10, 20]
     assert bytes(segments.segments[-1].view) == b"x" * size + bytes(SIZE - size)
     segments.flush(0, 30)
-    # The names may be of a process that was killed before it had made them durable.
+    # An earlier process may have been killed before it synced the names.
     assert disk.directories == ([f"{tmp_path}/log", str(tmp_path), str(tmp_path.parent)] if after_a_crash else [])
 
 
@@ -210,7 +210,7 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
 def test_files_that_are_not_one_string_are_refused(
     tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
-    """Files of another size, and gaps between files, change nothing."""
+    """A file of another size, or a gap between files, is refused and nothing changes."""
     write(tmp_path / "log", sizes)
     with pytest.raises(StoreUserError, match=found):
         SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -236,11 +236,11 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
 
 
 def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
-    """All three new names are made durable."""
+    """The names of the file and of its two new directories are synced."""
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
     segments.append(10)
-    # The first one's name and length, before the second can be found without it.
+    # The name and length of the first file are synced before the second file can be found.
     assert (disk.synced, disk.directories) == ([("0" * 20, 0, 1)], [f"{tmp_path}/T/0"])
     disk.directories.clear()
     segments.flush(0, 20)
@@ -265,7 +265,7 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
 def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
 
     class Within(RealFiles):
-        """Files whose root, and where the process stands, are the test's own directory."""
+        """Files below the test's own directory, which is also the working directory."""
 
         def make_directory(self, path: str) -> None:
             super().make_directory(f"{tmp_path}/{path}")
@@ -283,7 +283,7 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
 
 
 def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
-    """A sync of another file would wait for the disk in vain."""
+    """A sync covers only the requested bytes, because a sync of another file would wait for the disk needlessly."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50)
     asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
     for (start, stop), expected in asked.items():
@@ -303,7 +303,7 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
     assert [bytes(each.view) for each in segments.segments] == [b"x" * SIZE, b"x" * SIZE, b"xxxxx" + bytes(5)]
     assert [each.reserved_end for each in segments.segments] == [SIZE, SIZE, 0]
     segments.truncate(45)
-    assert disk.directories == [f"{tmp_path}/log"] * 2, "nothing went, so no name has to be made durable"
+    assert disk.directories == [f"{tmp_path}/log"] * 2, "no file was removed, so no name has to be synced"
     segments.truncate(40)
     assert left(tmp_path) == names(20, 30)
     assert [(bytes(each.view), each.reserved_end) for each in segments.segments] == [(b"x" * SIZE, SIZE)] * 2
@@ -331,7 +331,7 @@ def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pyte
 def test_a_durable_file_is_not_made_so_again(
     tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
-    """After a crash a file's name may not be durable."""
+    """A synced file is not synced again, except after a crash, when its name may not be on the disk."""
     segments = filled(tmp_path / "log", 0)
     segments.flush(0, 1)
     segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)
@@ -343,7 +343,7 @@ def test_a_durable_file_is_not_made_so_again(
 
 
 def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
-    """Otherwise a power cut could take a middle file."""
+    """A file is synced before the next file gets a name, because a power cut could take a middle file."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
     first, second = names(20, 30)
@@ -357,7 +357,7 @@ def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: 
 
 
 def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut leaves no gap."""
+    """Removals are synced one by one, so that a power cut leaves no gap."""
     segments = filled(tmp_path / "log", 20, 30, 40)
     disk.directories.clear()
     remove = RealFiles.remove
@@ -373,12 +373,12 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Make the first message of each of 64 queues visible while no sync ever returns; how many are visible."""
+    """The number of visible messages, if each of 64 queues gets its first one and no sync ever returns."""
 
     def stand_still(*_: object) -> None:
         raise AssertionError("who waits for a sync keeps every other queue waiting")
 
-    # A log of one file: where the next is made before the one before is durable, a sync is waited for.
+    # The log has one file, because a second file would wait for the sync of the first.
     store = open_store(directory, evolve(SMALL, commit_log_file_size=1 << 20))
     with monkeypatch.context() as patch:
         patch.setattr(RealFiles, "sync_directory", stand_still)
@@ -414,7 +414,7 @@ def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill while clearing must not leave a short file."""
+    """A kill while a file is cleared must not leave a short file."""
     mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
     mapped.view[:] = b"x" * 8192
     cut_short: list[int] = []
@@ -441,7 +441,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
 
 
 def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros and holes stay as they are."""
+    """Zeros and holes are not written again."""
 
     class Counting:
         calls = 0
@@ -469,7 +469,7 @@ def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_mapped_files_that_fail(tmp_path: Path) -> None:
-    """A slice outlives the closing; errors name the file and the reason."""
+    """A slice stays readable after the file is closed; errors name the file and the reason."""
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
     mapped.view[:3] = b"abc"
     held = mapped.view[:3]
@@ -559,7 +559,7 @@ def test_many_files_raise_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
-    """A process may map more files than it may have open."""
+    """A process may map more files than it may have open, so a map keeps no descriptor."""
     script = (
         "import os, resource, sys\n"
         "from longpoll_runtime.files import RealFiles\n"
@@ -580,7 +580,7 @@ def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_exists_raises_when_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a crashed store would open without recovery."""
+    """If `exists` returned False on a disk error, a crashed store would open without recovery."""
     file = tmp_path / "file"
     file.touch()
     files = RealFiles()

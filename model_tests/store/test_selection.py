@@ -1,4 +1,4 @@
-"""A read of a queue gives what a plain loop over its units gives, to the byte and to the message."""
+"""A read of a queue equals a simple loop over its units, in each byte and message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG: Final = StoreConfig(
     transfer_count_max_on_disk=3,
 )
 WHOLE: Final = b"".join(number.to_bytes(2) for number in range((LOG_END + FILE_SIZE) // 2))
-"""What stands in the log, and would before it."""
+"""The bytes of the log, as if no file had expired."""
 Unit = tuple[int, int, int]
 """Physical offset, size and tags code."""
 
@@ -107,11 +107,11 @@ def places(*units: tuple[int, int]) -> list[Unit]:
 
 
 PLACES: Final = places(*((1_000 + 50 * number, 50) for number in range(38)))
-"""Records side by side, over both files."""
+"""Adjacent records, over both files."""
 
 
 def plain_slices(taken: Sequence[Unit]) -> list[bytes]:
-    """The records, where neighbours in one file share a slice."""
+    """The records as slices, where adjacent records of one file share a slice."""
     runs: list[list[int]] = []
     for start, size, _code in taken:
         if runs and runs[-1][1] == start and runs[-1][0] // FILE_SIZE == start // FILE_SIZE:
@@ -139,7 +139,7 @@ def plain_read(
     status, offsets, taken, gone_to, last = GetStatus.NO_MATCHED_MESSAGE, list[int](), list[Unit](), -1, 0
     for at, unit in enumerate(queue.units[offset - FIRST :], offset):
         last, size, code = unit
-        if last < gone_to:  # the rest of a file that is gone, whatever its units say
+        if last < gone_to:  # The rest of an expired file is skipped, whatever its units contain.
             continue
         where = "in_memory" if last >= memory_start else "on_disk"
         bytes_max, messages_max = (getattr(config, f"transfer_{each}_max_{where}") for each in ("bytes", "count"))
@@ -169,7 +169,7 @@ WRONG_SIZES: Final = st.sampled_from([-1, 0, PRE_BLANK_SIZE, 2_000])
 
 @st.composite
 def units_of(draw: st.DrawFn) -> list[Unit]:
-    """Records that mostly stand side by side, as in a log; of others some are gone, damaged or out of order."""
+    """Records that mostly are adjacent, as in a log; some are expired, damaged or out of order."""
     is_sound, at = draw(st.integers(0, 2)) > 0, draw(INSIDE)
     units: list[Unit] = []
     for _ in range(draw(st.integers(0, 7))):
@@ -197,7 +197,7 @@ def test_a_read_gives_what_a_plain_loop_gives(
     *, units: list[Unit], starts_late: int, is_there: bool, step: int, count_max: int, memory: int,
     limits: tuple[int, int, int, int], codes: set[int],
 ) -> None:  # fmt: skip
-    """All together where a reader wants everything and the log is in order, and one by one with any filter."""
+    """A reader without a filter gets adjacent records as one slice, and a reader with a filter gets single records."""
     names = [f"transfer_{what}_max_{where}" for where in ("in_memory", "on_disk") for what in ("bytes", "count")]
     changes: dict[str, Any] = dict(zip(names, limits, strict=True))
     config = evolve(CONFIG, memory_size=memory, memory_ratio_max=100, **changes)
@@ -221,7 +221,7 @@ def test_a_read_gives_what_a_plain_loop_gives(
     ("count_max", "count"), [(1, 800), (800, 800), (801, 801), (900, 900), (901, 900), (5_000, 900)]
 )
 def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max: int, count: int) -> None:
-    """At most 800 units, or as many as the request asks for."""
+    """A read looks at no more than 800 units, or at as many as the request permits."""
     monkeypatch.setattr(selection, "SCAN_COUNT_MAX", 900)
     result = read(Queue(PLACES[:1] * 950), FIRST, count_max, (lambda _code: False, None))
     assert (result.status, result.offset_next) == (GetStatus.NO_MATCHED_MESSAGE, FIRST + count)
@@ -257,14 +257,14 @@ def test_what_may_be_read_together_is(
 def test_the_last_damaged_unit_is_logged(
     caplog: pytest.LogCaptureFixture, units: list[Unit], damaged: list[int]
 ) -> None:
-    """One that the log never had, as its place or size is wrong; not one that went with its file."""
+    """A unit whose place or size is wrong is logged; a unit whose file has expired is not."""
     read(Queue(units))
     assert [f"consumequeue/T/0: unit {each} is damaged" in caplog.text for each in damaged] == [True] * len(damaged)
     assert len(caplog.messages) == len(damaged)
 
 
 class ByProperties:
-    """A filter by properties that notes what it was asked about."""
+    """A filter by properties that records its calls."""
 
     def __init__(self, wanted: Callable[[str], bool]) -> None:
         self.expression = "x" * 10
@@ -278,7 +278,7 @@ class ByProperties:
 
 @pytest.fixture
 def properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each record have a hundred bytes of properties, which say where it begins."""
+    """Give each record a hundred bytes of properties that contain its place."""
 
     def properties_in(record: memoryview) -> bytes:
         at = WHOLE.index(bytes(record), LOG_START)

@@ -1,4 +1,4 @@
-"""Each call of a store without faults, on small files."""
+"""The store's public methods without faults, on small files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MULTI = evolve(SMALL, multi_dispatch=True, light_queues=True)
 EVERY_HOUR = ";".join(str(hour) for hour in range(24))
 EXPIRING = evolve(SMALL, delete_when=EVERY_HOUR, file_reserved_hours=0, clean_forcibly=False)
 BIG = b"b" * 700
-"""Two of them fill a file of the log."""
+"""Two records with this body fill a file of the log."""
 
 
 def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> MessageStore:
@@ -69,7 +69,7 @@ def test_a_new_store(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
-    """A prepared message never arrives."""
+    """A held pull sees the arrival of a message as it was stored; a prepared message never arrives."""
     store = open_store(tmp_path)
     store.put(message())
     store.put_burst([message(), message()])
@@ -83,7 +83,7 @@ def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
 
 
 def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Nothing is visible before a flush."""
+    """If only durable messages may be seen, nothing is visible before a flush."""
     config = evolve(SMALL, visible_when_durable=True)
     store = open_store(tmp_path, config)
     first = store.put(message())
@@ -98,7 +98,7 @@ def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path
 
 
 def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
-    """Without a configured size the store asks the system."""
+    """Without a configured size the store asks the system for the size of its memory."""
     for memory_size, count in ((0, 6), (1_000, 2)):
         config = evolve(
             SMALL, commit_log_file_size=8192, memory_size=memory_size, transfer_count_max_on_disk=2,
@@ -147,7 +147,7 @@ def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("reads", ["the unit", "the queue"])
 def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: Path, reads: str) -> None:
-    """Its units still hold addresses, so readers check the tag themselves."""
+    """The units still hold addresses of extended units, so readers check the tag in the record."""
     extended = evolve(SMALL, extended_queues=True, extended_file_size=200)
     store = open_store(tmp_path, extended)
     put_and_dispatch(store, [message(tag="red"), message(tag="blue"), message()])
@@ -182,7 +182,7 @@ def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageTo
 
 
 def test_further_queues_of_a_message(tmp_path: Path) -> None:
-    """Each queue numbers its messages, and the record holds all the offsets."""
+    """Each queue of a message has its own offset, and the record holds all offsets."""
     store = open_store(tmp_path, MULTI)
     store.put(message(LIGHT))
     puts = [store.put(listed(f"{LIGHT},B", (LIGHT, 0), ("B", 1))) for _ in range(3)]
@@ -238,7 +238,7 @@ def test_unknown_further_queues_are_ignored(
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    """The checkpoint has the durable times of log and queues, and never moves back."""
+    """The checkpoint has the times up to which log and queues are durable, and never moves back."""
     clock = Clock()
     store = opened(clock, tmp_path)
     starts = []
@@ -258,7 +258,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     store = opened(clock, tmp_path)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint(3_000, 3_000, 0, durable_offset=starts[2], queue_file_count=1)
-    # Of what no queue lists a recovery need know nothing either.
+    # A recovery need not know records that no queue lists.
     clock.now_ms = 4_000
     unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
@@ -304,7 +304,7 @@ def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -
 
 
 def test_notes_of_deletions(tmp_path: Path) -> None:
-    """A note goes with the log's files before it."""
+    """A note of a deletion is removed with the log files that precede the note."""
     store = open_store(tmp_path)
     store.put(message())
     store.delete_topic("never")
@@ -326,7 +326,7 @@ def test_notes_of_deletions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
-    """Killed before the files were removed; other topics stay."""
+    """After a kill before the files were removed, the next start removes them; other topics stay."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message(topic) for topic in ("gone", "kept", "other")])
@@ -439,12 +439,12 @@ with open(sys.argv[1], "r+b") as file:
     except BlockingIOError:
         sys.exit(7)
 """
-"""The kind of `FileChannel.tryLock`, which does not see the lock of the directory."""
+"""A lock like `FileChannel.tryLock`, which does not see the lock of the directory."""
 
 
 @pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["broker", "java"])
 def test_a_store_stays_locked_when_its_process_copies_it(program: str, tmp_path: Path) -> None:
-    """A POSIX lock would end with any close of the file, and a second broker would overwrite messages."""
+    """Closing a copy would release a POSIX lock, and a second broker would overwrite messages."""
     store = open_store(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
     locking = [sys.executable, "-c", program, str(tmp_path / "store" / "lock")]
@@ -454,7 +454,7 @@ def test_a_store_stays_locked_when_its_process_copies_it(program: str, tmp_path:
 
 
 def test_messages_are_private(tmp_path: Path) -> None:
-    """Whatever the umask permits."""
+    """Other users cannot read the files, whatever the umask permits."""
     before = os.umask(0)
     try:
         store = open_store(tmp_path / "made" / "store")

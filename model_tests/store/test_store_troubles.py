@@ -1,4 +1,4 @@
-"""Failed flushes, the locks and turns of slow work on queues, and what a kill leaves of them."""
+"""Failed flushes, locks and turns of slow work on queues, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
-    """Have one call fail as on a disk that does not answer."""
+    """Make one call of this name fail as on a broken disk."""
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
@@ -60,7 +60,7 @@ def log_file(directory: Path) -> Path:
 def test_nothing_is_appended_where_it_could_not_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
-    """After a failed flush the store checks that the log's file is still there."""
+    """After a failed flush the store checks that the log's file still exists."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()])
     path, elsewhere = log_file(tmp_path), tmp_path / "elsewhere"
@@ -71,7 +71,7 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
     path.rename(elsewhere)
     with pytest.raises(FileNotFoundError):
         put(store)
-    assert (store.log_end, store.put_burst([message()])) == (end, []), "a burst leaves each to be put alone"
+    assert (store.log_end, store.put_burst([message()])) == (end, []), "a refused burst lets each message be put alone"
     elsewhere.rename(path)
     put(store)
     assert (store.put_burst([message()]), store.flush(), store.troubles) == ([], store.log_end, {})
@@ -102,7 +102,7 @@ def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 @define
 class Watched:
-    """Operations by queue, with the locks of the store that were held."""
+    """Records the operations on queues, with the store's locks that were held."""
 
     store: MessageStore
     notes: list[tuple[str, int, set[str]]] = field(factory=list)
@@ -117,7 +117,7 @@ class Watched:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
-    """Note what is done to queues."""
+    """Record the operations on this store's queues."""
     seen = Watched(store)
     for call in ("flush", "remove_before"):
         monkeypatch.setattr(ConsumeQueue, call, lambda queue, *_, call=call: seen.note(call, queue.queue_id))
@@ -142,7 +142,7 @@ def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, mon
         counts = [len(seen.notes) for _ in turns]
     assert counts == [3, 5, 6]
     assert seen.notes[0] == ("all", -1, {"dispatch"})
-    assert seen.notes.pop() == ("write", -1, {"queues"}), "the checkpoint is the last"
+    assert seen.notes.pop() == ("write", -1, {"queues"}), "the checkpoint is written last"
     assert sorted(seen.notes[1:]) == [("flush", queue_id, {"queues"}) for queue_id in range(5)]
 
 
@@ -160,7 +160,7 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkey
 
 
 def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a send never waits for the removal."""
+    """The store removes files without the locks of a send, so a send never waits for a removal."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(2)])
     with monkeypatch.context() as patched:
@@ -195,7 +195,7 @@ def test_batches_and_odd_records(tmp_path: Path) -> None:
 
 
 def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files go when the store is opened again."""
+    """The next start finishes the deletion of the queue and keeps the other queues."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message("U", queue_id) for queue_id in (0, 1, 2)])
@@ -235,7 +235,7 @@ def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
 
 
 def queues_of(directory: Path) -> MessageStore:
-    """A store with five queues, a message in each, and a log of several files, of which the first may go."""
+    """A store with five queues, one message each, and a log of several files whose first may expire."""
     store = open_store(directory, evolve(SMALL, file_reserved_hours=0, index=False))
     put_and_dispatch(store, [message(queue_id=queue_id, body=bytes(400)) for queue_id in range(QUEUE_COUNT)])
     store.flush()
@@ -243,7 +243,7 @@ def queues_of(directory: Path) -> MessageStore:
 
 
 def expire(store: MessageStore) -> None:
-    """Have the log's oldest file go."""
+    """Let the log's oldest file expire."""
     assert store.remove_expired(at_any_hour=True) == 1
 
 
@@ -265,7 +265,7 @@ def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkey
     monkeypatch.setattr(Segment, "sync", removed)
     assert len(list(turns)) == 2
     checkpoint = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
-    # Of those that were there when it began three are left; what came since is for the next time.
+    # Three of the queues from the beginning are left; newer queues wait for the next round.
     assert checkpoint.queue_file_count == 3
     ends = [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)]
     store.abandon()
@@ -288,7 +288,7 @@ def test_what_was_not_gone_on_with_promises_nothing(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose queues take many turns, each as long as half a round; it counts what else is done."""
+    """A store whose queues take many turns of half a round each; it counts its other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count
@@ -338,14 +338,14 @@ def served(turns: Turns) -> FlushService:
 
 
 def test_rounds_go_on_while_queues_are_made_durable() -> None:
-    """A due round comes between two turns, so the log is durable early."""
+    """A due round runs between two turns of slow queues, so the log is synced early."""
     turns = Turns(9)
     served(turns)
     assert turns.flushes_in_turns == [2, 4, 6, 8]
 
 
 def test_a_broker_that_stops_does_not_wait_for_all_queues() -> None:
-    """Closing the store makes the rest durable."""
+    """A stop interrupts the slow flush of the queues, and closing the store flushes the rest."""
     turns = Turns(1000)
     turns.stops_at = 3
     served(turns)

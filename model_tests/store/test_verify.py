@@ -1,4 +1,4 @@
-"""Verify and `longpoll store`: what they find, name, pick and print, and how they end."""
+"""`longpoll store verify` and `store show`: problems found, their names, the output and the exit codes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def record_starts(sound: Path) -> list[int]:
     "field", ["size", "magic", "crc", "queue id", "queue offset", "physical offset", "body", "topic", "tag"]
 )
 def test_a_flip_in_a_record_is_found(sound: Path, tmp_path: Path, field: str) -> None:
-    """The record's offset is named."""
+    """The report names the offset of the damaged record."""
     start = record_starts(sound)[2]
     content = (sound / LOG).read_bytes()
     record = next(each for each in read_log(sound)["records"] if each["physicalOffset"] == 2048 + start)
@@ -114,7 +114,7 @@ def test_flips_in_bodies_are_found(sound: Path, tmp_path_factory: pytest.TempPat
 @fewer(2)
 @given(data=st.data())
 def test_nothing_makes_it_crash(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Flipped, overwritten, truncated or empty files give a verdict and no traceback."""
+    """Flipped, overwritten, truncated and empty files give a verdict and no traceback."""
     directory = tmp_path_factory.mktemp("any") / "store"
     shutil.copytree(sound, directory)
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -134,7 +134,7 @@ def test_nothing_makes_it_crash(sound: Path, tmp_path_factory: pytest.TempPathFa
 
 
 def test_a_cut_file_is_named(sound: Path, tmp_path: Path) -> None:
-    """Records of later files are still counted."""
+    """The report names the truncated file, and counts the records of later files."""
     before = verify.verify(RealFiles(), str(sound)).messages
     directory = damaged(sound, tmp_path / "store", LOG, lambda content: content.__delitem__(slice(1000, None)))
     verdict = verify.verify(RealFiles(), directory)
@@ -175,7 +175,7 @@ def test_a_deleted_topic_is_no_damage(tmp_path: Path) -> None:
     ],
 )
 def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, late_ms: int, is_sound: bool) -> None:
-    """Any delay level is accepted; no other message's tags code may be a time."""
+    """A tags code that is a time is accepted only for a delayed message of any level."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, properties={"DELAY": "1", "REAL_TOPIC": "T"})])
     (record,) = read_log(tmp_path)["records"]
@@ -189,7 +189,7 @@ def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, l
 
 
 def verdict_with(directory: Path, maps_max: int) -> tuple[verify.Verdict, int]:
-    """The verdict with a limit of maps, and the kernel's highest count of maps."""
+    """The verdict with a limit of maps, and the highest number of maps in the kernel."""
     seen: list[int] = []
     map_file = RealFiles.map
 
@@ -216,7 +216,7 @@ def test_a_store_may_have_more_files_than_maps(sound: Path, tmp_path: Path, is_d
     few, least = verdict_with(directory, 2)
     assert (few.problems, few.queues, few.messages) == (many.problems, many.queues, many.messages)
     assert bool(few.problems) is is_damaged
-    # One is made before another goes, and who walks the log has a view of its file.
+    # A new map is made before an old one goes, and the log's reader holds a view of its file.
     assert least <= 4
     assert most > 4
 
@@ -230,7 +230,7 @@ def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: Path, tmp_
 
 
 def test_exit_codes_and_shape(sound: Path, tmp_path: Path) -> None:
-    """Exit 0 for a sound store, 1 for damage, 0 for a torn tail, 2 for no store."""
+    """A sound store and a torn tail give exit code 0, damage 1, and a missing store 2."""
     run = CliRunner().invoke
     clean = run(main, ["store", "verify", str(sound), "--json"])
     keys = ["cut", "lackingSectors", "messages", "problems", "queues", "unread"]

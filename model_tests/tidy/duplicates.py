@@ -19,12 +19,12 @@ from attrs import frozen
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("spec", "reference", "model_tests")
 SHARED_MIN: Final = 6
-"""Fewest lines that make a pair."""
+"""The fewest lines that make a pair."""
 PLACES_MAX: Final = 8
-"""A run that stands in more places than this is a way of writing, and no copy."""
+"""Lines that stand in more places than this are a common idiom, not a copy."""
 
 Line: TypeAlias = tuple[int, str]
-"""Where it stands in its file, from 1, and what it says with single spaces."""
+"""The line's number in its file, from 1, and its text with single spaces."""
 
 
 @frozen(order=True)
@@ -36,14 +36,14 @@ class Pair:
     other: str
     other_line: int
     shared: int
-    """How many lines they share."""
+    """The number of lines that the two places share."""
 
     def __str__(self) -> str:
         return f"{self.one}:{self.one_line} ~ {self.other}:{self.other_line}, {self.shared} lines"
 
 
 def telling(source: str) -> list[Line]:
-    """The lines of a module that say something by themselves."""
+    """The lines of a module that can make a pair: no blank lines, comments, imports or lone brackets."""
     passed: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -55,7 +55,7 @@ def telling(source: str) -> list[Line]:
 
 
 def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
-    """Two places each at which the same `SHARED_MIN` lines begin, as file and index."""
+    """Pairs of places (file, line index) that begin with the same `SHARED_MIN` lines."""
     places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
     for name, lines in files.items():
         for index in range(len(lines) - SHARED_MIN + 1):
@@ -66,7 +66,7 @@ def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int]
 
 
 def pairs(files: Mapping[str, str]) -> list[Pair]:
-    """The pairs of places, by the text of each file: each run once, as long as it is, in order."""
+    """The pairs of places in these files, in order; overlapping matches are joined to the longest pair."""
     lines = {name: telling(source) for name, source in files.items()}
     starts = set(_runs(lines))
     found = []

@@ -26,9 +26,9 @@ from longpoll.cli import COMMANDS, main
 ROOT: Final = Path(__file__).parents[2]
 PINNED: Final = Path(__file__).with_name("prose.json")
 WORDS_MIN: Final = 5
-"""Of what counts as a sentence: a heading or a cell of a table is shorter."""
+"""The fewest words of a sentence; shorter texts are headings or table cells."""
 WORST: Final = 15
-"""How many files the command lists."""
+"""The number of files that the command lists."""
 MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
     "a relative clause as subject": re.compile(
         r"^(?:What|Who|Whoever|Those that|Those who|One that|One who)\b(?!.*\?$)"
@@ -55,7 +55,7 @@ MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
         r"throw|end|begin|find|stand|say|tell|read|write|answer|keep)\b"
     ),
 }
-"""What a phrase is called -> the phrase."""
+"""Name of a marked phrase -> the pattern that finds it."""
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"`[^`]*`")
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
@@ -73,7 +73,7 @@ class Count:
     words: int = 0
     sentences: int = 0
     marked: dict[str, int] = field(factory=dict)
-    """What a phrase is called -> how often it is there."""
+    """Name of a marked phrase -> how often it occurs."""
 
     def add(self, sentence: str) -> None:
         """Count one sentence."""
@@ -120,7 +120,7 @@ def of_python(text: str) -> Iterator[str]:
 
 
 def of_comments(text: str) -> Iterator[str]:
-    """The sentences of a module's comments; those for tools and the lines between sections are left out."""
+    """The sentences of a module's comments, without comments for tools and section lines."""
     for block in re.split(r"\n(?![ ]*#)", text):
         lines = _COMMENT.findall(block)
         yield from sentences(" ".join(line for line in lines if not _FOR_TOOLS.match(line)))
@@ -159,7 +159,7 @@ def _read(names: list[str], read: Callable[[str], Iterator[str]]) -> dict[str, l
 
 
 def texts() -> dict[str, dict[str, list[str]]]:
-    """Group -> file -> its sentences."""
+    """Group -> file -> the sentences of the file."""
     docs = [name for name in tracked("docs/*.md") if "/zh/" not in name]
     return {
         "readme": _read(tracked("README.md", "CONTRIBUTING.md"), of_markdown),
@@ -194,7 +194,7 @@ def pinned() -> dict[str, dict[str, float]]:
 
 
 def grown(found: Mapping[str, Mapping[str, float]], allowed: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A sentence for each number that is larger than allowed."""
+    """One sentence for each number that is larger than the pinned one."""
     return [
         f"{group}: {name} {number} of at most {allowed[group][name]}; python -m model_tests.tidy.prose lists the files"
         for group, numbers in found.items()
@@ -204,7 +204,7 @@ def grown(found: Mapping[str, Mapping[str, float]], allowed: Mapping[str, Mappin
 
 
 def command() -> int:
-    """Print the counts and the worst files; with --lower, write those that have fallen."""
+    """Print the counts and the worst files; with --lower, write the counts that have fallen."""
     found, allowed = measured(), pinned()
     if sys.argv[1:] == ["--lower"]:
         least = {

@@ -1,6 +1,6 @@
 """The commands in the docs exist: each with its options, each make target, each module.
 
-Nothing runs here: `test_every_command` runs the pages' commands, and the pages' tests (`test_spec_page`,
+These tests run no command: `test_every_command` runs the pages' commands, and the pages' tests (`test_spec_page`,
 `test_lessons`, `test_differences`) check the output.
 """
 
@@ -32,7 +32,7 @@ PAGES: Final = sorted(
 TARGETS: Final = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
 FENCED: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPECIFIED: Final = {"check", "prove", "export"}
-"""The commands that also take the policies of pops."""
+"""The commands that also accept the policies for pops."""
 SHELL: Final = {"", "console", "sh", "bash"}
 SPAN: Final = re.compile(r"(?<!`)`((?:longpoll|make|python -m) [^`\n]+)`(?!`)")
 TYPED: Final = re.compile(
@@ -48,7 +48,7 @@ class Typed:
 
     line: str
     whole: bool
-    """In a block, and not a name in a sentence, of which required options may be left out."""
+    """Whether the command stands in a block; a command within a sentence may leave out required options."""
 
 
 def commands(text: str) -> Iterator[Typed]:
@@ -60,7 +60,7 @@ def commands(text: str) -> Iterator[Typed]:
 
 
 def wrong(typed: Typed) -> str | None:
-    """Why a command cannot be typed as it stands; None where it can."""
+    """The reason why a command cannot be typed as it stands; None if it can."""
     words = shlex.split(typed.line, comments=True)
     ends = [place for place, word in enumerate(words) if word in {"|", "&", ">", "..."} or word.startswith((">", "<"))]
     program, *words = words[: min(ends, default=len(words))]
@@ -84,7 +84,7 @@ def _wrong_module(words: list[str]) -> str | None:
 
 
 def _check_call(words: list[str], *, whole: bool) -> None:
-    """Parse a call of `longpoll` and look up the names in it; raises click's UsageError and UserError."""
+    """Parse a call of `longpoll` and look up the names that it uses; raises click's UsageError and UserError."""
     command: click.Command = main
     name = "longpoll"
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
@@ -129,7 +129,7 @@ def test_each_example_of_a_commands_help_is_there() -> None:
 
 
 def reader_can_type(page: Path, text: str) -> bool:
-    """Whether a page with bare `longpoll` or `python` in a block, or the start of its pages, puts them on the PATH."""
+    """Whether a page says how to put `longpoll` on the PATH, if one of its blocks uses it."""
     bare = [each for each in commands(text) if each.whole and each.line.startswith(("longpoll", "python"))]
     starts = [each for each in (page.parent / "README.md", TUTORIAL) if each != page and each.is_file()]
     is_guide = page.is_relative_to(ROOT / "docs")
@@ -155,7 +155,7 @@ def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
     ],
 )
 def test_a_planted_command_is_seen(planted: str) -> None:
-    """In a block, and in a block of a page that does not explain the PATH."""
+    """A wrong command is reported in a block of a page with PATH instructions and of a page without them."""
     (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
 
     assert wrong(typed)

@@ -130,7 +130,7 @@ PLANTS = {
 
 
 def contract_names() -> list[str]:
-    """The contracts' names, as .importlinter has them."""
+    """The names of the contracts in .importlinter."""
     config = configparser.ConfigParser()
     config.read(ROOT / ".importlinter")
     return [config[section]["name"] for section in config.sections() if section.startswith("importlinter:contract:")]
@@ -160,12 +160,12 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_every_contract_has_a_plant() -> None:
-    """A contract counts only if a test has seen it fail."""
+    """Each contract has an injected forbidden import, because a contract counts only if a test has seen it fail."""
     assert sorted(contract_names()) == sorted(PLANTS)
 
 
 def test_contracts_hold() -> None:
-    """The tree as it stands keeps every contract."""
+    """The tree as it stands keeps every import contract."""
     code, text = lint(ROOT)
 
     assert code == 0, text

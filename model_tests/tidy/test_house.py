@@ -24,7 +24,7 @@ TARGETS = {"setup", "run", "test", "test-peers", "nightly", "mutants", "bench", 
 
 
 def unpinned(lock: str) -> list[str]:
-    """Requirements of a lock that lack an exact version or a hash, and lines that name an address."""
+    """The requirements of a lock file that lack an exact version or a hash, and its lines with an address."""
     entries = re.split(r"\n(?=[A-Za-z0-9])", "\n" + re.sub(r"(?m)^\s*#.*\n?", "", lock))
     bad = [e.split()[0] for e in entries if e.strip() and ("==" not in e.split("\\")[0] or "--hash=sha256:" not in e)]
     return bad + re.findall(r"https?://\S+|--(?:index-url|find-links)\S*", lock)
@@ -32,7 +32,7 @@ def unpinned(lock: str) -> list[str]:
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
-    """Every package of a lock has an exact version and a hash, and no line says where from."""
+    """Every package of a lock file has an exact version and a hash, and no line names an address."""
     assert unpinned(lock.read_text()) == []
 
 
@@ -41,7 +41,7 @@ def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
     ["attrs>=24\n", "attrs==24.2.0\n", "--index-url https://example.org\n", "attrs @ https://example.org/a\n"],
 )
 def test_an_unpinned_lock_is_seen(planted: str) -> None:
-    """A missing hash, a range or an address is found."""
+    """A missing hash, a version range and an address are each reported."""
     assert unpinned(LOCKS[0].read_text() + planted) != []
 
 
@@ -53,7 +53,7 @@ def test_make_help_lists_every_promised_target() -> None:
 
 
 def test_readme_gives_the_two_commands() -> None:
-    """A reader of the README finds `make run` and `make test`."""
+    """The README names `make run` and `make test`."""
     text = (ROOT / "README.md").read_text()
 
     assert "make run" in text
@@ -72,7 +72,7 @@ def test_wheel_is_named_as_the_contents_check_expects() -> None:
 
 
 def test_what_a_host_of_repositories_reads_is_true() -> None:
-    """The version to cite is the project's, and the workflow and the hooks run what this tree has."""
+    """CITATION.cff has the project's version, and the workflow and the hooks use only what this tree has."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -94,7 +94,7 @@ GITHUB = ROOT / ".github"
 
 
 def unknown_references(workflow: dict[str, Any]) -> list[str]:
-    """What a workflow names and this tree does not have: jobs, make's targets, actions and their inputs."""
+    """The jobs, make targets, actions and action inputs that a workflow names and this tree does not have."""
     jobs, targets = workflow["jobs"], re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     steps = [step for job in jobs.values() for step in job["steps"]]
     needed = set(re.findall(r"\w+", str([job.get("needs", "") for job in jobs.values()])))
@@ -120,7 +120,7 @@ def test_the_workflows_name_what_is_there() -> None:
 
 
 def test_the_action_calls_conform_with_its_inputs(tmp_path: Path) -> None:
-    """Each input becomes an option of `longpoll conform`; an empty one is left out."""
+    """Each input of the action becomes an option of `longpoll conform`, and an empty input is left out."""
     action = yaml.safe_load((GITHUB / "actions" / "conform" / "action.yml").read_text())
     script = action["runs"]["steps"][-1]
     program = tmp_path / "longpoll" / "bin" / "longpoll"
@@ -165,7 +165,7 @@ def test_an_unknown_command_is_one_clear_line() -> None:
 
 
 STRAY = re.compile(r"(?:^|/)(?:abort|lock|.*\.(?:orig|rej|bak|tmp|log|pyc))$")
-"""What a broker, an editor or Python leaves behind."""
+"""Names of files that a broker, an editor or Python leaves behind."""
 KNOWN_AT_TOP = {
     *(".ci", ".devcontainer", ".github", "docs", "model_tests", "packaging", "reference", "requirements", "spec"),
     *(".dockerignore", ".gitignore", ".importlinter", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff"),
@@ -198,5 +198,5 @@ def test_no_stray_file_is_tracked() -> None:
     "path", ["None/abort", "store/commitlog/0", "docs/page.md.orig", "reference/lock", "nohup.out"]
 )
 def test_a_stray_file_is_seen(path: str) -> None:
-    """A broker's files, an editor's copy, an unknown name."""
+    """A broker's file, an editor's backup and an unknown name are each reported."""
     assert strays(["README.md", path]) == [path]

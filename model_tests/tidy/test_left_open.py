@@ -1,4 +1,4 @@
-"""A failed test that leaves a socket open makes no other test fail, and a test that leaves a thread fails."""
+"""An open socket of a failed test does not fail the next test, and a test that leaves a thread fails."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_that_passes(): ...
 
 
 def run(directory: Path, tests: str, *plugin: str) -> str:
-    """What pytest prints for some tests."""
+    """The output of pytest for some tests."""
     file = directory / "test_left.py"
     file.write_text(tests)
     words = ["-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(directory), *plugin, str(file)]
@@ -78,7 +78,7 @@ def test_a_socket_that_a_failed_test_left_open_fails_no_other(tmp_path: Path) ->
 
 
 def test_a_test_that_leaves_a_thread_fails(tmp_path: Path) -> None:
-    """The error names the thread; a thread that is about to end is no leak."""
+    """The error names the thread; a thread that is about to end does not count."""
     said = run(tmp_path, THREADS, "-p", "conftest")
 
     assert "3 passed, 1 error in" in said, said

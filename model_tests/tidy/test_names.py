@@ -25,7 +25,7 @@ PACKAGES: Final = {Path(name).parts[1] for name in TRACKED if re.fullmatch(r"(sp
 HISTORIES: Final = {"CHANGELOG.md", "docs/upstream.md"}
 """Pages about former versions, and about other projects."""
 MADE: Final = {"index/", "only_first.py"}
-"""What a program writes: a folder of RocketMQ's store, and a learner's exercise."""
+"""Names of files that a program writes: a folder of RocketMQ's store, and a learner's exercise."""
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,})(\w*)[^\n]*\n(.*?)^\1[`~]*$", re.MULTILINE | re.DOTALL)
 _PATH: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)*/|(?:[\w-]+/)*[\w-]+\.(?:py|lock|in)|[\w-]+(?:/[\w.-]+)*/[\w-]+\.\w+")
 _DOTTED: Final = re.compile(r"longpoll\w*(?:\.\w+)+|longpoll_[a-z]+")
@@ -34,7 +34,7 @@ _SUBGRAPH: Final = re.compile(r'subgraph \w+\["([\w]+)[^"]*"\]\n((?: +(?!end\n)\
 
 
 def exists(path: str) -> bool:
-    """Whether a path, from any folder of the tree, is that of a file or a folder (which ends in `/`)."""
+    """Whether a path is a file or, if it ends in `/`, a folder below any folder of the tree."""
     return any(f"/{name}".endswith(f"/{path}") or (path[-1] == "/" and f"/{path}" in f"/{name}") for name in TRACKED)
 
 
@@ -64,7 +64,7 @@ def table_rows(text: str) -> list[str]:
 
 
 def missing(page: str, text: str) -> set[str]:
-    """What a page names and the tree does not have; a reader's own files are those that its blocks show."""
+    """The names on a page that the tree does not have, except files that the page's blocks create."""
     blocks = "\n".join(block[2] for block in _FENCE.findall(text))
     found = set()
     for span in re.findall(r"`([^`\n]+)`", _FENCE.sub("", text)):

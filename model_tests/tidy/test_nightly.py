@@ -1,4 +1,4 @@
-"""`make nightly` ends in time, runs what its seed draws, and reports what failed and what had no turn."""
+"""`make nightly` stops at its deadline, orders tests by its seed, and reports failed and unfinished tests."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_quick():
 """
 WRONG = "@pytest.mark.long\ndef test_wrong():\n    assert 1 == 2\n"
 IN_ORDER = 0
-"""A seed that leaves two tests in their order."""
+"""A seed that keeps two tests in their order."""
 RIGHT = Part("a", 1, (), (), 0, 1.0)
 
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The words that make pytest run a small suite, with the logs in a scratch directory."""
+    """The command line that makes pytest run a small suite, with its logs in a scratch directory."""
     monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
     (tmp_path / "test_suite.py").write_text(SUITE)
     return ["-p", "no:cacheprovider", str(tmp_path / "test_suite.py")]
@@ -66,7 +66,7 @@ def order(tmp_path: Path) -> list[str]:
 
 
 def test_the_long_tests_run_in_the_order_of_the_seed(suite: list[str], tmp_path: Path) -> None:
-    """Six pass, one fails, the quick one and the whole-machine one are left out; another seed, another order."""
+    """The seed shuffles the long tests; quick tests and tests of the whole machine are left out."""
     orders = []
     for seed in (1, 2):
         part = run_tests("shared", 1.0, seed, suite)
@@ -79,7 +79,7 @@ def test_the_long_tests_run_in_the_order_of_the_seed(suite: list[str], tmp_path:
 
 
 def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
-    """Tests that did not run are counted, and prove nothing."""
+    """Tests that had no time to start are counted as not run."""
     part = run_tests("shared", 0.0, 1, [*suite, "-n", "2"])
 
     assert (part.passed, part.failed, part.not_reached) == (0, (), 7)
@@ -89,7 +89,7 @@ def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
 def test_a_test_that_does_not_end_is_ended_and_unfinished(
     suite: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The minutes end once the test has begun: how long pytest takes to start does not matter."""
+    """The time limit counts from the start of the first test, so a slow start of pytest does not matter."""
     log, wait = tmp_path / "logs" / "alone.jsonl", nightly._wait
 
     def wait_for_begin(process: subprocess.Popen[bytes], _until_s: float) -> int | None:
@@ -103,8 +103,8 @@ def test_a_test_that_does_not_end_is_ended_and_unfinished(
 
 
 def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if pytest must be killed, and writes no summary."""
-    # In a file of the test: `capfd` truncates its own file, and loses what another process writes meanwhile.
+    """A failure is printed at once, so it is not lost if pytest must be killed."""
+    # The child writes to a file, because `capfd` truncates its own file and loses concurrent output.
     shown = tmp_path / "shown"
 
     def kill(process: subprocess.Popen[bytes], _until_s: float) -> int:
@@ -122,7 +122,7 @@ def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, mon
 
 
 def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:
-    """The test that ran in it is named."""
+    """The report names the test that ran in the crashed worker."""
     Path(suite[-1]).write_text("import os, pytest\n@pytest.mark.long\ndef test_crash():\n    os._exit(70)\n")
     part = run_tests("shared", 1.0, 1, [*suite, "-n", "1"])
 
@@ -131,7 +131,7 @@ def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:
 
 
 def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None:
-    """Nothing of it ran, and that is not green."""
+    """A suite that cannot be collected ran no test, so the run fails."""
     Path(suite[-1]).write_text("import no_such_module")
     part = run_tests("shared", 1.0, 1, suite)
 
@@ -147,12 +147,12 @@ def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None
     ],
 )
 def test_the_exit_code_is_of_what_was_shown(parts: list[Part], code: Exit) -> None:
-    """One failure decides; without a pass nothing is shown."""
+    """One failed test fails the run, and a run without a passed test proves nothing."""
     assert exit_of(parts) == code
 
 
 def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the date, and the line shows how to repeat the run."""
+    """The seed is the date, and the printed line is the command that repeats the run."""
     monkeypatch.setattr(nightly, "run_simulation", lambda *_: RIGHT)
     monkeypatch.setattr(nightly, "run_tests", lambda *_: evolve(RIGHT, failed=("test_x",)))
     done = CliRunner().invoke(main, ["--minutes", "1"])
@@ -163,9 +163,9 @@ def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
-    """The tests are a process group that the runner ends when it is interrupted."""
+    """The tests run in a process group, which the runner ends when it is interrupted."""
     code = (
-        # A shell starts what runs in the background with SIGINT ignored.
+        # A shell starts background processes with SIGINT ignored.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from model_tests.nightly import __main__ as n; from pathlib import Path;"
         f"n.LOGS = Path({str(Path(suite[-1]).parent / 'logs')!r}); n.run_tests('alone', 9.0, 1, {suite!r})"
@@ -176,6 +176,6 @@ def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
         wait_until(lambda: process.poll() is not None or (log.exists() and b"started" in log.read_bytes()))
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGINT)
-        # The stream ends only when the tests' processes, which share it, have ended too.
+        # The stream ends only when every process of the tests has ended, because all of them share it.
         process.stderr.read()
         assert process.wait() != 0

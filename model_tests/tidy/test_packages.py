@@ -23,11 +23,12 @@ ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
 """The most modules and packages in one package."""
 LARGER: Final = {
-    "spec/longpoll_spec": 20,  # the law's own chapters, in the order in which one reads them
-    "reference/longpoll_judge/kernel": 20,  # a rule, or what several rules share, a module
+    "spec/longpoll_spec": 20,  # This package holds the chapters of the specification, in reading order.
+    # Each module of this package holds one rule, or helpers that several rules share.
+    "reference/longpoll_judge/kernel": 20,
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
-"""A module with its package, and perhaps a name in it."""
+"""A module with its package, and perhaps a name in the module, as a docstring writes it."""
 
 
 def packages() -> Iterator[Path]:
@@ -48,13 +49,13 @@ def sizes() -> Mapping[str, int]:
 
 
 def too_large(found: Mapping[str, int]) -> set[str]:
-    """Packages with too many modules, and packages with an exception that they do not need."""
+    """Packages with too many modules, and packages whose exception is not needed."""
     large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
     return large | {name for name, size in LARGER.items() if found.get(name) != size}
 
 
 def test_no_room_is_crowded() -> None:
-    """An unneeded exception fails, and so does one module too many."""
+    """The test fails for one module too many and for an exception that is not needed."""
     found = sizes()
 
     assert len(found) > 30
@@ -70,7 +71,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def homeless(text: str, package: Path) -> set[str]:
-    """Modules that a package's text names and that do not exist."""
+    """Modules that a package's docstring names and that do not exist."""
     top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
     rooms = {path.name: path for path in top.iterdir() if (path / "__init__.py").is_file()}
     found = set()
@@ -110,7 +111,7 @@ ALLOWED = {
     "longpoll_kit/subjects/on_nats.py": "a client's event loop, which `close` stops and joins",
     "longpoll_kit/subjects/on_sqs.py": "a client's requests, whose pool `close` shuts down",
 }
-"""Other code that starts threads, and why no thread waits for them after their end."""
+"""Other code that starts threads -> why these threads need not be joined."""
 
 
 def started_in(text: str) -> list[int]:
@@ -127,7 +128,7 @@ def started_in(text: str) -> list[int]:
 
 
 def _made_of(node: ast.AST) -> list[ast.expr]:
-    """The name that a call calls or that a class derives from."""
+    """The name of the called function or of the base class."""
     if isinstance(node, ast.ClassDef):
         return node.bases
     return [node.func] if isinstance(node, ast.Call) else []
@@ -146,9 +147,9 @@ def test_threads_are_started_in_one_place() -> None:
 
 
 SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
-"""A thread's name where it is started, or that of a `ServiceThread`."""
+"""The name that the code gives to a thread."""
 SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
-"""The code that runs in the processes of `longpoll serve` and `longpoll observe`."""
+"""Code that runs in the processes of `longpoll serve` and `longpoll observe`."""
 
 
 def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
@@ -158,7 +159,7 @@ def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
     for path in paths:
         names |= set(SPAWNED.findall(path.read_text("utf-8")))
     tried = {re.sub(r"\d+$", "", name) for name in THREADS}
-    # An I/O loop is given its name.
+    # The caller gives an I/O loop its name.
     assert names == tried - {"io-"}
 
 
@@ -179,7 +180,7 @@ def test_no_six_lines_are_written_twice() -> None:
 
 
 def test_a_copy_is_found_and_told_once() -> None:
-    """Of any length, also within one file, and with any blank lines and comments."""
+    """A copy is reported once, whatever its length, blank lines and comments, and also within one file."""
     longer = f"{BLOCK}\n\n# why\nlast = 1\n"
 
     assert pairs({"a.py": f"x = 1\n{longer}", "b.py": longer.replace("\n\n", "\n")}) == [Pair("a.py", 2, "b.py", 1, 7)]
@@ -191,12 +192,12 @@ sections = cache(protocol_page.sections)
 
 
 def section_of(code: RequestCode, text: str) -> str:
-    """The section of a page about one code."""
+    """The section of the page about one request code."""
     return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
 
 
 def test_every_code_is_listed_and_told() -> None:
-    """Each code is in the table at the top, with a link. A missing code changes the page."""
+    """The page has each code in the table at the top, with a link; a code less changes the page."""
     found, text = sections(), page()
 
     assert len(found) > 35

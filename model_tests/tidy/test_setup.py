@@ -30,12 +30,12 @@ def names(lock: str) -> set[str]:
 
 
 def lacking(lock: str) -> set[str]:
-    """Requirements of a lock's packages, by their metadata, that the lock does not have."""
+    """The requirements of the lock's packages, by their metadata, that are missing from the lock."""
     wanted = set()
     for name in names(lock):
         try:
             lines = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:  # for another system, or Java where there is one
+        except metadata.PackageNotFoundError:  # The requirement is for another operating system, or for Java.
             continue
         for requirement in map(Requirement, lines):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
@@ -73,7 +73,7 @@ def test_an_unknown_extra_is_one_sentence() -> None:
 def test_an_old_extra_of_an_environment_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An extra that pyproject.toml no longer has; a requested one is still an error."""
+    """An installed extra that pyproject.toml no longer has is skipped, but a requested one is an error."""
     monkeypatch.setattr("sys.argv", ["extras.py", "testing", "removed law"])
     assert main() == 0
     assert names(capsys.readouterr().out) == names(selected(["testing", "law"]))
@@ -101,7 +101,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_set_up_runs_where_something_is_lacking(tmp_path: Path, stamp: str | None, extras: str, runs: bool) -> None:
-    """A small environment is completed by a plain `make setup`, and one with everything has each extra."""
+    """A plain `make setup` completes an environment that lacks packages, and leaves a complete one as it is."""
     if stamp is not None:
         (tmp_path / ".fresh").write_text(f"{stamp}\n")
     done = make("--dry-run", "setup", f"VENV={tmp_path}", f"EXTRAS={extras}")

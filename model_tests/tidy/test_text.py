@@ -50,7 +50,7 @@ def tracked() -> Iterator[Path]:
 
 
 GUARD = "reference/longpoll/exit_codes.py"
-"""The one place through which every fault leaves the program; it catches all of them, once."""
+"""The one place where every fault leaves the program; it may catch all exceptions."""
 
 
 def offences(name: str, text: str) -> list[str]:
@@ -75,7 +75,7 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def test_every_module_says_what_it_is() -> None:
-    """Each shipped module opens with a docstring; a test module is named after what it tests."""
+    """Each shipped module has a docstring; test modules are exempt."""
     bare = [
         str(path.relative_to(ROOT))
         for path in python_files("spec", "reference")
@@ -90,7 +90,7 @@ SLEEPERS = {f"{SUPPORT}/brokers.py": "polls for a condition, with a limit"}
 
 
 def test_tests_do_not_sleep() -> None:
-    """Only one helper polls."""
+    """No test sleeps; one helper polls."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = {str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())}
 
@@ -101,7 +101,7 @@ SPEAKS = re.compile(r"\bassert\b|pytest\.(raises|fail)|run_state_machine_as_test
 
 
 def silent_tests(source: str) -> list[str]:
-    """The test functions that neither assert nor call a function of their module that does."""
+    """Test functions without an assertion, whose helpers in the same module have none either."""
     lines = source.splitlines()
     functions = {
         node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])
@@ -146,7 +146,7 @@ def anchors(text: str) -> set[str]:
 
 
 def lost_links(page: Path, text: str) -> list[str]:
-    """The relative links of a page that name no file, or no heading of it."""
+    """The relative links of a page whose file or heading does not exist."""
     lost = []
     for target, anchor in LINK.findall(text):
         file = page.parent / target if target else page
@@ -158,14 +158,14 @@ def lost_links(page: Path, text: str) -> list[str]:
 
 
 def test_markdown_links_lead_somewhere() -> None:
-    """Every relative link of the docs names a file that is there, and a heading that is in it."""
+    """Every relative link of the docs leads to an existing file and heading."""
     pages = [path for path in tracked() if path.suffix == ".md"]
 
     assert {path.name: lost for path in pages if (lost := lost_links(path, path.read_text("utf-8")))} == {}
 
 
 def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
-    """To a file, to a heading of another page, and to a heading of its own page."""
+    """Broken links to a file, to a heading of another page and to one of the same page are reported."""
     page = ROOT / "README.md"
     good = "[a](docs/safety.md) [b](docs/safety.md#access-control) [c](#here)\n## Here\n"
 
