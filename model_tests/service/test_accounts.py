@@ -1,4 +1,4 @@
-"""Accounts: the file, when it is read, requests 50 to 54, and access control over the wire."""
+"""Accounts: the file and when it is read, requests 50 to 54, and access control of network requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def written(text: str) -> str:
     ],
 )
 def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
-    """One value a line, with nulls as a word and only needed escapes."""
+    """Each value is a line, null is a word, and only characters that need it are escaped, as in Java."""
     assert (written(text), written(words)) == (words, words)
 
 
@@ -113,7 +113,7 @@ PULL: Final = Command(code=RequestCode.PULL_MESSAGE, ext_fields={"AccessKey": "a
 
 @define(eq=False)
 class World:
-    """A file of accounts, the control that reads it, and a clock that stands until it is set."""
+    """An accounts file, the access control that reads it, and a manual clock."""
 
     path: Path
     control: AccessControl
@@ -121,7 +121,7 @@ class World:
     held: list[bool] = field(factory=list)
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
-        """Put a content there, or nothing, and let a request come some time after the one before; its refusal."""
+        """Write the file or remove it, and check a request after some time; returns the refusal."""
         self.now_ns += after_ns
         if content is None:
             self.path.unlink(missing_ok=True)
@@ -286,7 +286,7 @@ def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
 
 
 def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
-    """A changed account stands last, as in Java, and only the owner can read the file."""
+    """A changed account is written last, as in Java; all other text stays, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
     put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
     ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
@@ -336,7 +336,7 @@ def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
-    """The answer has RocketMQ's code and a reason."""
+    """An invalid change gets RocketMQ's code and a reason, and changes nothing."""
     for code, fields, (answer, words) in REFUSED:
         told = ask(broker, code, fields)
         assert told.code == answer, fields
@@ -345,7 +345,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
 
 
 def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
-    """A key has at least seven characters."""
+    """An access key has at least seven characters; such an account can be created with every right."""
     key = {"accessKey": "seven77", "secretKey": "1234567", "admin": "true"}
     assert put(broker, **key, defaultTopicPerm="PUB", topicPerms="T=PUB,,").code == 0
     assert put(broker, **key, defaultTopicPerm="", groupPerms="G=SUB,").code == 0
@@ -356,7 +356,7 @@ def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Bro
 
 
 def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
-    """4.9.7 accepts any user's signature, so a user could become an administrator."""
+    """4.9.7 accepts the signature of any user, so a user could become an administrator there."""
     for code in range(50, 55):
         told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
         assert told.code == 1
@@ -382,7 +382,7 @@ def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: p
 
 
 def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
-    """Each change reads the file again; a file that cannot be read is not changed."""
+    """Each change reads the file again, so edits of other programs stay; an unreadable file is not changed."""
     accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
     assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
     keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]
@@ -423,7 +423,7 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
 
 
 def test_what_is_signed_is_every_field_and_the_body(broker: Broker) -> None:
-    """A heartbeat that cannot be read is refused, too."""
+    """A signature covers every field and the body, and an unreadable heartbeat is refused too."""
     broker.topics.put(TopicConfig("open", 1, 1))
     fields = USER.signed(send_fields("open", 0), b"x")
     with RawClient(broker.address) as client:
@@ -481,7 +481,7 @@ def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> No
     ids=["in brackets", "of dashes", "in braces"],
 )
 def test_only_flat_files_are_read_in_c(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parser recurses without a limit, which would end the process."""
+    """The C parser recurses without a limit, which would end the process, so it reads only flat files."""
     monkeypatch.setattr(access_control, "_QUICK_LOADER", None)
     with pytest.raises(TypeError):
         AccountFile.parse(b"accounts: []")

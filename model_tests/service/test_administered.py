@@ -1,4 +1,4 @@
-"""Requests of administrators and tools: progress, connections, whole tables, settings, lists, time spans, upkeep."""
+"""Requests of administrators and tools: progress, connections, tables, settings, lists and maintenance."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def joined(client: RawClient) -> RawClient:
 def test_a_groups_progress_is_told(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request 208, for one topic or all topics."""
+    """Request 208 returns a group's progress in one topic or in all topics."""
     for topic in ("T", "U"):
         send_message(client, topic)
         client.commit(topic, "G", 1)
@@ -83,7 +83,7 @@ def test_a_groups_progress_is_told(
 
 
 def test_the_groups_of_a_topic_are_told(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request 300 lists groups that subscribe to the topic or have offsets of it."""
+    """Request 300 lists the groups that subscribe to the topic or have offsets in it."""
     client = joined(brokers.client())
     for topic, group in (("T", "H"), ("TT", "I")):
         send_message(client, topic, b"m")
@@ -94,7 +94,7 @@ def test_the_groups_of_a_topic_are_told(brokers: Brokers, monkeypatch: pytest.Mo
 
 
 def test_a_queues_entries_are_told(broker: Broker, brokers: Brokers) -> None:
-    """Request 321 returns at most the requested count."""
+    """Request 321 returns at most the requested number of queue entries."""
     client = joined(brokers.connect(broker))
     for _ in range(3):
         send_message(client, "T")
@@ -119,7 +119,7 @@ def test_a_queues_entries_are_told(broker: Broker, brokers: Brokers) -> None:
 
 
 def test_who_is_connected_is_told(broker: Broker, client: RawClient, brokers: Brokers) -> None:
-    """Requests 203 and 204; a language that Java lacks is OTHER."""
+    """Requests 203 and 204 list connections; a language that Java does not know becomes OTHER."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
     member = joined(brokers.connect(broker))
@@ -142,7 +142,7 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, brokers: Br
 
 
 def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests 21, 43 and 45; a table too large for an answer is refused."""
+    """Requests 21, 43 and 45 return whole tables; a table that is too large for an answer is refused."""
     send_message(client, "T")
     client.commit("T", "G", 1)
     broker.shared.delays.put(3, 7)
@@ -195,7 +195,7 @@ def test_a_setting_that_cannot_be_changed_is_named(client: RawClient, body: byte
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    """Rates over 10 s, a minute and 10 minutes of the samples."""
+    """Rates over 10 seconds, a minute and 10 minutes are computed from the samples."""
     rates = Rates()
     assert rates.as_text() == "0.0 0.0 0.0"
     for second in range(101):
@@ -233,7 +233,7 @@ def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
 def test_where_a_queue_begins_whose_records_are_gone(
     brokers: Brokers, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
-    """4.9 keeps the minimum; 5.x moves it to the end."""
+    """If a queue's first records are gone, 4.9 keeps its minimum offset and 5.x moves it to the end."""
     sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
     broker = brokers.start(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
     client, store = brokers.connect(broker), broker.store
@@ -259,7 +259,7 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
-    """Visible messages in queue 0."""
+    """Send a number of messages to queue 0 and wait until they are visible."""
     for _ in range(count):
         send_message(client, topic)
     asked = {"topic": topic, "queueId": "0"}
@@ -465,7 +465,7 @@ PARSED = {
     "getMissTps": r"\S+ \S+ \S+", "getTotalTps": r"\S+ \S+ \S+", "putMessageAverageSize": r"[\d.]+",
     "putLatency99": r"[\d.]+", "putLatency999": r"[\d.]+",
 }  # fmt: skip
-"""How rocketmq-exporter reads those fields of 28 that are no whole numbers."""
+"""Fields of answer 28 that are no whole numbers -> the pattern with which rocketmq-exporter reads them."""
 
 
 WHOLE = [
@@ -538,7 +538,7 @@ def test_what_was_put_is_counted(brokers: Brokers) -> None:
 
 def test_a_new_day_begins_its_counts(brokers: Brokers) -> None:
     clock = Clock()
-    # No other thread samples.
+    # No other thread takes samples.
     rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
     broker, client = brokers.served(runtime=clock, store_config=rare)
     tables = broker.administering.tables

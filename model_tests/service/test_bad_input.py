@@ -1,4 +1,4 @@
-"""Bad input and failing requests cost their sender an error code or its connection, and other clients nothing."""
+"""Bad input costs its sender an error code or the connection, and does not affect other clients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_came_before_the_bad_frame_is_answered(broker: Broker, client: RawC
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5, STRICT], ids=lambda policy: policy.name)
 def test_only_5_waits_for_twelve_bytes_before_it_closes(brokers: Brokers, policy: Policy) -> None:
-    """A frame of length 0 closes the connection at once on 4.9."""
+    """4.9 closes the connection at once after a frame of length 0, and 5.x only after twelve bytes."""
     broker = brokers.start(policy=policy)
     for address in (broker.address, broker.name_server_address):
         client = brokers.connect(address)
@@ -86,7 +86,7 @@ def test_only_5_waits_for_twelve_bytes_before_it_closes(brokers: Brokers, policy
 def test_a_wrong_request_gets_rocketmqs_code(
     *, code: int, fields: dict[str, str], expected: int, broker: Broker, client: RawClient, brokers: Brokers
 ) -> None:
-    """Of what neither a recorded conversation nor the suite has."""
+    """Invalid requests that neither a recorded conversation nor the conformance suite contains get RocketMQ's code."""
     send_message(client, "T")
     reply = client.call(code, fields)
     assert (reply.code, reply.remark is not None) == (expected, True)
@@ -104,7 +104,7 @@ def test_a_path_in_a_name_makes_no_file(brokers: Brokers, tmp_path: Path) -> Non
 
 
 def is_closed_after(client: RawClient, content: bytes) -> bool:
-    """Whether the broker closes the connection, even before all of the content is sent."""
+    """Whether the broker closes the connection, even before the whole content is sent."""
     try:
         client.send_bytes(content)
         return client.wait_closed()
@@ -141,7 +141,7 @@ def test_everything_oversized_leaves_others_served(broker: Broker, brokers: Brok
 
 
 def test_a_connection_that_says_nothing_is_closed_in_time(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker closes a connection after an hour without a word; one that speaks stays."""
+    """The broker closes a connection after an hour without a request, and keeps one that sends requests."""
     monkeypatch.setattr("longpoll_broker.io.transport.IDLE_CHECK_S", 0.02)
     clock, minute_ms = ShiftedRuntime(), 60_000
     broker = brokers.start(runtime=clock, config=BrokerConfig(channel_idle_ms_max=3_600_000))
@@ -159,15 +159,15 @@ EDGES: Final = (
     None, "", "0", "-1", "1", "32767", "32768", "2147483647", "2147483648", "-2147483648", "-2147483649",
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
 )  # fmt: skip
-"""The values of a field; None leaves it out."""
+"""The values of a field in the edge tests; None leaves the field out."""
 TIMES: Final = "j"
-"""A send's count of tries, which a send-back adds to."""
+"""The field of a send with its number of tries, which a send-back increases."""
 LEVELS: Final = ("0", "-1", "2147483647", "-2147483648")
 LIVES: Final = 2
 
 
 class Raised(logging.Handler):
-    """Log records with a traceback."""
+    """A log handler that collects records with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Raised(logging.Handler):
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """Exceptions within the block, on any thread."""
+    """Collect the exceptions that any thread raises within the block."""
     handler = Raised()
     logging.getLogger().addHandler(handler)
     try:
@@ -190,7 +190,7 @@ def watching() -> Iterator[list[str]]:
 
 
 def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
-    """Each request with each field at each edge; pulls are not held."""
+    """Each request with each field set to each edge value; pulls are not held."""
     for code, fields, body in SEEDS:
         for name in fields:
             for edge in EDGES:
@@ -203,7 +203,7 @@ def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
 
 
 def send_back(client: RawClient, offset: int) -> None:
-    """Send a stored message back with each edge of a level and of the tries allowed."""
+    """Send a stored message back with each edge value of the level and of the permitted tries."""
     for allowed in (None, "0", "2147483647", "-2147483648"):
         for level in LEVELS:
             fields = {"offset": str(offset), "group": "FG0", "delayLevel": level}
@@ -214,7 +214,7 @@ def send_back(client: RawClient, offset: int) -> None:
 
 
 def sweep(broker: Broker) -> int:
-    """Send everything, and send every stored message's edges back; how many were answered."""
+    """Send all requests, and send every stored message back with edge values; returns the number of answers."""
     answered = 0
     with RawClient(broker.address) as client:
         for topic in ("F0", "F1", "F2"):
@@ -222,7 +222,7 @@ def sweep(broker: Broker) -> int:
             client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         for code, fields, body in requests():
             if code == RequestCode.END_TRANSACTION or fields.get("sysFlag") not in {None, "4"}:
-                # Such a request need not be answered; the next one's answer shows that it was served.
+                # Such a request need not get an answer, so the answer to the next request shows that it was served.
                 client.send(code, fields, body)
                 continue
             reply = client.call(code, fields, body)
@@ -258,7 +258,7 @@ QUEUE: Final = {"topic": "T", "queueId": "0"}
 
 
 def assert_serves(broker: Broker, brokers: Brokers) -> None:
-    """A stranger sends, pulls and asks for a route, and gets what is right."""
+    """Assert that an unrelated client can send, pull and look up a route, and gets the right answers."""
     names, client = brokers.names(broker), brokers.connect(broker)
     offset = send_message(client, "SAFE", b"still there")
     reply = client.answer(client.send_pull("SAFE", offset, timeout_ms=9_000))
@@ -268,7 +268,7 @@ def assert_serves(broker: Broker, brokers: Brokers) -> None:
 
 @frozen
 class Raises:
-    """A hook, and much else, that fails for one code."""
+    """A hook that raises for one request code."""
 
     code: int
     make: Callable[[], Exception]
@@ -278,7 +278,7 @@ class Raises:
             raise self.make()
 
     def after_response(self, peer: str, command: Command, response: Command | None) -> None:
-        """Nothing."""
+        """Do nothing after an answer."""
 
     def refusal(self, _channel: object, command: Command) -> None:
         if command.code == self.code:

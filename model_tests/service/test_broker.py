@@ -1,4 +1,4 @@
-"""A broker's start, stop and restart, its saved tables, its services by request code, and hooks around requests."""
+"""A broker's start, stop and restart, its saved tables, its services by request code, and its hooks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
 
 
 def test_no_connection_waits_for_the_store_to_open(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that connects while a restarted broker recovers is refused, so it retries and is not kept waiting."""
+    """A client that connects during the recovery is refused at once, so it can retry instead of waiting."""
     runtime, refused = RealRuntime(), list[Address]()
     open_store = MessageStore.open
     with closed_port() as address:
@@ -143,7 +143,7 @@ def test_a_failed_start_leaves_nothing_behind(brokers: Brokers, tmp_path: Path) 
 
 
 def test_a_stopped_broker_lets_go_of_its_log(brokers: Brokers, tmp_path: Path) -> None:
-    """An answer to a woken pull must not keep slices of the log."""
+    """After a stop, an answer to a woken pull must not keep slices of the log in memory."""
     mapped = Path("/proc/self/maps")
     broker = brokers.start()
     puller, sender = brokers.connect(broker), brokers.connect(broker)
@@ -168,7 +168,7 @@ def test_a_stopped_broker_ends_its_threads(brokers: Brokers) -> None:
 
 
 def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
-    """The flags of answers to requests with a flag of 12: sends, pulls, held ones, refusals, and nonsense."""
+    """The flags of answers to requests with flag 12: sends, pulls, held pulls, refusals and invalid requests."""
     topic = {"topic": "T", "queueId": "0"}
     told = [
         (RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x"),
@@ -222,7 +222,7 @@ class Notes:
     fails_before: BaseException | None = None
     fails_after: BaseException | None = None
     told: list[tuple[str, int, int | None]] = field(factory=list)
-    """When, the request's code, and the answer's: None for none yet, and before."""
+    """For each call: "before" or "after", the request's code, and the code of the answer (None before the request)."""
     peers: set[str] = field(factory=set)
     bodies: list[bytes] = field(factory=list)
 
@@ -242,7 +242,7 @@ class Notes:
 
 
 def make_known(broker: Broker) -> None:
-    """Create the topic T, so that a send is answered at once."""
+    """Create topic T, so that a later send gets its answer at once."""
     broker.topics.put(TopicConfig("T"))
     broker.sending.commits.save_topics()
 
@@ -303,7 +303,7 @@ def test_a_hook_may_end_a_request(hook: Notes, code: int, remark: str, stored: i
 
 
 def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(brokers: Brokers) -> None:
-    """The hold table answers the pull."""
+    """If a hook raises after the pull was held, the hold table still sends the only answer."""
     broker = brokers.start()
     send_message(brokers.connect(broker), "T")
     broker.stop()
@@ -326,17 +326,17 @@ PAGE: Final = ROOT / "docs/way-of-a-message.md"
 PRODUCT: Final = (f"{ROOT}/reference/", f"{ROOT}/spec/")
 ROW: Final = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
 FILES: Final = {"send": 19, "pull": 16, "wake": 24}
-"""Product files whose functions run in the pass of a request: that wakes nobody, finds a message, wakes a pull.
+"""The number of product files whose functions run in a send, in a pull, and in a send that wakes a pull.
 
 Lower a number when fewer files run; never raise one.
 """
 Call = tuple[str, str]
-"""A file below its root, and the qualified name of a function in it."""
+"""A file below its root, and the qualified name of a function in the file."""
 
 
 @contextmanager
 def traced() -> Iterator[list[tuple[str, CodeType]]]:
-    """The calls of all threads that start in the block, each with the name of its thread."""
+    """The calls on all threads that start in the block, each with the thread's name."""
     calls: list[tuple[str, CodeType]] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -351,7 +351,7 @@ def traced() -> Iterator[list[tuple[str, CodeType]]]:
 
 
 def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
-    """Product functions that each pass of the loop called."""
+    """The product functions that each pass of the I/O loop called."""
     passes: list[list[Call]] = [[]]
     for thread, code in calls:
         root = next(filter(code.co_filename.startswith, PRODUCT), None)
@@ -364,18 +364,18 @@ def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
 
 @pytest.fixture
 def passes(brokers: Brokers) -> dict[str, list[Call]]:
-    """The calls of four passes: a send, a pull, a pull that is held, and the send that wakes it."""
+    """The calls of four passes: a send, a pull, a held pull, and the send that wakes this pull."""
     with traced() as calls:
         broker = brokers.start()
         producer, consumer = brokers.connect(broker), brokers.connect(broker)
-        for _ in range(2):  # The first ones make topic, group and files.
+        for _ in range(2):  # The first messages create topic, group and files.
             send_message(producer, "T")
             consumer.pull("T")
         held = consumer.send_pull("T", 2, timeout_ms=60_000)
         wait_held(broker)
         send_message(producer, "T")
         assert consumer.answer(held).code == 0
-        send_message(producer, "T")  # Its pass ends the one before; a stop would add to that.
+        send_message(producer, "T")  # The next pass ends this one, because a stop would add calls.
         broker.stop()
     served = [
         each
@@ -405,7 +405,7 @@ def test_the_number_of_files_of_a_request_only_falls(passes: dict[str, list[Call
 
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_the_vip_port_is_two_below(tmp_path: Path, caplog: pytest.LogCaptureFixture, is_taken: bool) -> None:
-    """If another program listens there, the broker serves its own port and logs it."""
+    """The VIP port is two below the broker's port; if another program uses it, the broker logs that and continues."""
     with ExitStack() as stack:
         while True:
             host, port = stack.enter_context(closed_port())

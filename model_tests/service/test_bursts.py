@@ -1,4 +1,4 @@
-"""Bursts and reused answers are what single requests get, to the byte; batches, their limits, and long ones."""
+"""Bursts and reused answers equal single requests in every byte; batches, their limits, and slow batches."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ LONG_MS = 10**9
 CONFIG = BrokerConfig(hold_timeout_ms_max=LONG_MS)
 STORE = evolve(SMALL_STORE, commit_log_file_size=1 << 16)
 POLICIES = ["strict", "strict-clone"]
-"""The schedules in which one thread decides the order of the reports."""
+"""The policies in which a single thread decides the order of notifications."""
 PEERS = 3
 TOPIC = "T00000"
-"""Each example replaces it by a name as long, of a topic without messages: so pulls wait for its first ones."""
+"""Each example replaces the name by an equally long one of a topic without messages, so its pulls wait."""
 NUMBERS = itertools.count(1)
 Told = tuple[int, bytes]
 
 
 class Twin:
-    """A broker with some connections that have no sockets."""
+    """A broker with connections that have no sockets."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
 
     def told(self, told: Sequence[Told]) -> tuple[object, ...]:
-        """Bytes to each connection, counts, and the number of held pulls."""
+        """The bytes for each connection, the counters, and the number of held pulls."""
         before, heard = self.counts(), []
         for number, content in told:
             answers = self.peers[number].told(content)
@@ -77,7 +77,7 @@ class Twin:
 
 @st.composite
 def requests(draw: st.DrawFn, *, is_send: bool) -> bytes:
-    """A send, or a pull; most pulls wait at the end, where many are alike."""
+    """Sends and pulls; most pulls wait at the end of a queue, and many of them are alike."""
     flag = draw(st.sampled_from([0] * 6 + [int(CommandFlag.ONE_WAY)]))
     kind = draw(st.sampled_from([Serialisation.JSON] * 4 + [Serialisation.ROCKETMQ]))
     queue = draw(st.integers(0, 1))
@@ -111,7 +111,7 @@ PIECES = st.tuples(
 
 @pytest.fixture(scope="module", params=POLICIES)
 def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Twin, Twin]]:
-    """A broker and one that serves each request alone, both with a clock that stands still."""
+    """A broker that serves bursts and a broker that serves each request alone; their clocks stand still."""
     policy = preset(request.param)
     places = [str(tmp_path_factory.mktemp(name)) for name in ("quick", "plain")]
     settings: dict[str, Any] = {"policy": policy, "config": CONFIG, "store_config": STORE}
@@ -125,7 +125,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
-    """Both give the same bytes, the same log and the same counts."""
+    """Both brokers give the same bytes, the same log and the same counters."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
     told = [(number, content.replace(TOPIC.encode(), topic)) for number, content in told]
@@ -139,7 +139,7 @@ def pair(brokers: Brokers, directory: Any, config: BrokerConfig = CONFIG) -> lis
 
 
 def alike(count: int, topic: str = "R") -> list[Told]:
-    """Pulls that wait for the next message of a queue that has one, and three messages in one piece."""
+    """Pulls that wait for the next message of a queue with one message, and three sends, in one piece."""
     send = Command(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=send_fields(topic, 0), body=b"body")
     pull = Command(RequestCode.PULL_MESSAGE, 2, ext_fields=pull_fields(topic, 1, timeout_ms=LONG_MS))
     first, wait = b"".join(encode(send)), b"".join(encode(pull))
@@ -147,7 +147,7 @@ def alike(count: int, topic: str = "R") -> list[Told]:
 
 
 def pulls(*changes: dict[str, str]) -> bytes:
-    """Pulls at the end of a queue without messages, in one piece."""
+    """Pulls at the end of an empty queue, in one piece."""
     fields = pull_fields("T", 0, timeout_ms=LONG_MS)
     commands = [Command(RequestCode.PULL_MESSAGE, 3, ext_fields=fields | change) for change in changes]
     return b"".join(b"".join(encode(command)) for command in commands)
@@ -162,7 +162,7 @@ CHANGES: list[Callable[[Broker], object]] = [
 
 
 def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
-    """Answers to pulls like earlier ones, after a change of the broker."""
+    """The answers to repeated pulls after a change of the broker."""
     twin.broker.topics.put(TopicConfig("T", 4, 4))
     begun = twin.told([(0, pulls({}, {"queueId": "1"}, {}))])
     change(twin.broker)
@@ -173,7 +173,7 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
 def test_what_was_checked_before_is_checked_again(
     brokers: Brokers, tmp_path: Any, change: Callable[[Broker], object]
 ) -> None:
-    """A replaced topic or group counts for the next pull."""
+    """A replaced topic or group takes effect for the next pull, though an earlier check succeeded."""
     quick, plain = pair(brokers, tmp_path)
     assert after(quick, change) == after(plain, change)
 
@@ -224,14 +224,14 @@ SYNC: Final = evolve(SMALL_STORE, flush_disk_sync=True)
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is a long one, and a turn has two messages."""
+    """Treat every batch as slow, and process two messages in each turn."""
     monkeypatch.setattr(send_processor, "LONG_SIZE", 0)
     monkeypatch.setattr(send_processor, "TURN_COUNT", 2)
 
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None, brokers: Brokers) -> Iterator[list[bool]]:
-    """Batches have turns without messages until this list has an item. It gets one before the brokers are stopped."""
+    """Batches do not end until this list has an item; the fixture adds one before the brokers stop."""
     ended: list[bool] = []
 
     def parts(messages: Iterable[Any]) -> Iterator[list[Any]]:
@@ -310,7 +310,7 @@ def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
 
 
 def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
-    """The answer to a batch, with ids by offsets, and the stored messages."""
+    """The answer to a batch with ids replaced by offsets, and the stored messages."""
     reply = client.call(
         RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
     )
@@ -366,7 +366,7 @@ def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(short_turns: None
 
 
 class Box(Outbox):
-    """Notes to whom is written."""
+    """A connection that records its answers."""
 
     __slots__ = ("written",)
 
@@ -388,7 +388,7 @@ def turn(outbox: Outbox, channel: Any) -> None:
 
 
 def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Turns:
-    """A batch of so many turns, each noted; the last one gives an answer, or raises."""
+    """A batch with a number of turns, each recorded; the last turn gives an answer or raises."""
     for _ in range(count - 1):
         notes.append(name)
         yield
@@ -399,7 +399,7 @@ def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Tu
 
 
 def test_batches_in_turns() -> None:
-    """The first batch is continued by whichever connection has the turn."""
+    """The connection whose turn it is continues the oldest batch."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     first, second, third = map(channel_of, ("first", "second", "third"))
@@ -438,7 +438,7 @@ def test_batches_in_turns() -> None:
 SIZE_MAX: Final = SMALL_STORE.message_size_max
 ONE_SIZE: Final = 22
 COUNT_MAX: Final = 31_650
-"""For an IPv4 broker, as docs/safety.md has it."""
+"""The largest batch of a broker with an IPv4 address, as docs/safety.md has it."""
 
 
 def one(body_size: int = 0) -> bytes:
@@ -452,7 +452,7 @@ def sent(client: RawClient, body: bytes, serialisation: Serialisation = Serialis
 
 
 def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) -> int:
-    """As many messages are there as there are ids in the answer; how many."""
+    """Assert that the store has as many messages as the answer has ids; returns their number."""
     ids = (reply.ext_fields or {}).get("msgId", "")
     count = len(ids.split(",")) if reply.code == ResponseCode.SUCCESS else 0
     assert broker.store.visible_end("T", 0) - before == count
@@ -473,7 +473,7 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
 def test_a_batch_is_stored_and_acknowledged_or_neither(
     brokers: Brokers, config: StoreConfig, body: bytes, count: int
 ) -> None:
-    """On both sides of each limit."""
+    """On both sides of each limit a batch is either stored and acknowledged as a whole, or refused."""
     broker, client = brokers.served(store_config=config)
     reply = sent(client, body)
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
@@ -482,7 +482,7 @@ def test_a_batch_is_stored_and_acknowledged_or_neither(
 
 
 def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
-    """Its encoder throws; the limit depends on the broker's address."""
+    """5.x raises an error in its encoder; the limit depends on the broker's address."""
     limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
     for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
         assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1

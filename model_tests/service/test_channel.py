@@ -1,4 +1,4 @@
-"""The outbox, the channel and connections: answers of a pass leave together, slow readers, refusals and limits."""
+"""Outbox, channels and connections: answers of a pass are sent together; slow readers and limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from longpoll_runtime.threads import RealQueue
 
 
 class Sink:
-    """A channel that notes how many commands each flush sends, and its name in a common order of flushes."""
+    """A channel that records the commands of each flush, and its name in a common list of flushes."""
 
     def __init__(self, name: str = "", order: list[str] | None = None) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Sink:
 
 
 def _herd(count: int, channel_count: int = 1) -> list[int]:
-    """Answer so many on some channels in turn; how many left in each part of the first."""
+    """Answer a number of pulls on some channels in turn; returns the size of the first part on each channel."""
     sinks: Any = [Sink() for _ in range(channel_count)]
     outbox = Outbox()
     for number in range(count):
@@ -77,7 +77,7 @@ def _herd(count: int, channel_count: int = 1) -> list[int]:
 
 
 def test_parts_of_a_large_herd() -> None:
-    """The first answers leave at once; later parts are longer, to save system calls."""
+    """The first answers are sent at once, and later parts are larger, which saves system calls."""
     parts = _herd(20_000, 64)
     assert [64 * part for part in parts[-4:-1]] == [FLUSH_COUNT_MAX] * 3
     assert sum(parts) == -(-20_000 // 64)
@@ -99,7 +99,7 @@ def test_parts_of_a_large_herd() -> None:
 
 
 def _waits_for_others() -> bool:
-    """Whether a connection with many answers gets them at the end, with all others."""
+    """Whether the answers of a connection with many of them are sent at the end, with all others."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
@@ -115,7 +115,7 @@ def _waits_for_others() -> bool:
 
 
 def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers leave once they are worth a system call."""
+    """The answers of a busy connection are sent as soon as they fill a system call."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
     assert not _waits_for_others()
@@ -124,7 +124,7 @@ def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytes
 
 
 class DeafSocket:
-    """A socket whose peer takes so many bytes and no more."""
+    """A socket whose peer reads a limited number of bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -156,7 +156,7 @@ class DeafSocket:
 
 
 class Loop:
-    """The loop of a channel: notes what it is asked to watch, and which channels it is to close."""
+    """The I/O loop of a channel, which records the requested watches and closes."""
 
     def __init__(self) -> None:
         self.poller: Any = self
@@ -180,7 +180,7 @@ class Loop:
 def deaf_channel(
     room: int, output_bytes_max: int, unsent: BytesByPeer[Channel] | None = None
 ) -> tuple[Channel, DeafSocket, Loop]:
-    """A channel whose peer takes `room` bytes, and for which no more than a limit may wait; counted in `unsent`."""
+    """A channel whose peer reads `room` bytes, with a limit of unsent bytes; `unsent` counts them."""
     sock, loop = DeafSocket(room), Loop()
     limits = Limits(1024, output_bytes_max, 10, 1000)
     made = Channel(loop, cast("Any", sock), ("127.0.0.1", 1), 1, cast("Any", None), limits, threading.Lock(), unsent)
@@ -210,13 +210,13 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
 
 
 def test_a_broken_channel_keeps_nothing() -> None:
-    """A peer that does not read is closed at its limit, and its commands use no memory."""
+    """A peer that does not read is disconnected at its limit, and later commands for it use no memory."""
     channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
     tell(channel, (b"0123456789",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
     tell(channel, (b"x",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
-    # The rest of a frame that was cut would be read as the beginning of another.
+    # The peer would read the rest of a truncated frame as the beginning of another frame.
     sock.room = 1000
     tell(channel, (b"more",))
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
@@ -244,7 +244,7 @@ def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) 
 
 
 def test_calls_to_the_socket_and_the_poller() -> None:
-    """One buffer is sent as it is; a loop that stops only sends."""
+    """One buffer is sent without a copy, and a stopping loop only sends."""
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
     assert (loop.reads, loop.watches) == ([False], [True])
@@ -266,7 +266,7 @@ def test_calls_to_the_socket_and_the_poller() -> None:
 
 
 def test_unsent_bytes_are_counted() -> None:
-    """Until they are sent, or their connection is closed."""
+    """Unsent bytes are counted until they are sent or their connection is closed."""
     unsent: BytesByPeer[Channel] = BytesByPeer(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
@@ -294,7 +294,7 @@ def test_unsent_bytes_are_counted() -> None:
 
 
 def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
-    """The next flush drops its answers, once."""
+    """If all channels exceed the total limit, the next flush drops the answers of the channel with most, once."""
     unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
@@ -341,7 +341,7 @@ def test_short_answers_wait_for_the_end() -> None:
 
 
 def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is logged, and later answers are recorded."""
+    """If recording an answer fails, the failure is logged, and later answers are still recorded."""
     order: list[str] = []
     channel, _, _ = deaf_channel(room=10, output_bytes_max=100)
     gone, _, _ = deaf_channel(room=10, output_bytes_max=100)
@@ -378,7 +378,7 @@ ASKED: Final[dict[str, Callable[[IoLoop], None]]] = {
 
 @define
 class Bell:
-    """A poller that counts how often it was woken."""
+    """A poller that counts its wake-ups."""
 
     rung: int = 0
 
@@ -388,7 +388,7 @@ class Bell:
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
-    """Otherwise it would see the request ten seconds later."""
+    """Without the wake-up the loop would see the request of another thread ten seconds later."""
     loop = IoLoop(RealRuntime(), "loop", LIMITS)
     loop.poller.close()
     bell = Bell()
@@ -398,7 +398,7 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
 
 
 class LateBell:
-    """A bell that rings for nothing once; it notes how long it is waited for."""
+    """A bell that rings once without a reason, and records the length of each wait."""
 
     def __init__(self) -> None:
         self.timeouts: list[float] = []
@@ -409,7 +409,7 @@ class LateBell:
 
 
 def test_a_wait_whose_time_is_over_ends_though_the_bell_rang_for_nothing() -> None:
-    """A lock takes a negative time-out as none, so the queue must not pass one."""
+    """A lock treats a negative timeout as no timeout, so the queue must not pass one."""
     queue, bell = RealQueue[int](1), LateBell()
     queue._bell = cast("Any", bell)
     assert queue.take(0.0) is None
@@ -420,7 +420,7 @@ NEW_QUEUES = 64
 
 
 def sends(body: bytes) -> bytes:
-    """A send to each queue, in one piece."""
+    """One send to each queue, in one piece."""
     commands = [
         Command(RequestCode.SEND_MESSAGE_V2, number, ext_fields=send_fields("T", number), body=body)
         for number in range(NEW_QUEUES)
@@ -537,7 +537,7 @@ def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
 
 
 def test_addresses_without_connections_are_forgotten() -> None:
-    """Strangers do not make a table without end."""
+    """The table of addresses must not grow with every client that was ever connected."""
     connections = Connections(10, 2, threading.Lock())
     assert [connections.add("h") for _ in range(3)] == [None, None, ConnectionLimit.ADDRESS_CONNECTIONS]
     connections.remove("h")

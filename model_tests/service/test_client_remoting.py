@@ -1,4 +1,4 @@
-"""A connection of the client: answers that are matched, late or lost, and how it ends; refused messages and routes."""
+"""A connection of the client: how answers are matched, come late or get lost, and how the connection ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
 
 @contextmanager
 def served(script: Callable[[Peer, Command], None], **options: Any) -> Iterator[tuple[ScriptedServer, RemotingClient]]:
-    """A scripted server and a client of it, which is closed at the end."""
+    """A scripted server with a client, which is closed at the end."""
     with ScriptedServer(script) as server:
         client = connect(server, **options)
         try:
@@ -46,7 +46,7 @@ def echo(peer: Peer, command: Command) -> None:
 
 
 class Answers:
-    """Collects answers of asynchronous calls."""
+    """Collects the answers of asynchronous calls."""
 
     def __init__(self, count: int) -> None:
         self.found: list[Answer] = []
@@ -71,7 +71,7 @@ def sent(peer: Peer, command: Command) -> None:
 
 
 def test_who_asks_by_code_is_told_a_sends_fields() -> None:
-    """A send's answer has typed fields and, on demand, extension fields."""
+    """The answer to a send has typed fields and, on request, extension fields."""
     answers = Answers(1)
 
     async def on_a_loop(server: ScriptedServer) -> tuple[Command, Answer]:
@@ -110,7 +110,7 @@ def test_many_threads_share_a_connection() -> None:
 
 
 def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
-    """The client drops a late answer and keeps the connection."""
+    """The client drops a late answer and keeps the connection for other calls."""
     silent: list[Command] = []
 
     def answer_even(peer: Peer, command: Command) -> None:
@@ -134,7 +134,7 @@ def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half"])
 def test_a_connection_that_ends_tells_every_call(how: str) -> None:
-    """Each waiting call gets one error."""
+    """If the connection ends, each waiting call gets one error."""
 
     def end(peer: Peer, _command: Command) -> None:
         if len(server.received) < 3:
@@ -179,7 +179,7 @@ def test_closing_and_connecting() -> None:
 
 
 def test_requests_of_the_peer_are_handled_or_refused() -> None:
-    """An unknown request gets code 3 unless it is one-way."""
+    """An unknown request of the peer gets code 3, unless it is one-way."""
     refused = threading.Event()
     handled: list[int] = []
 
@@ -214,7 +214,7 @@ def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() ->
 
 
 def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
-    """With many waiting calls only the reader thread writes."""
+    """While many calls wait, only the reader thread writes."""
 
     def some(peer: Peer, command: Command) -> None:
         if command.code == 10:
@@ -234,13 +234,13 @@ def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
     ("count", "code", "is_awaited"), [(6, 310, False), (6, 310, True), (6, 11, False), (5, 310, False)]
 )
 def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is_awaited: bool) -> None:
-    """After a burst of answers it waits, to send the following requests together."""
+    """After a burst of answers the reader thread pauses, so that the next requests are sent together."""
     held: list[tuple[Peer, Command]] = []
     rests: list[float] = []
     first, last = Answers(1), Answers(count)
 
     class Resting(RealRuntime):
-        """Asks once more while it rests."""
+        """A reader thread that sends one more request during its pause."""
 
         def sleep(self, seconds: float) -> None:
             rests.append(seconds)
@@ -277,7 +277,7 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
 
 
 def test_a_callback_that_closes_has_its_last_words_sent() -> None:
-    """The callback's writes leave before the connection is closed."""
+    """The requests that a callback writes are sent before the callback closes the connection."""
     with served(echo) as (server, client):
         ended = threading.Event()
 
@@ -306,7 +306,7 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
 
 
 def test_the_client_filters_exactly_what_the_broker_filters_by_hash(broker: Broker) -> None:
-    """Aa and BB have the same hash, so the broker sends both."""
+    """The tags Aa and BB have the same hash, so the broker sends both and the client must filter."""
     with Producer(name_server_of(broker)) as producer:
         for tag in ("Aa", "BB", "C", "Aa"):
             producer.send("T", tag.encode(), tag=tag, queue_id=0)

@@ -1,4 +1,4 @@
-"""Clients at name server and broker: routes, heartbeats, members of a group, and what a broker passes on to them."""
+"""Clients at name server and broker: routes, heartbeats, groups, and requests that the broker forwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GROUPS = ("A", "B", "C")
 
 
 class Told:
-    """An outbox that counts what is written, and remembers when each connection was last told of each group."""
+    """An outbox that counts writes and records when each connection was last notified of each group."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_told_of_the_last_change(seed: int) -> None:
-    """Members come and go through many passes, and no pass writes too much."""
+    """When members come and go, each member hears of the last change, and no pass writes too much."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
     notices = MemberNotifications(clients, RealRuntime().lock())
@@ -80,7 +80,7 @@ def test_every_member_is_told_of_the_last_change(seed: int) -> None:
             changed_at[group] = told.moment
             notices.changed(group, outbox)
         notices.turn(outbox)
-        assert told.count - before <= 2 * NOTICES_MAX, "a pass writes no more at once, and as many in rounds"
+        assert told.count - before <= 2 * NOTICES_MAX, "a pass writes a limited number of notices, in rounds"
     while notices.has_more:
         notices.turn(outbox)
     for group, moment in changed_at.items():
@@ -90,9 +90,9 @@ def test_every_member_is_told_of_the_last_change(seed: int) -> None:
 
 
 def notices_of_a_burst(brokers: Brokers) -> int:
-    """How many notices a member gets of 100 joins and leaves that come in one piece."""
+    """The number of notices that a member gets for 100 joins and leaves in one piece."""
     runtime = RealRuntime()
-    # No turn ends early because the machine is busy.
+    # Turns have no time limit, so a busy machine does not change the result.
     runtime.monotonic_ns = lambda: 0
     broker = brokers.start(runtime=runtime)
     members, restless = [brokers.connect(broker) for _ in range(NOTICES_MAX + 1)], brokers.connect(broker)
@@ -114,7 +114,7 @@ def notices_of_a_burst(brokers: Brokers) -> int:
 
 @pytest.mark.usefixtures("few_notices")
 def test_a_burst_of_changes_is_told_together(brokers: Brokers) -> None:
-    """A large group gets a few notices for 200 changes."""
+    """A large group gets only a few notices for 200 changes."""
     assert 1 <= notices_of_a_burst(brokers) <= 20
 
 
@@ -128,19 +128,19 @@ INFO, DIRECTLY = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESS
 
 @pytest.fixture
 def member(broker: Broker, brokers: Brokers) -> RawClient:
-    """The client here@1, a member of group G."""
+    """The client here@1 as a member of group G."""
     return joined(brokers.connect(broker))
 
 
 def joined(client: RawClient, client_id: str = "here@1") -> RawClient:
-    """The client as a member of group G."""
+    """The same client, after it joined group G."""
     assert client.beat(client_id, consumers={"G": ["T"]}).code == 0
     client.pushes.clear()
     return client
 
 
 def one_queue(broker: Broker, client: RawClient, count: int) -> None:
-    """Make topic T with one queue and so many messages."""
+    """Create topic T with one queue and a number of messages."""
     client.create_topic("T")
     for _ in range(count):
         send_message(client, "T")
@@ -178,7 +178,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, client: RawClient, membe
 def test_who_cannot_be_asked_is_told_of(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member is absent, gone or silent, or too many calls wait."""
+    """The error says that the member is absent, gone or silent, or that too many calls wait."""
     absent = client.call(INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
     member = joined(brokers.connect(broker))
@@ -201,18 +201,18 @@ OF_GROUP: Final = {"topic": "T", "group": "G"}
 
 
 def at(offset: object) -> bytes:
-    """A member's answer to 221: it is at this offset of the one queue."""
+    """A member's answer to request 221 with its offset of the one queue."""
     return b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%s}}' % json.dumps(offset).encode()
 
 
 def by_client(answer: Command) -> dict[str, object]:
-    """The offset of the one queue by client, from the answer to 223."""
+    """Client -> its offset of the one queue, from the answer to request 223."""
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
     body = bytes(answer.body)
     assert body.startswith(head)
     assert body.endswith(tail)
-    # The tables inside are no JSON: each by itself is.
+    # The nested tables are not valid JSON as a whole, but each one alone is.
     found = re.findall(rb'"([^"]+)":(\{(?:\{[^{}]*\}:\d+)?\})', body[len(head) : -len(tail)])
     tables = {name.decode(): decode_by_queue(b'{"t":' + table + b"}", "t") for name, table in found}
     return {name: table.get(QUEUE) for name, table in tables.items()}
@@ -230,7 +230,7 @@ def test_a_group_without_members_is_nowhere(client: RawClient) -> None:
 
 
 def test_members_say_where_they_are(client: RawClient, member: RawClient, other: RawClient) -> None:
-    """Request 223 asks all members, or the named one."""
+    """Request 223 asks all members of the group, or the one that it names."""
     opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
     asked = [each.pushed(WHERE) for each in (member, other)]
     assert [each.ext_fields for each in asked] == [OF_GROUP, OF_GROUP]
@@ -285,7 +285,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
 def test_members_that_say_too_much_of_where_they_are(
     broker: Broker, client: RawClient, member: RawClient, other: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error asks the caller to name one client."""
+    """If the members' answers are too large together, the error asks the caller to name one client."""
     monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
     opaque = client.send(STATUS, OF_GROUP)
     for each in (member, other):
@@ -298,7 +298,7 @@ def test_members_that_say_too_much_of_where_they_are(
 
 
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, brokers: Brokers) -> None:
-    """Request 222 sends 220 to each member; without force no offset moves forward."""
+    """Request 222 sends request 220 to each member; without force no offset moves forward."""
     assert client.call(SET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
     assert client.call(SET, RESET).code == 1
@@ -322,7 +322,7 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, b
 def test_queues_are_assigned_to_members(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request 400, for 5.x clients that do not rebalance themselves."""
+    """Request 400 assigns queues to 5.x clients that do not rebalance themselves."""
     client.create_topic("T", 3)
     table = {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}
     other = {"brokerName": "other", "brokerAddr": "10.0.0.9:1", "clusterName": "C", "brokerId": "0", "haServerAddr": ""}
@@ -352,7 +352,7 @@ def test_queues_are_assigned_to_members(
 
 @pytest.mark.parametrize("is_online", [True, False])
 def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, brokers: Brokers, *, is_online: bool) -> None:
-    """By `queueId`, as `resetOffsetByQueueId` of 5.x does; the others stay."""
+    """With `queueId`, as in 5.x's `resetOffsetByQueueId`, only the offset of that queue is reset."""
     client.create_topic("T", 2)
     for queue_id in (0, 0, 0, 1, 1, 1):
         send_message(client, "T", queue_id=queue_id)
@@ -379,7 +379,7 @@ def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, broker
 
 
 def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> PushConsumer:
-    """A consumer of topic T in group G; `with` starts it."""
+    """A consumer of topic T in group G, started by `with`."""
     config = MemberConfig(group="G", start_at="first", persist_s=0.05)
     return PushConsumer(
         "{}:{}".format(*broker.name_server_address),

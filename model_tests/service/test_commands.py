@@ -201,7 +201,7 @@ def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
 
 
 def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str) -> None:
-    """A second consume of the group continues where the first stopped."""
+    """A second `consume` of the group continues where the first one stopped."""
     (sent,) = lines(run(name_server, "send", "T", "-", "--count", "30", "--queue", "0", "--json", stdin=b"\xff\x00"))
     assert sent["sent"] == 30
     first = lines(run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "10", "--json"))
@@ -227,7 +227,7 @@ def test_control_characters_do_not_reach_a_terminal(name_server: str) -> None:
 
 def test_too_few_messages_are_exit_3(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     poll, first = PullConsumer.poll, iter([PATIENCE_S])
-    # Only what comes after the first message is waited for as briefly as the command says.
+    # The short wait of the command applies only after the first message.
     monkeypatch.setattr(PullConsumer, "poll", lambda consumer, wait_s, most: poll(consumer, next(first, wait_s), most))
     run(name_server, "send", "T", "one")
     found = run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "2", "--wait", "0.3")
@@ -258,7 +258,7 @@ def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_server: str, number: int) -> None:
-    """The printed messages are committed."""
+    """A signal ends `consume` cleanly, and the printed messages are committed, so they are not printed again."""
     run(name_server, "send", "T", "x", "--count", "5", "--queue", "0")
     code = "from longpoll.cli import main; main()"
     arguments = ["consume", "T", "--group", "G", "--from", "first", "--name-server", name_server, "--json"]

@@ -1,4 +1,4 @@
-"""Delayed, timed, prepared and sent-back messages, and checks of transactions that no producer ended."""
+"""Delayed, timed, prepared and sent-back messages, and checks of unfinished transactions."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
     wait_visible(broker, SCHEDULE, 2, 17)
     schedule = broker.keeping.schedule
-    # A 64th of the level later it is noted for the second time how far its queue goes.
+    # After a 64th of the level's delay the end of the queue is recorded a second time.
     runtime.gone_ms = NOTED_MS
     wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
     runtime.gone_ms = 2 * HOUR_MS - 60_000
     send_message(client, "T", b"other", properties="DELAY\x011\x02")
-    # Its delivery ends a round over all levels at that time.
+    # Its delivery ends a round over all levels.
     wait_visible(broker, "T", 1)
     assert client.bodies("T") == [b"other"]
     runtime.gone_ms = 2 * HOUR_MS + NOTED_MS
@@ -102,7 +102,7 @@ def test_levels_of_ones_own_are_waited_for(brokers: Brokers, tmp_path: Path) -> 
         assert record is not None
         delays_ms.append(unit[2] - record.store_ms)
     assert delays_ms == [2 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS]
-    # A crash that leaves no queue: what is due when is told by the log.
+    # After a crash that loses the queue, the log gives the due times.
     copy = tmp_path / "crashed"
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("consumequeue", "lock", "*.tmp"))
     broker.stop()
@@ -127,7 +127,7 @@ def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> Non
 
 
 def prepare(client: RawClient) -> dict[str, str]:
-    """Send a prepared message; the fields that end its transaction."""
+    """Send a prepared message; returns the fields that end its transaction."""
     reply = client.put("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02")
     assert reply.ext_fields is not None
     return {
@@ -151,9 +151,9 @@ def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, bro
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01{group}\x02TAGS\x01t\x02UNIQ_KEY\x01unique\x02"
 QUICK = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=HOUR_MS, transaction_check_count_max=2)
-"""Rounds are made when a test says so: with one on its way before an answer came, that would count twice."""
+"""The test starts each round itself, because a round in progress would be counted twice."""
 STORE = evolve(SMALL_STORE, flush_interval_ms=20)
-"""A round is made with each flush."""
+"""Each flush of the store starts a round."""
 COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
 
 
@@ -163,14 +163,14 @@ def prepare_message(client: RawClient, body: bytes, group: str = "PG", propertie
 
 
 def joined(checking: Broker, brokers: Brokers) -> RawClient:
-    """A producer of the group."""
+    """Let a producer join the group."""
     client = brokers.connect(checking)
     assert client.beat(producers=["PG"]).code == 0
     return client
 
 
 def end(client: RawClient, question: Command, answer: str) -> None:
-    """Answer a question as a producer does."""
+    """End a transaction as a producer does."""
     asked = question.ext_fields or {}
     fields = {
         "producerGroup": "PG",
@@ -189,7 +189,7 @@ def told(question: Command) -> ReceivedMessage:
 
 
 def check_now(checking: Broker) -> None:
-    """Have the broker do a round of questions with its next flush, and no other before this is called again."""
+    """Start one round of checks with the next flush, and none before the next call."""
     checks = checking.sending.checks
     checks._due_ns = 0
     wait_until(lambda: checks._due_ns != 0)
@@ -197,7 +197,7 @@ def check_now(checking: Broker) -> None:
 
 @pytest.fixture
 def checking(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that asks whatever age a transaction has, and twice at most."""
+    """A broker that checks transactions of any age, at most twice."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=QUICK, store_config=STORE) as started:
         yield started
 
@@ -234,7 +234,7 @@ def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_giv
             assert told(question).properties["TRANSACTION_CHECK_TIMES"] == times
             end(client, question, UNKNOWN)
         check_now(checking)
-        # Another thread may show the message before the checks log it.
+        # Another thread may make the message visible before the check is logged.
         wait_until(lambda: "is given up after 2 questions" in caplog.text)
     wait_visible(checking, GIVEN_UP_TOPIC, 1)
     prepare_message(client, b"dropped")
@@ -349,7 +349,7 @@ START_MS = 1_800_000_000_500
 
 
 class Clock(RealRuntime):
-    """A wall clock that only tests move."""
+    """A manual wall clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ Timed = tuple[Clock, Broker, RawClient]
 
 @pytest.fixture
 def timed(brokers: Brokers, tmp_path: Path) -> Timed:
-    """A clock, a broker by it, and a client."""
+    """A manual clock, a broker that uses it, and a client."""
     clock = Clock()
     broker = started(brokers, clock, tmp_path)
     return clock, broker, brokers.connect(broker)
@@ -507,7 +507,7 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
 
 
 def test_properties_fit_when_it_goes(timed: Timed) -> None:
-    """The delivery adds two properties, so a message without room is refused."""
+    """The delivery adds two properties, so a message without room for them is refused."""
     clock, broker, client = timed
     sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
     sent = {str(size): send(client, key=str(size), TIMER_DELAY_SEC="1", long="x" * size).code for size in sizes}
@@ -545,7 +545,7 @@ def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) ->
 
 
 class Stream:
-    """A timer's queue that one more message comes to whenever it is asked for one."""
+    """A timer's queue that gets one more message on each call."""
 
     def __init__(self) -> None:
         self.end = 1
@@ -626,7 +626,7 @@ def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
 
 
 def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
-    """By topic how many wait and since when that is so, and the version, as 61 tells."""
+    """The answer to request 61: topic -> number of waiting messages and their time, and the version."""
     answer = client.call(RequestCode.GET_TIMER_METRICS)
     assert answer.code == 0
     told = json.loads(bytes(answer.body))

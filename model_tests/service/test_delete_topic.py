@@ -1,4 +1,4 @@
-"""Held pulls whose topic is deleted, whose broker changes its role, or stops."""
+"""Held pulls whose topic is deleted, or whose broker changes its role or stops."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRI
 DELETE = RequestCode.DELETE_TOPIC_IN_BROKER
 PULL = RequestCode.PULL_MESSAGE
 LONG_MS = 30_000
-"""A deadline that no passing test waits for."""
+"""A deadline in ms that no passing test waits for."""
 
 
 def test_pulls_held_behind_the_deletion_are_told_too(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were inserted after the deletion looked through the table."""
+    """Pulls that were inserted after the deletion searched the table are answered too."""
     honest = HoldService.hold
     send_message(client, "T")
 
@@ -71,7 +71,7 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion fails, but the topic is gone."""
+    """Held pulls are answered because the topic is gone, though the disk refuses to delete its queues."""
     puller, admin = brokers.connect(broker), brokers.connect(broker)
     send_message(admin, "T")
     opaque = puller.hold("T", 1)
@@ -102,7 +102,7 @@ def make_topic(broker: Broker, brokers: Brokers) -> None:
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
     broker: Broker, brokers: Brokers
 ) -> None:
-    """A kept answer of the old topic must not serve the new one."""
+    """A cached answer of the deleted topic must not serve pulls of a new topic with the same name."""
     make_topic(broker, brokers)
     assert woken_by(b"old", broker, brokers) == [b"old"]
     assert brokers.connect(broker).call(DELETE, {"topic": "T"}).code == 0
@@ -113,7 +113,7 @@ def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its
 def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer is kept after the deletion cleared all kept answers."""
+    """A pull that runs during the deletion caches its answer after the deletion cleared all cached answers."""
     run_now = PullRunner.run_now
 
     def run_and_delete(runner: PullRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
@@ -135,7 +135,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
 
 
 def test_it_stays_gone_after_a_restart(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A new topic of that name begins at 0."""
+    """A topic that is created again after the restart begins at offset 0."""
     directory = str(tmp_path / "again")
     broker, client = brokers.served(directory=directory)
     assert [send_message(client, "T") for _ in range(3)] == [0, 1, 2]
@@ -153,7 +153,7 @@ def test_it_stays_gone_after_a_restart(brokers: Brokers, tmp_path: Path, caplog:
     ids=["strict", "4.9", "5"],
 )  # fmt: skip
 def test_system_topics_stay_as_they_are(policy: Policy, codes: tuple[int, int, int, int], brokers: Brokers) -> None:
-    """Deleting the schedule topic would lose delayed messages."""
+    """Deleting the schedule topic would lose delayed messages, so system topics cannot be deleted."""
     broker, client = brokers.served(policy=policy)
     conflict, blank, odd, kind = codes
     own = ("SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster", "rmq_sys_x")
@@ -173,7 +173,7 @@ def test_system_topics_stay_as_they_are(policy: Policy, codes: tuple[int, int, i
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends to the topic are refused until the deletion is answered."""
+    """Sends to the topic are refused until the slow deletion is answered; other requests do not wait."""
     admin, bystander = brokers.connect(broker), brokers.connect(broker)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
@@ -200,14 +200,14 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
 
 
 NEVER_MS: Final = 600_000
-"""The scanner sleeps: one that is at work just then makes 5.x give its round up when the role changes."""
+"""The scanner never runs, because a scan at that time makes 5.x give up its round when the role changes."""
 SLAVE: Final = BrokerConfig(
     role="SLAVE", broker_id=1, slave_read=True, slave_acting_master=True, scan_period_ms=NEVER_MS
 )
 OURS: Final = {"strict", "strict-clone"}
 WITHOUT_905: Final = {"rocketmq-4.9"}
 QUICK: Final = {"strict", "rocketmq-4.9", "rocketmq-5"}
-"""The others differ from these in no end."""
+"""In these tests the other policies behave like one of these."""
 POLICIES: Final = pytest.mark.parametrize(
     "policy",
     [pytest.param(each, marks=[pytest.mark.long] * (name not in QUICK)) for name, each in PRESETS.items()],
@@ -216,7 +216,7 @@ POLICIES: Final = pytest.mark.parametrize(
 
 
 def make_topics(broker: Broker) -> None:
-    """Two of one queue each; a slave cannot be asked to."""
+    """Create two topics with one queue each; a slave would refuse the request."""
     for topic in "TU":
         assert broker.topics.put(TopicConfig(topic, 1, 1))
 
@@ -228,7 +228,7 @@ def hold(broker: Broker, client: RawClient, topic: str) -> int:
 
 
 def scan_late(broker: Broker) -> None:
-    """Bring every held pull's deadline forward to now, and scan."""
+    """Move the deadline of every held pull to now, and scan."""
     for shard in broker.hold_service._shards:
         with shard.lock:
             buckets = [shard.table.held(key) for key in list(shard.table.keys())]
@@ -246,7 +246,7 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
 
 @POLICIES
 def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
-    """RocketMQ reports a deleted topic at a scan, and a stop never."""
+    """RocketMQ answers the pulls of a deleted topic at a scan, and never at a stop."""
     broker = brokers.start(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
     puller, other = brokers.connect(broker), brokers.connect(broker)
     make_topics(broker)
@@ -267,7 +267,7 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(policy: Policy, 
 
 @POLICIES
 def test_a_change_of_role_is_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
-    """5.x runs the pulls again; 4.9 does not know the request."""
+    """After a change of role 5.x runs the pulls again; 4.9 does not know the request."""
     broker = brokers.start(policy=policy, config=SLAVE)
     puller, other = brokers.connect(broker), brokers.connect(broker)
     make_topics(broker)

@@ -34,7 +34,7 @@ FULL: Final = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Events(PullEvents):
-    """Records the notifications."""
+    """Records notifications."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -51,7 +51,7 @@ class Events(PullEvents):
 
 
 class World(Noting):
-    """Runtime, store and hold service in one; each message is ten bytes of the log, and records are in order."""
+    """Runtime, store and hold service in one object; each message is ten bytes of the log."""
 
     def __init__(self, count: int = 0, **changes: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class World(Noting):
         self.service = DispatchService(world, world, world, Events(self), **given)
 
     def append(self, *topics: str) -> None:
-        """Have messages in the log, in queue 3 of these topics."""
+        """Append messages to the log, in queue 3 of these topics."""
         for topic in topics:
             offset_end = 1 + sum(each.topic == topic for each in self.appended)
             start = 10 * len(self.appended)
@@ -157,7 +157,7 @@ SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
 
 
 def test_messages_are_shown_and_told() -> None:
-    """One message at a time in log order, a limited number per call."""
+    """Messages become visible one by one in log order, up to a limit per call, and each is notified."""
     world = World()
     assert world.run() == []
     world.append("T", "U", "T")
@@ -185,7 +185,7 @@ def test_messages_are_shown_and_told() -> None:
 @pytest.mark.parametrize("passes_idle", [False, True])
 @pytest.mark.parametrize("notifies", [False, True])
 def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
-    """No notification without long polling, or, if the policy may look first, without a waiting pull."""
+    """There is no notification without long polling, or without a held pull if the policy may check that first."""
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
@@ -253,7 +253,7 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
 
 @pytest.mark.parametrize("makes_durable", [False, True])
 def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
-    """Answers leave at once; nothing happens without waiting pulls."""
+    """Answers are sent at once; without held pulls nothing happens."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
     world.service.show_waiting()
@@ -267,7 +267,7 @@ def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
 
 
 def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is reported, and another thread retries."""
+    """A failed sync is reported, the messages stay invisible, and another thread retries."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
     world.service.show_waiting()
@@ -285,7 +285,7 @@ def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.
     world = World(1, polls=True)
     service = world.service
     service.stop()
-    assert world.told() == [], "without a thread nobody is waited for"
+    assert world.told() == [], "without a thread there is nothing to join"
     service._stopping = False
     service.start(250)
     assert world.told() == [("spawn", "dispatcher")]
@@ -295,7 +295,7 @@ def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.
         rounds.append(world.told())
         if len(rounds) == 1:
             world.append("U")
-            # Not of the store: whatever it is, the thread goes on.
+            # The error is not one of the store's; the thread survives any exception.
             service.events.now_ns = lambda: 1 // 0  # type: ignore[method-assign]
         elif len(rounds) == 2:
             del service.events.now_ns
@@ -314,7 +314,7 @@ ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
 
 class GuardedTable:
-    """A table whose methods, but for two quick looks, are called with the shard's lock held."""
+    """A table whose methods, except two quick checks, require the shard's lock."""
 
     def __init__(self, table: HoldTable, lock: Any) -> None:
         self._table = table
@@ -326,25 +326,25 @@ class GuardedTable:
 
 
 class NotedEvents(PullEvents):
-    """Records each event with its number of pulls and its visible end."""
+    """Records each event with its number of pulls and the visible end."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
         self.clock_ns = 0
 
     def now_ns(self) -> int:
-        """A clock that goes on by one with every look."""
+        """A clock that advances by one nanosecond at each read."""
         self.clock_ns += 1
         return self.clock_ns
 
     def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
-        assert after_ns == self.clock_ns, "the moment before what is told of"
+        assert after_ns == self.clock_ns, "the timestamp just before the event"
         end = "" if visible_end is None or event == "hold" else f":{visible_end}"
         self.notes.append(f"[{event} {len(list(pulls))}{end}]")
 
 
 class NotedBench(Bench):
-    """One shard; `notes` has every step point and everything told, in order."""
+    """A hold service with one shard; `notes` has every step and every event in order."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy, shard_count=1)
@@ -364,7 +364,7 @@ def due(bench: NotedBench) -> None:
 
 
 def taken_meanwhile(bench: NotedBench) -> None:
-    """A notifier comes to a bucket that another one emptied after it had looked."""
+    """Another notifier empties the bucket after this one checked it."""
     bench.hold(offset=7)
     (shard,) = bench.service._shards
     with shard.lock:
@@ -416,7 +416,7 @@ SCANNED: Final = "scan_start [take 0:1] scan_end [keep 0:1]"
     ],
 )
 def test_steps_of_an_operation_and_what_is_told(policy: Policy, acts: str, notes: str) -> None:
-    """Of the last act. In place an arrival is one section; by clone and clear each step is a section."""
+    """The steps of the last operation: one section in place, or one per step with clone and clear."""
     bench = NotedBench(policy)
     for act in acts.split(", "):
         bench.notes.clear()
@@ -447,7 +447,7 @@ FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit
 
 @define
 class Rounds:
-    """A runtime whose thread a test runs, an event that ends it after two rounds, a hold table and a store."""
+    """A runtime whose thread is run by the test and ends after two rounds, with a hold table and a store."""
 
     error: Exception | None = None
     notes: list[str] = field(factory=list)
@@ -482,7 +482,7 @@ class Rounds:
 
 @pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
 def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It flushes the answers of each round."""
+    """The scanner scans once a period and flushes the answers of each scan."""
     rounds: Any = Rounds(error)
 
     class Noting(Outbox):

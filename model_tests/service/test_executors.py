@@ -1,4 +1,4 @@
-"""The pull pool, herds, and what one message lets go: run in several passes where it is much."""
+"""The pull pool and herds: many pulls that one message wakes run in several passes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def any_pull() -> Pull:
 
 
 def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
-    """Pulls to run, those run by themselves, and an executor that runs two at a time together, or fails halfway."""
+    """A herd of pulls, the pulls that run alone, and an executor that runs two at once or fails halfway."""
     singly: list[Pull] = []
 
     def run(each: Pull, _cause: str, _outbox: Outbox) -> None:
@@ -57,7 +57,7 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], InlineExecutor]:
 
 
 def test_herds_that_run_together() -> None:
-    """The first pull runs alone, the others together."""
+    """The first pull of a herd runs alone, and the others share its answer."""
     pulls, singly, executor = herd_of(7)
     pulls[4].offset = pulls[5].offset = 1
     assert not executor.submit_herd(pulls, Outbox())
@@ -100,7 +100,7 @@ def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
 
 
 class Stuck:
-    """A worker that stands still in its first task, from `begun` until `may_end`."""
+    """A worker that blocks in its first task, from `begun` until `may_end`."""
 
     def __init__(self) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
@@ -112,7 +112,7 @@ class Stuck:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
-    """Where every pull of a broker stands still."""
+    """A broker whose pull workers are all blocked."""
     stuck, receive = Stuck(), PullProcessor.receive
 
     def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -174,7 +174,7 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
 
 
 def test_a_pull_that_finds_the_pool_full_is_told_at_once(brokers: Brokers, stuck: Stuck) -> None:
-    """The answer is 2 [OVERLOAD]; a one-way pull gets none."""
+    """The pull gets code 2 [OVERLOAD] at once, and a one-way pull gets no answer."""
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
     client = brokers.client(policy=ROCKETMQ_4_9, config=config)
     send_message(client, "T")
@@ -197,7 +197,7 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(brokers: Brokers, stuck
 def test_a_woken_pull_that_finds_the_pool_full(
     policy: Policy, code: int | None, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ drops it; ours answers that the client should retry."""
+    """RocketMQ drops a woken pull if the pool is full; ours answers that the client should retry."""
     broker = brokers.start(policy=policy)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     send_message(sender, "T")
@@ -212,7 +212,7 @@ def test_a_woken_pull_that_finds_the_pool_full(
 
 
 AT_ONCE = 5
-"""Pulls by themselves that a pass may run, here."""
+"""The number of single pulls that a pass may run in these tests."""
 CLIENTS, EACH = 4, 10
 
 
@@ -225,7 +225,7 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
-    """No two pulls of a herd have equal answers."""
+    """Make the pulls of a herd all different, so that no answer is shared."""
 
 
 def later_of() -> LaterRuns:
@@ -237,7 +237,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """Pulls that one turn runs singly."""
+    """The number of pulls that one turn runs singly."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:
@@ -249,7 +249,7 @@ def turned(later: LaterRuns) -> list[tuple[object, int]]:
 
 
 def test_herds_of_several_connections() -> None:
-    """Each connection has its part of a pass."""
+    """Each connection of a herd has its share of a pass."""
     later = later_of()
     later.add(leaving("herd", *range(20)))
     later.add(leaving("one", 100))
@@ -265,7 +265,7 @@ def test_herds_of_several_connections() -> None:
 
 
 def test_the_budget_of_a_pass() -> None:
-    """Pulls beyond the budget run in the next pass."""
+    """Pulls beyond the budget of a pass run in the next pass."""
     later = later_of()
     assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
     assert turned(later) == []
@@ -295,7 +295,7 @@ def test_the_budget_of_a_pass() -> None:
 
 
 class Channels:
-    """A connection that must not be looked up without the lock."""
+    """A table of connections that requires the lock for each look-up."""
 
     def __init__(self, lock: HeldLock) -> None:
         self.lock = lock
@@ -337,7 +337,7 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
 
 
 def test_a_herd_is_one_also_where_it_waited() -> None:
-    """The first runs alone; the others get its answer."""
+    """The first pull of a waiting herd runs alone, and the others get its answer."""
     singly: list[Pull] = []
 
     def run(pull: Pull, _cause: Cause, _outbox: Outbox) -> None:
@@ -352,7 +352,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
     executor = InlineExecutor(run, run_alike, later)
     first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
     executor.submit_herd(first, Outbox())
-    # 40, less 10 and 7 more for the first.
+    # The budget of 40, less 10 and less 7 more for the first.
     assert [later.spend(RUN_COST) for _ in range(4)] == [True, True, True, False]
     executor.submit_herd(second, Outbox())
     assert {pull.phase for pull in second} == {QUEUED}
@@ -364,7 +364,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
 
 
 def held(broker: Broker, brokers: Brokers) -> list[tuple[RawClient, list[int]]]:
-    """Have pulls held that differ, so that none can be answered as another one was; who asked, and their opaques."""
+    """Hold pulls that all differ, so that no answer is shared; returns their connections and opaques."""
     clients = [brokers.connect(broker) for _ in range(CLIENTS)]
     send_message(clients[0], "T")
     asked = [

@@ -1,4 +1,4 @@
-"""Random sequences of requests and wrong frames: the broker keeps serving others, and its store stays whole."""
+"""Random sequences of requests and invalid frames: the broker serves other clients, and its store stays intact."""
 
 from __future__ import annotations
 
@@ -58,22 +58,22 @@ PROPERTIES: Final = (
     "TIMER_DELAY_SEC\x01{n}\x02", "CHECK_IMMUNITY_TIME_IN_SECONDS\x01{n}\x02",
     "__STARTDELIVERTIME\x01{n}\x02", "broken", "\x01\x02",
 )  # fmt: skip
-"""What a stored message carries; `{n}` becomes a number."""
+"""Properties of stored messages, where `{n}` becomes a number."""
 PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01SP\x02UNIQ_KEY\x01u\x02"
 ENDS: Final = ("0", "4", "8", "12")
-"""commitOrRollback: not known, and neither; commit; roll back."""
+"""Values of commitOrRollback: unknown, an invalid one, commit, and roll back."""
 BROKER_CODES: Final = served_by(*services())
 NAME_SERVER_CODES: Final = served_by(name_server)
 COMMON: Final = ("topic", "group", "groupName", "consumerGroup", "producerGroup", "queueId", "offset", "timestamp",
                  "clientId", "clientID", "brokerName", "brokerId", "isForce", "cleanOffset")  # fmt: skip
-"""Fields of codes that have no class of their own."""
+"""Fields of request codes that have no header class."""
 
 Wanted = Callable[[], Any]
 
 
 @define
 class Script:
-    """An endless sequence of requests, the same for the same seed and the same answers."""
+    """An endless sequence of requests, determined by its seed and the broker's answers."""
 
     seed: int
     places: list[int] = field(factory=list)
@@ -151,7 +151,7 @@ class Script:
         return self._changed(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     def _changed(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
-        """The request, now and then with a field changed or left out."""
+        """The request, sometimes with a field changed or left out."""
         if self._draw.random() < 0.3:
             name = self._draw.choice(list(fields))
             fields |= {name: self._text(name)}
@@ -204,7 +204,7 @@ class Script:
         return self._draw.choice((number, number, lambda: self._draw.choice(TEXTS)))()
 
     def _value(self, kind: Any, depth: int) -> Any:
-        """A value for JSON of a type; now and then of another."""
+        """A JSON value of this type, sometimes of another type."""
         if depth > 4 or self._draw.random() < 0.1:
             return self._draw.choice((None, [], {}, "", True, self._draw.choice(EDGES), 1.5, [None], {"": 0}))
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -244,7 +244,7 @@ def _kinds() -> Iterator[tuple[int, type[Header | Body]]]:
 
 
 KINDS: Final[dict[int, list[type[Header | Body]]]] = {}
-"""The header and the body of each code's requests, where they have a class."""
+"""Request code -> its header and body classes, if it has any."""
 for _code, _kind in _kinds():
     KINDS.setdefault(_code, []).append(_kind)
 
@@ -253,17 +253,17 @@ Queues = dict[tuple[str, int], list[bytes]]
 LIVES: Final = 2
 SEQUENCE_LENGTH: Final = 250
 SPOILED_SHARE: Final = 0.04
-"""How many requests have wrong bytes; most of those end their connection."""
+"""The share of requests with invalid bytes; most of these end their connection."""
 NAME_SERVER_SHARE: Final = 0.15
 SOON_S: Final = 0.2
 
 
 @define
 class World:
-    """A broker under a script, and what must not come to pass.
+    """A broker that serves a script, and the faults found.
 
-    Invariant: `died` are the threads that have ended by an exception. `harm` is damage to the store: queues of a life
-    that a copy of it, taken as by a kill, does not have when it is opened again, and what `store verify` finds.
+    Invariant: `died` has the threads that an exception ended. `harm` has damage to the store: queues that a copy of its
+    files, opened like a killed store, does not have, and problems that `store verify` finds.
     """
 
     script: Script
@@ -292,7 +292,7 @@ class World:
                     self._ask(line, request, draw)
             self._assert_serves(broker)
             wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
-            # Listed first, because the timers' and the transactions' threads may add messages meanwhile.
+            # The queues are listed before the copy, because timers and transactions may add messages meanwhile.
             before = listed(broker.store)
             killed(directory, copied.name)
         with Broker.start(RealRuntime(), str(copied), policy=policy, config=config, store_config=store) as broker:
@@ -304,7 +304,7 @@ class World:
             self.harm += [f"{problem.file}: {problem.found}" for problem in found]
 
     def _spoil(self, line: Line, request: Command, draw: random.Random) -> None:
-        """Send a request with wrong bytes, whose length may be wrong, so that nothing may follow it."""
+        """Send a request with invalid bytes; its length may be wrong, so no request may follow on this connection."""
         content = spoiled(b"".join(encode(request)), draw)
         self.said.append(repr(content[:200]))
         with suppress(ConnectionError):
@@ -317,7 +317,7 @@ class World:
         is_short = request.code < 2**15 and all(len(text) < 2**15 for text in texts)
         kind = Serialisation.ROCKETMQ if is_short and draw.random() < 0.3 else Serialisation.JSON
         opaque = line.client.send(request.code, request.ext_fields, request.body, flag=request.flag, serialisation=kind)
-        # A send is waited for, because of what it stores; another request is only waited for by the next send.
+        # A send waits for its answer because it stores a message; other requests are checked at the next send.
         if request.code in {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE} and not request.is_one_way:
             answer = self._answer(line, opaque)
             if answer is not None:
@@ -333,7 +333,7 @@ class World:
         pytest.fail(f"no answer to {self.said[-1]}")
 
     def _assert_serves(self, broker: Broker) -> None:
-        """An unrelated client's message comes back, and routes are answered."""
+        """Assert that an unrelated client gets its message back, and that routes are answered."""
         if self.died:
             return
         with RawClient(broker.address) as stranger, RawClient(broker.name_server_address) as names:
@@ -377,7 +377,7 @@ class Line:
 
 @contextmanager
 def lines_to(broker: Broker) -> Iterator[tuple[Line, Line]]:
-    """One to the broker, one to the name server."""
+    """A connection to the broker and one to the name server."""
     lines = Line(broker.address), Line(broker.name_server_address)
     try:
         yield lines
@@ -391,7 +391,7 @@ def listed(store: MessageStore) -> Queues:
 
 
 def found(directory: Path, seed: int) -> list[str]:
-    """Problems after a case, with the requests before them."""
+    """The problems after a case, with the requests that preceded them."""
     world, draw = World(Script(seed)), random.Random(seed)
     with watching() as raised:
         try:
@@ -404,7 +404,7 @@ def found(directory: Path, seed: int) -> list[str]:
 
 
 def test_after_any_sequence_everyone_else_is_served(tmp_path: Path) -> None:
-    """By two policies; `make nightly` tries hundreds of seeds."""
+    """Two policies run here; `make nightly` tries hundreds of seeds."""
     assert found(tmp_path, 2) == []
 
 

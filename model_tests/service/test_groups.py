@@ -35,7 +35,7 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, prese
 
 STRICT_NAME, OLD, NEW = "strict", "rocketmq-4.9", "rocketmq-5"
 LONG = {STRICT_NAME: 256, OLD: 1_025, NEW: 256}
-"""A name that is one too long."""
+"""A name that is one character too long, for each policy."""
 
 
 @pytest.fixture(params=LONG)
@@ -84,7 +84,7 @@ CONFIG = BrokerConfig(property_filter=True)
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_heartbeats_count_as_in_rocketmq(policy: Policy, brokers: Brokers) -> None:
-    """The strict policy parses the tags itself."""
+    """Heartbeats count subscriptions as in RocketMQ; the strict policy parses the tags itself."""
     played = play_strict if policy is STRICT else play
     assert played(brokers.client(policy=policy, config=CONFIG)) == []
 
@@ -101,7 +101,7 @@ def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_who_waits_at_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> None:
-    """One record is in several queues, with an offset in each."""
+    """A record that is in several queues, with an offset in each, wakes a pull of a light queue."""
     broker = brokers.start(policy=policy, store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     fields = pull_fields("%LMQ%b", 0, timeout_ms=LONG_MS, group="%LMQ%g")
@@ -120,7 +120,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -
 
 
 def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(brokers: Brokers, tmp_path: Path) -> None:
-    """An inner queue's offset differs from the record's own."""
+    """The offset of a record in a light queue differs from the offset in its own queue."""
     broker = brokers.start(store_config=LIGHT)
     with observing(broker.address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
@@ -136,7 +136,7 @@ def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(brok
 
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
 def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path: Path) -> None:
-    """After a stop, and rebuilt from the log after a crash."""
+    """Light queues exist again after a stop, and are rebuilt from the log after a crash."""
     broker = brokers.start(store_config=LIGHT)
     for number in range(3):
         send_message(brokers.connect(broker), "T", b"%d" % number, properties=NAMES)
@@ -174,7 +174,7 @@ def test_which_names_are_taken(names: str, code: int, brokers: Brokers) -> None:
 
 
 def test_what_became_visible_before_a_failure_is_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk has no room for the second queue."""
+    """The first queue's message is announced, although the disk has no room for the second queue."""
     broker = brokers.start(store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     opaque = puller.hold("%LMQ%a")
@@ -206,7 +206,7 @@ def fill(store: MessageStore) -> None:
 
 
 def test_javas_file_of_offsets_is_read(brokers: Brokers, tmp_path: Path) -> None:
-    """Also from its .bak and with unquoted keys."""
+    """RocketMQ's offsets file is read from its .bak too, and with unquoted keys."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     store = MessageStore.open(RealRuntime(), str(tmp_path / "store"), LIGHT)
@@ -229,12 +229,12 @@ CLAIMS = [
     f"{OFFSETS}3\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02TRAN_MSG\x01true\x02",
     f"{OFFSETS}5\x02INNER_MULTI_DISPATCH\x01T\x02DELAY\x0118\x02",
 ]
-"""Offsets in further queues that a producer makes up; the log has room for the messages before them."""
+"""Offsets in further queues that a producer forges; the log has room for the messages before them."""
 
 
 def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:
-    """Send made-up offsets, alone and in a batch, kill the broker's process, as far as its files can tell, and list."""
-    # A checkpoint would spare the restart the messages before it.
+    """Send forged offsets alone and in a batch, simulate a kill of the broker, and list the queues' messages."""
+    # A checkpoint would let the restart skip the messages before it.
     config = attrs.evolve(store_config, flush_interval_ms=3_600_000)
     _broker, client = brokers.served(store_config=config, directory=str(directory / "0"))
     for claim in CLAIMS:
@@ -247,7 +247,7 @@ def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory:
 
 
 def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: Brokers, tmp_path: Path) -> None:
-    """Readers check the names."""
+    """Readers check the names of light queues, so a stored name never becomes a path."""
     places = places_after_a_crash(SMALL_STORE, brokers, tmp_path)
     assert {topic for topic, _queue_id, _end in places} == {
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",
@@ -258,7 +258,7 @@ def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: 
 @pytest.mark.parametrize("comes", ["before", "after"])
 @pytest.mark.parametrize("policy", [STRICT, preset("strict-clone")], ids=lambda policy: policy.name)
 def test_a_held_pull_gets_its_groups_new_subscription(comes: str, policy: Policy, brokers: Brokers) -> None:
-    """A message that only the new tags want answers the pull, whether it comes before or after the heartbeat."""
+    """A message that only the new tags match answers the pull, before or after the heartbeat."""
     broker, client = brokers.served(policy=policy)
 
     def subscribe(tag: str, version: int) -> None:
@@ -279,7 +279,7 @@ def test_a_held_pull_gets_its_groups_new_subscription(comes: str, policy: Policy
 
 
 def test_a_changed_subscription_is_applied_under_the_locks(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notifier takes the pulls at the same time."""
+    """A notifier takes pulls at the same time, so the change needs the locks."""
     broker, _client = brokers.served()
     locks = {id(shard.table): shard.lock for shard in broker.hold_service._shards}
     free, keys = [], HoldTable.keys

@@ -1,4 +1,4 @@
-"""The load harness and the broker comparison: they count what the broker has, and see a broker that is slow."""
+"""The load harness and the broker comparison: their counts match the broker's, and a slow broker is noticed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 
 
 def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
-    """Only long host pauses count, and only the part of a delay that they cover."""
+    """Only long host pauses count, and each excuses only the part of a delay that it covers."""
     watch = HostPauseWatch()
     second_ns = 10**9
     watch.note_sleep(second_ns, 2 * second_ns)
@@ -36,7 +36,7 @@ def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
 
 @pytest.mark.parametrize(("listing_ms", "reading_ms", "stalled_ms"), [(60, 0, 60), (0, 30, 0), (0, 60, 180)])
 def test_a_pause_during_a_reading_is_seen(listing_ms: int, reading_ms: int, stalled_ms: int) -> None:
-    """The watch pauses while it reads the waits of three threads; many short reads are no pause."""
+    """The watch is paused while it reads the waits of three threads; many short reads are no host pause."""
     now_ns = 0
 
     def list_threads(_tasks: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_a_pause_during_a_reading_is_seen(listing_ms: int, reading_ms: int, stal
 
 
 def test_waits_for_a_processor_are_read_from_the_kernel() -> None:
-    """Two busy threads share one processor."""
+    """Two busy threads share one processor, and the kernel reports their waits."""
     program = (
         "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.fork(); print(flush=True)\n"
         "while os.getppid(): pass"

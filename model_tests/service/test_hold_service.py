@@ -1,4 +1,4 @@
-"""The shared table with its policies' knobs, without sockets: a fake store, executor and clock."""
+"""The shared hold table with the knobs of its policies, on a fake store, executor and clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BY_NAME: Callable[[object], str] = lambda value: value.name if isinstance(value,
 
 
 class Bench:
-    """A hold service over queues in memory, whose executor notes what it gets."""
+    """A hold service over queues in memory, with an executor that records its input."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ class Bench:
         return self.ran[before:]
 
     def wakes_of_clock(self) -> list[float]:
-        """Gets an entry, the deadline that the clock knew, whenever the clock is woken from now on."""
+        """Collect the deadline that the clock knew at each wake-up from now on."""
         woken: list[float] = []
         self.service.run_clock_on(Outbox(), lambda: woken.append(self.service._clock_sleeps_until_ms))
         return woken
 
     def make_visible(self, tag: str = "") -> None:
-        """A message becomes visible, and its notifier has not walked yet."""
+        """Make a message visible before its notifier traverses the bucket."""
         self.queues.append(KEY, Message(word_hash(tag) if tag else 0))
         self.queues.make_visible(KEY)
 
@@ -119,7 +119,7 @@ class Bench:
 
 
 def flushes_of_herd(count: int) -> list[tuple[int, int]]:
-    """One message wakes so many pulls in place: how many had run at each flush, and how many were to be settled."""
+    """One message wakes a number of pulls in place; returns how many had run at each flush, and how many remain."""
     bench = Bench(STRICT)
     flushes: list[tuple[int, int]] = []
 
@@ -138,7 +138,7 @@ def flushes_of_herd(count: int) -> list[tuple[int, int]]:
 def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_they_are_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A small herd's answers leave at the end of the pass."""
+    """The first pull is answered before the others run; the answers of a small herd are sent at the end of the pass."""
     assert flushes_of_herd(LARGE_HERD) == [(1, LARGE_HERD), (LARGE_HERD, LARGE_HERD)]
     assert flushes_of_herd(LARGE_HERD - 1) == []
     monkeypatch.setattr(notifier, "LARGE_HERD", 1000)
@@ -148,7 +148,7 @@ def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert", "none"])
 def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold, offset: int) -> None:
-    """Without a recheck the pull is held, as in RocketMQ; one that waits for the next message is held in any case."""
+    """Without a recheck the pull is held, as in RocketMQ; a pull that waits for the next message is always held."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
     bench.make_visible()
     pull = bench.hold(offset=offset)
@@ -165,7 +165,7 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
 
 
 def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The deadline is in a shard that the clock has just left."""
+    """The new deadline is in a shard that the clock has just left."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
     bench.hold(deadline_ms=300)
@@ -221,7 +221,7 @@ def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
 
 
 def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:
-    """Also if its filter wants none of it: the answer moves the offset."""
+    """The recheck also runs if the pull's filter matches no new message, because the answer moves the offset."""
     bench = Bench(STRICT)
     bench.make_visible("other")
     pull = bench.hold(tags="mine")
@@ -233,7 +233,7 @@ def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None
     [("mine", True, True, 0), ("other", True, False, 1), ("mine", False, False, 0)],
 )
 def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, unmatched_end: int) -> None:
-    """A message becomes visible while a scan has taken the pull."""
+    """A message becomes visible while a scan has removed the pull from the table."""
     bench = Bench(attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
     pull = bench.hold(tags="mine")
     bench.on("scan_end", lambda: bench.arrive(tag))
@@ -245,7 +245,7 @@ def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, 
 
 
 def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
-    """As pull request #7359 does."""
+    """The recheck traverses and wakes the whole bucket, as pull request #7359 does."""
     bench = Bench(ROCKETMQ_PR7359)
     first = bench.hold()
     bench.make_visible()
@@ -267,7 +267,7 @@ def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None
 
 @pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
 def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None:
-    """Hazard (l): on 4.9 it ends the round."""
+    """Finding (l): on 4.9 an error of the store ends the round."""
     bench = Bench(policy)
     for queue_id in range(20):
         bench.hold(queue_id=queue_id, deadline_ms=1)
@@ -280,7 +280,7 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
 
 @pytest.mark.parametrize("is_orphaned", [True, False])
 def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
-    """Hazard (j): a bucket is removed between a pull's look-up and its insert."""
+    """Finding (j): a bucket is removed between a pull's look-up and its insert."""
     bench = Bench(ROCKETMQ_LMQ)
     if is_orphaned:
         bench.on("hold", lambda: bench.service.scan(bench.outbox))
@@ -293,7 +293,7 @@ def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
 
 @pytest.mark.parametrize(("policy", "left"), [(STRICT, 0), (ROCKETMQ_4_9, 1), (ROCKETMQ_LMQ, 1)], ids=BY_NAME)
 def test_what_an_empty_bucket_becomes(policy: Policy, left: int) -> None:
-    """Hazard (i): RocketMQ keeps it until a scan of light queues."""
+    """Finding (i): RocketMQ keeps an empty bucket until a scan of light queues."""
     bench = Bench(policy)
     bench.hold()
     bench.arrive()
@@ -329,8 +329,8 @@ def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -
 
 
 def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
-    """Hazard (m): later buckets are not visited."""
-    # One shard visits its buckets in the order in which they were made.
+    """Finding (m): 5.x does not visit later buckets after another thread has taken a pull."""
+    # A shard visits its buckets in the order of their creation.
     bench = Bench(ROCKETMQ_5, shard_count=1)
     first, second = bench.hold(queue_id=0), bench.hold(queue_id=1)
     bench.make_visible()
@@ -341,7 +341,7 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
 
 
 def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`run` returns after its limit and continues at once."""
+    """`run` returns after its limit and continues at once, so the I/O loop gets its turns."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 3)
     bench = Bench(STRICT)
     for queue_id in range(40):
@@ -355,7 +355,7 @@ def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.
 
 
 def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
-    """How many pulls have run after the begin of long work, and after each of its turns."""
+    """The number of pulls that have run after the start of long work, and after each of its turns."""
     woken = bench.wakes_of_clock()
     begin()
     counts = [len(bench.ran)]
@@ -370,7 +370,7 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 @pytest.mark.parametrize(
     ("filters", "counts"),
     [
-        # A herd, tags that differ, and expressions, of which each counts as two pulls.
+        # A herd, pulls with different tags, and pulls with expressions, which count as two pulls each.
         (["*"] * 10, [4, 8, 10]),
         ([f"t{number}" for number in range(10)] + ["a"], [0, 0, 1]),
         ([f"a = {number}" for number in range(6)], [0, 0, 1, 1]),
@@ -379,7 +379,7 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 def test_an_arrival_compares_many_held_pulls_in_turns(
     filters: list[str], counts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turns are bounded, and each pull gets the answer that it would get at once."""
+    """The size of a turn is limited, and each pull gets the same answer as without turns."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 4)
     monkeypatch.setattr(notifier, "SQL_PART", 4)
     bench = Bench(STRICT)
@@ -396,7 +396,7 @@ def test_an_arrival_compares_many_held_pulls_in_turns(
 
 
 def test_between_turns_pulls_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What left the bucket is not woken again, and a new pull rechecks the end by itself."""
+    """A pull that left the bucket is not woken again, and a new pull rechecks the queue's end itself."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     bench = Bench(STRICT)
     first, gone, late = (bench.hold(tags="a", deadline_ms=each) for each in (1000, 5, 1000))
@@ -412,7 +412,7 @@ def test_between_turns_pulls_come_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("has_loop", [True, False])
 def test_what_waits_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit, and without a loop, an arrival compares all pulls at once."""
+    """Above the limit, or without a loop, an arrival compares all pulls at once."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     monkeypatch.setattr(hold_service, "LATER_MAX", 2)
     bench = Bench(STRICT)
@@ -429,7 +429,7 @@ def test_what_waits_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pyte
 
 
 def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that left meanwhile is passed over, and one of another group keeps its filter."""
+    """A pull that has left meanwhile is skipped, and a pull of another group keeps its filter."""
     monkeypatch.setattr(hold_service, "RESUBSCRIBED_COUNT", 4)
     bench, wanted = Bench(STRICT), tag_filter("b", None)
     pulls = [bench.hold(tags="a", deadline_ms=5 if number == 9 else 1000) for number in range(10)]
@@ -449,24 +449,24 @@ def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_deadline_before_all_others_wakes_the_clock() -> None:
-    """Another thread adds it while the clock sleeps until a later one."""
+    """Another thread adds the deadline while the clock sleeps until a later one."""
     bench = Bench(STRICT)
     woken: list[int] = []
     clock_outbox = Outbox()
     bench.service.run_clock_on(clock_outbox, lambda: woken.append(1))
     assert bench.service.wait_s() is None
     bench.hold(deadline_ms=500)
-    assert len(woken) == 1, "the clock sleeps for ever"
+    assert len(woken) == 1, "the clock sleeps without a deadline"
     assert bench.service.wait_s() == 0.5
     bench.hold(deadline_ms=800)
     bench.hold(deadline_ms=500)
-    assert len(woken) == 1, "the clock looks in time"
+    assert len(woken) == 1, "the clock checks in time"
     bench.hold(deadline_ms=200)
     assert len(woken) == 2, "the clock sleeps past a deadline"
     assert bench.service.wait_s() == 0.2
     bench.outbox = clock_outbox
     bench.hold(deadline_ms=100)
-    assert len(woken) == 2, "who looks at the clock next need not be woken"
+    assert len(woken) == 2, "a thread that is about to check the clock needs no wake-up"
     assert bench.service.wait_s() == 0.1
     bench.now_ns = 150_000_000
     bench.service.run(clock_outbox)
@@ -501,7 +501,7 @@ def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.M
 
 
 def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
-    """A notifier takes out what is held, its deadline fires at 20 ms, and the notifier puts it back."""
+    """A notifier takes a held pull, its deadline fires at 20 ms, and the notifier puts the pull back."""
     (shard,) = [each for each in bench.service._shards if len(each.table)]
     traversal = bench.service._new_traversal(shard, KEY, 0, None)
     traversal.start()
@@ -516,7 +516,7 @@ def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
 def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
     entry: HeapEntry, causes: list[str]
 ) -> None:
-    """A table of one-shot deadlines has lost it."""
+    """A table with one-shot deadlines loses a deadline that fires while a notifier has the pull."""
     bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
     woken = bench.wakes_of_clock()
     pull = bench.hold(deadline_ms=10)
@@ -544,7 +544,7 @@ def test_who_need_not_wait_wakes_no_clock(policy: Policy) -> None:
     ],
 )
 def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -> None:
-    """It was refused for lack of room, or runs at once."""
+    """The pull was refused for lack of room, or runs at once."""
     bench = Bench(policy, held_count_max=1 if news else 0)
     if news:
         bench.make_visible()
@@ -570,7 +570,7 @@ def test_large_herds_without_an_answer() -> None:
 
 
 def test_the_parts_of_a_herd_grow() -> None:
-    """The first pull runs alone; then each part is twice as long."""
+    """The first pull of a herd runs alone, and each later part is twice as large."""
     bench = Bench(STRICT, held_count_max=1000)
     told: list[int | str] = []
 

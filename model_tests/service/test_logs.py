@@ -45,7 +45,7 @@ def read(kind: Format = "json", level: str = "info") -> Iterator[io.StringIO]:
 
 @contextmanager
 def unheard() -> Iterator[None]:
-    """Keep pytest's handlers out: a report with half a surrogate pair cannot be sent between its processes."""
+    """Keep out pytest's log handlers, because half a surrogate pair cannot be sent between its processes."""
     root = logging.getLogger()
     handlers, root.handlers = root.handlers, []
     try:
@@ -68,7 +68,7 @@ def note(text: str, number: int = 1) -> None:
 
 
 def test_what_happens_to_a_connection_and_its_requests_is_told(tmp_path: Path) -> None:
-    """Opening, refused requests with reasons, and the end."""
+    """The log has the opening of a connection, each refused request with its reason, and the end."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
             assert client.put("no/topic").code == 1
@@ -119,7 +119,7 @@ def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
 
 
 def test_one_place_writes_only_so_much_a_second() -> None:
-    """The next line gives the number of lines left out."""
+    """Above the limit per second lines are dropped, and the next line gives their number."""
 
     def write(text: str, now_s: float, line: int = 1) -> None:
         record = log.makeRecord(log.name, logging.WARNING, __file__, line, text, (), None)
@@ -152,7 +152,7 @@ def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -
 
 
 def test_records_as_json() -> None:
-    """An event's own `message` does not replace the line's."""
+    """The field `message` of an event does not replace the message of the line."""
     told = []
     kinds: tuple[Format, ...] = ("json", "text")
     for kind in kinds:
@@ -189,7 +189,7 @@ def undocumented(source: str, page: str) -> set[str]:
 
 
 def test_every_event_is_documented() -> None:
-    """Every documented event is logged somewhere."""
+    """Every documented event is logged somewhere in the code, and every logged event is documented."""
     files = sorted((ROOT / "reference" / "longpoll_broker").rglob("*.py"))
     files.append(ROOT / "reference" / "longpoll_runtime" / "log_stream.py")
     source = "".join(path.read_text(encoding="utf-8") for path in files)
@@ -198,7 +198,7 @@ def test_every_event_is_documented() -> None:
 
 
 def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error is a full pipe: lines are dropped and counted."""
+    """If standard error is a full pipe, log lines are dropped and counted, and no request waits."""
     monkeypatch.setattr(log_stream, "LINES_PER_SECOND_MAX", 1_000_000)
     reading, writing = os.pipe()
     read_end, stream = os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w")
@@ -232,7 +232,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def told(text: str) -> Values:
-    """Every sample by its name and labels."""
+    """Every sample by name and labels."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)
@@ -247,7 +247,7 @@ def values(broker: Broker) -> Values:
 
 
 def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown codes share one series, and pairs of groups and topics are limited."""
+    """Unknown codes share one series, and the number of (group, topic) pairs is limited."""
     monkeypatch.setattr(metrics, "LAG_COUNT_MAX", 3)
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
@@ -262,7 +262,7 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_metrics_are_computed_for_one_client_at_a_time() -> None:
-    """Sixteen computing threads would each keep the interpreter from the loops."""
+    """Sixteen threads that compute metrics would take the interpreter from the I/O loops."""
     order: list[str] = []
 
     @contextmanager
@@ -292,7 +292,7 @@ def test_metrics_are_computed_for_one_client_at_a_time() -> None:
 
 
 def test_half_requests_keep_no_others_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new connection replaces the oldest one; slow connections are closed."""
+    """A new connection replaces the oldest one, and slow connections are closed."""
     monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
     now_ns = [0]
     server, thread = start_http_server(0, "127.0.0.1", CollectorRegistry())

@@ -1,4 +1,4 @@
-"""A capture of a broker's port becomes the history that the proxy's tap writes; what it lacks is never `valid`."""
+"""A packet capture becomes the same history as the proxy's; an incomplete capture is never `valid`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MS: Final = 1_000_000
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 SCALE: Final = 7
 WINDOW: Final = 502
-"""Scaled, 64 KiB: as Linux has it at first."""
+"""A window of 64 KiB after scaling, Linux's initial value."""
 
 
 @frozen
@@ -82,16 +82,16 @@ class Sent:
 
 @define
 class Wire:
-    """A connection that a test speaks on; every piece takes 1 ms, and is acknowledged 1 ms later.
+    """A TCP connection in a test; every segment takes 1 ms and is acknowledged 1 ms later.
 
-    Invariant: `sent` are the segments in the order of their moments.
+    Invariant: `sent` has the segments in the order of their timestamps.
     """
 
     now_ns: int = BEGUN_NS
     stamped: bool = True
     sent: list[Sent] = field(factory=list)
     positions: dict[bool, int] = field(factory=lambda: {True: 0xFFFF_FF00, False: 77})
-    """The next sequence number, by whether it is the client's: the client's passes 2**32."""
+    """Whether it is the client -> the next sequence number; the client's passes 2**32."""
 
     def opens(self) -> None:
         self._put(True, SYN)
@@ -141,7 +141,7 @@ LINKS: Final[dict[str, tuple[int, Callable[[Sent], bytes]]]] = {
 def pcap(
     sent: Sequence[Sent], link: str = "raw", *, order: str = "<", nanoseconds: bool = True, snap: int = 65_535
 ) -> bytes:
-    """A pcap file of the segments, as they stand."""
+    """A pcap file with these segments."""
     number, framed = LINKS[link]
     magic, unit = (0xA1B23C4D, 1) if nanoseconds else (0xA1B2C3D4, 1_000)
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, snap, number)]
@@ -153,7 +153,7 @@ def pcap(
 
 
 def pcapng(sent: Sequence[Sent], link: str = "raw", *, order: str = "<", dropped: int = 0) -> bytes:
-    """A pcapng file of the segments, whose interface counts ns; with what it says was dropped."""
+    """A pcapng file with ns timestamps and a record of dropped packets."""
     number, framed = LINKS[link]
 
     def block(kind: int, body: bytes) -> bytes:
@@ -205,7 +205,7 @@ def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
 
 
 def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, int]]:
-    """A conversation by time in ms: two sends, a pull that finds them, and one that is held."""
+    """A conversation by time in ms: two sends, a pull that finds them, and a held pull."""
     stored = [{"msgId": "x", "queueId": "0", "queueOffset": str(offset)} for offset in range(2)]
     found, held = told(2, *range(body_end + 1)), told(2)
     return [
@@ -221,7 +221,7 @@ def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, in
 
 
 def captured(script: list[tuple[bool, bytes, int]], *, opens: bool = True, **of_wire: Any) -> list[Sent]:
-    """The segments of a connection on which that is said."""
+    """The segments of a connection with this conversation."""
     wire = Wire(**of_wire)
     if opens:
         wire.opens()
@@ -248,7 +248,7 @@ def bare(event: Event) -> dict[str, Any]:
 
 
 def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[str, Any]]:
-    """Events of the proxy's tap for the same bytes."""
+    """The events that the proxy records for the same bytes."""
     recorder = HistoryRecorder(RealRuntime(), str(directory), broker=BROKER_NAME, policy="")
     tap = ConnectionTap(recorder, Subscriptions.none(), "1", TapTotals())
     tap.opened(1, 2)
@@ -306,7 +306,7 @@ def test_order_copies_and_overlaps_change_nothing(seed: int, tmp_path: Path, exp
     mixed = sorted([*sent, *more], key=lambda each: each.time_ns)
     report = read(tmp_path, pcap(mixed))
     assert report.gaps == 0
-    # What is very late comes behind the next request, and the end may not have been seen empty.
+    # A late answer may come after the next request, and then the end of the queue was not seen empty.
     found = [bare(event) for event in events_of(tmp_path / "history") if event.event != "blocked"]
     assert sorted(map(str, found)) == sorted(map(str, expected))
 
@@ -325,7 +325,7 @@ def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path:
 
 
 def leapt() -> list[Sent]:
-    """The capture's clock leaps 400 ms while a pull is held, and the senders' counters do not."""
+    """The capture's clock leaps 400 ms while a pull is held, and the TCP timestamps do not."""
     sent = captured(spoken())
     at = max(number for number, each in enumerate(sent) if each.content)
     return [*sent[:at], *(later(each, 400 * MS) for each in sent[at:])]
@@ -345,7 +345,7 @@ def leapt() -> list[Sent]:
     ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
 )
 def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
-    """A late answer, a skipped message, and incomplete captures."""
+    """A late answer, a skipped message and incomplete captures get the right verdict."""
     report = read(tmp_path, content)
     result = judged(tmp_path)
     assert (clock or report.clock, result.verdict) == (report.clock, verdict)

@@ -1,4 +1,4 @@
-"""The recording proxy's events of pops: the requests, their answers, and the messages that they get."""
+"""The recording proxy's events of pops: requests, answers, and received messages."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def pop(**fields: str) -> dict[str, str]:
 
 
 def about(code: int, retry: int, **fields: str) -> tuple[int, dict[str, str]]:
-    """A request about the message of the handle."""
+    """The fields of a request about the message with this handle."""
     topic = ("T", "%RETRY%G_T", "%RETRY%G+T")[retry]
     asked = {"consumerGroup": "G", "topic": topic, "queueId": "2", "offset": "5", "extraInfo": HANDLE.format(retry)}
     return code, asked | fields
 
 
 def of(told: Event, **expected: Any) -> None:
-    """The event has these values."""
+    """The values of these fields in an event."""
     assert {name: getattr(told, name) for name in expected} == expected
 
 
 def test_a_pop_and_its_messages_are_told(scene: Scene) -> None:
-    """A message of the retry topic has the pop's topic, and no `message_seen`."""
+    """A message from the retry topic is recorded with the pop's topic and without a `message_seen` event."""
     scene.asks(POP, 1, pop())
     body = record(5, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02") + record(6, b"seven", RETRIED)
     scene.answers(0, 1, ANSWER, body=body)
@@ -78,7 +78,7 @@ def test_a_pop_and_its_messages_are_told(scene: Scene) -> None:
 def test_the_deadline_is_that_of_the_client(
     scene: Scene, code: int, off_ms: int, more: dict[str, str], told: tuple[bool | None, int]
 ) -> None:
-    """If a clock is far off, and for an orderly pop, the event leaves open whether it may be held."""
+    """If a clock is wrong, and for an orderly pop, the event leaves open whether the pop may be held."""
     scene.asks(code, 1, pop(bornTime=str(scene.unix_ms() + off_ms), **more))
     (asked,) = scene.events()
     of(asked, may_hold=told[0], timeout_ms=told[1], cause="orderly" if "order" in more else "")
@@ -103,7 +103,7 @@ def test_a_notification_tells_why_it_was_answered(scene: Scene, fields: dict[str
 @pytest.mark.parametrize("retry", [0, 1, 2])
 @pytest.mark.parametrize("code", [ACK, CHANGE])
 def test_a_request_about_a_message_names_its_place(scene: Scene, code: int, retry: int) -> None:
-    """With the topic of the pop, whichever version the name of the retry topic has."""
+    """The event has the pop's topic, whichever version of the retry topic's name is used."""
     scene.asks(*about(code, retry, invisibleTime="70")[:1], 1, about(code, retry, invisibleTime="70")[1])
     scene.answers(0, 1, {"popTime": "7", "invisibleTime": "70", "reviveQid": "0"} if code == CHANGE else {})
     asked, answered = scene.events()

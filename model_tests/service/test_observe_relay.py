@@ -55,7 +55,7 @@ def link_of(upstream: Upstream) -> Link:
 
 
 def read_exactly(from_socket: socket.socket, size: int) -> bytes:
-    """So many bytes, or those that came before the end."""
+    """Read a number of bytes, or the bytes until the end of the stream."""
     content = bytearray()
     while len(content) < size and (chunk := from_socket.recv(size - len(content))):
         content += chunk
@@ -68,7 +68,7 @@ chunks = st.lists(st.tuples(st.booleans(), st.binary(min_size=1, max_size=300)),
 @settings(max_examples=60, deadline=None)
 @given(chunks)
 def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said: list[tuple[bool, bytes]]) -> None:
-    # A client whose first byte begins a TLS connection is refused, which is another test.
+    # A first byte that starts TLS is refused; another test covers that.
     said = [(True, b"\0"), *said]
     client, behind = shared_upstream.connect()
     with client, behind:
@@ -124,7 +124,7 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
         while not link.client.out or select.select([], [behind], [], 0.1)[1]:
             with suppress(BlockingIOError):
                 sent += behind.send(content[sent % len(content) :])
-            assert sent < total, "the proxy takes everything although nobody reads"
+            assert sent < total, "the proxy reads without a limit although the peer does not read"
         assert 0 < len(link.client.out) <= CHUNK_SIZE
         received = 0
         while received < sent:
@@ -132,18 +132,18 @@ def test_a_slow_reader_stops_the_fast_side_and_loses_nothing(upstream: Upstream)
             start = received % len(content)
             assert (content + content)[start : start + len(chunk)] == chunk
             received += len(chunk)
-        # And it goes on: the pause has ended.
+        # The proxy continues after the pause.
         behind.setblocking(True)
         behind.sendall(b"end")
         assert read_exactly(client, 3) == b"end"
 
 
 FRAME = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(100_000))))
-"""An answer to nothing that was asked."""
+"""An answer without a request."""
 
 
 def stuff(into: socket.socket, is_stuck: Callable[[], object]) -> int:
-    """Send frames until the proxy is stuck; how many bytes were taken."""
+    """Send frames until the proxy stops reading; returns the number of bytes sent."""
     sent = 0
     into.setblocking(False)
     while not is_stuck():
@@ -216,7 +216,7 @@ NAME = "broker.test"
 
 
 class SlowNames(RealRuntime):
-    """Finds a name when it may; `localhost` only."""
+    """A resolver that waits for a signal and knows only `localhost`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class SlowNames(RealRuntime):
         self.threads = set[str]()
 
     def look_up(self, host: str, port: int) -> str:
-        """Wait, as for a name server that does not answer."""
+        """Wait as for a name server that does not answer."""
         self.threads.add(threading.current_thread().name)
         self.asked.set()
         self.may_answer.wait(PATIENCE_S)
@@ -238,7 +238,7 @@ def names() -> SlowNames:
 
 
 def test_a_slow_name_look_up(names: SlowNames, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
-    """Clients of another broker are served meanwhile."""
+    """Clients of another broker are served during a slow name look-up."""
     port = broker.address[1]
     with Observer.start(
         names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
@@ -292,7 +292,7 @@ def test_a_name_that_is_never_found_is_given_up(
 
 
 class NamedAddresses(RealRuntime):
-    """Finds an address that says whose it is."""
+    """A resolver that returns a different address for each host name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ class NamedAddresses(RealRuntime):
 
 
 class Line:
-    """A client's connection, of which only the end matters."""
+    """A client's connection in tests of the end of a connection."""
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -146,7 +146,7 @@ def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
 
 
 def record(offset: int, body: bytes, properties: str, wide: bool = False) -> bytes:
-    """A message as a pull's answer holds it, stored between hosts with IPv4 addresses, or IPv6 ones."""
+    """A message as in a pull's answer, stored between hosts with IPv4 or IPv6 addresses."""
     text = properties.encode()
     hosts = (bytes(20), bytes(20)) if wide else (bytes(8), bytes(8))
     parts = hosts[0], bytes(8), hosts[1], bytes(12), struct.pack(">i", len(body)), body, b"\x01T"
@@ -162,7 +162,7 @@ FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_message_is_known_again_where_it_is_delivered(scene: Scene, wide: bool) -> None:
-    """Send, acknowledgement and delivery have one id."""
+    """Send, acknowledgement and delivery of a message have the same id."""
     scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
     body = record(7, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02", wide) + record(8, b"", "TAGS\x01blue\x02", wide)
@@ -241,7 +241,7 @@ def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene,
 
 
 Step = tuple[str, int, int, dict[str, str] | None, dict[str, Any]]
-"""Whether the client asks or the broker answers, code, opaque, fields, and more of the command."""
+"""Whether the client sends, code, opaque, fields, and further parts of the command."""
 GROUP: Final = {"topic": "T", "queueId": "0", "consumerGroup": "G"}
 RESPONSE, ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 BOTH: Final = send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}
@@ -308,7 +308,7 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
     ],
 )
 def test_which_events_a_conversation_gives(scene: Scene, steps: list[Step], told: str) -> None:
-    """Each event with the number of its request, or with how many requests are lost."""
+    """The events of each conversation, each with its request's number, or the number of lost requests."""
     for step, code, opaque, fields, more in steps:
         getattr(scene, step)(code, opaque, fields, **more)
     events = scene.events()
@@ -393,11 +393,11 @@ def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
 
 
 ALLOWED_MS: Final = 3_600_000.0
-"""Nothing is late in a recording, however busy the machine is."""
+"""A tolerance so large that no event of a recording is late on a busy machine."""
 
 
 def test_a_recording_of_each_kind_of_message_is_valid(brokers: Brokers, tmp_path: Path) -> None:
-    """Two plain messages, one that is committed, one that is rolled back, and one that is delayed."""
+    """The recording has two plain messages, a committed, a rolled-back and a delayed one."""
     with observing(brokers.start().address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
         client = brokers.connect(door)
@@ -427,7 +427,7 @@ def test_a_recording_of_each_kind_of_message_is_valid(brokers: Brokers, tmp_path
 
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
-# As fastjson writes it: bare integer keys.
+# fastjson writes integer keys without quotes.
 FASTJSON = (
     b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"a","cluster":"c"}],'
     b'"filterServerTable":{},"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":4,"writeQueueNums":4}]}'
@@ -443,7 +443,7 @@ def asked(tap: RouteTap, opaque: int, code: int = ROUTE) -> None:
 
 
 def command_of(content: bytes) -> Command:
-    """The one command of these bytes."""
+    """The single command in these bytes."""
     reader = FrameReader()
     reader.feed(content)
     frame = present(reader.next_frame())
@@ -461,7 +461,7 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     told = b"".join(tap.rewrite(piece) for piece in pieces if piece)
-    # The last one answers nothing that is open: it is not touched either.
+    # The last one answers no open request, so it stays unchanged too.
     assert told.startswith(before)
     assert told.endswith(after + answer(1, FASTJSON))
     changed = command_of(told[len(before) : -len(after + answer(1, FASTJSON))])
@@ -491,7 +491,7 @@ def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCapture
 def test_several_brokers_are_observed_through_one_name_server(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each broker gets its own port and source."""
+    """Each observed broker gets its own port and its own source in the history."""
     caplog.set_level(logging.WARNING)
     named = brokers.start(directory=str(tmp_path / "a"))
     routed = brokers.start(directory=str(tmp_path / "b"))
@@ -531,12 +531,12 @@ JSON_HEADER = (
 
 
 def framed(mark: int, header: bytes, body: bytes) -> bytes:
-    """A frame as it goes over the wire."""
+    """A frame with its length, as it is sent."""
     return HEAD.pack(LENGTH_SIZE + len(header) + len(body), mark << 24 | len(header)) + header + body
 
 
 def rocketmq_header() -> bytes:
-    """In RocketMQ's own encoding, with a field of no value, which our reader leaves out."""
+    """A command in RocketMQ's own encoding, with an empty field that our reader drops."""
     fields = b"\0\1b\0\0\0\0" + b"\0\1a\0\0\0\x012"
     return struct.pack(">hbhiii", 0, 0, 397, 7, 1, 0) + struct.pack(">i", len(fields)) + fields
 
@@ -564,7 +564,7 @@ json_values = st.recursive(
 
 
 def replaced(value: Any, *, here: bool = False) -> Any:
-    """The same with every text of an object of addresses replaced; slow and obvious."""
+    """A simple reference implementation: the object with every text replaced that is an address."""
     if isinstance(value, list):
         return [replaced(item) for item in value]
     if isinstance(value, dict):

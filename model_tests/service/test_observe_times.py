@@ -1,4 +1,4 @@
-"""The times that the recording proxy gives: their bounds, a clock's true times, and bytes that are read late."""
+"""The timestamps of the recording proxy: their bounds, compared with true times, and bytes that are read late."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CASES: dict[str, list[Step]] = {
     ],
     "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
 }  # fmt: skip
-"""What the relay notes of a connection, and since when the next byte can have been sent."""
+"""Steps of a connection as the relay sees them, with the earliest time of the next byte."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -104,7 +104,7 @@ def test_since_when_bytes_can_have_been_sent(name: str) -> None:
 
 
 def play(one: ArrivalTimes, steps: list[Step]) -> None:
-    """Note what a case says, and check each bound."""
+    """Replay the steps of a case, and check each bound."""
     for step in steps:
         match step:
             case ("read", size):
@@ -148,7 +148,9 @@ changes = st.lists(
 
 
 def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> list[tuple[int, int]]:
-    """Simulate a sender that is held back by window and Nagle; return (bound, true time) of each violation.
+    """Simulate a sender that is limited by the TCP window and Nagle's algorithm.
+
+    Return (bound, true time) of each violation.
 
     Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
     """
@@ -159,7 +161,7 @@ def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> li
         now_ns += passed_ns
         if sends:
             sent += [now_ns] * size
-        # The kernel lets go up to the window, and nothing until the last acknowledgement has reached it.
+        # The kernel sends up to the window, and nothing more until the last acknowledgement has arrived.
         if now_ns >= released_ns:
             come = max(come, min(len(sent), window))
         one.looked(now_ns, come)
@@ -186,14 +188,14 @@ CALL_NS = 10
 
 
 class Part:
-    """A stand-in for a side or a link."""
+    """A stand-in for one side of the relay or for a link."""
 
     def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)
 
 
 class Kernel:
-    """A clock, and a broker's socket whose calls take time; `come` bytes have come and room is for `room` more."""
+    """A clock and a broker's socket with slow calls; `come` bytes can be read and `room` bytes written."""
 
     def __init__(self, come: int, room: int) -> None:
         self.now_ns = 100
@@ -208,7 +210,7 @@ class Kernel:
 
 
 class Noted:
-    """Records of a connection of which `read` bytes were read."""
+    """Records of a connection from which `read` bytes were read."""
 
     def __init__(self, read: int, since_ns: int = 0) -> None:
         self.read, self.since_ns = read, since_ns
@@ -224,7 +226,7 @@ class Noted:
 
 @pytest.fixture
 def relay_loop() -> Iterator[RelayLoop]:
-    """A loop that does not run."""
+    """An I/O loop that does not run."""
     made = RelayLoop(RealRuntime())
     yield made
     made.stop()
@@ -269,7 +271,7 @@ CHUNK: Final = 1 << 18
 
 @frozen
 class Load:
-    """So many pulls in bursts of these sizes; most answers have up to a size, one in `large_one_in` has 3 MB."""
+    """A number of pulls in bursts of these sizes; one answer in `large_one_in` has 3 MB, others up to a size."""
 
     events: int
     bursts: tuple[int, ...]
@@ -280,7 +282,7 @@ class Load:
 
 @frozen
 class Truth:
-    """True times of one request: its last byte received, and the calls that took its answer's first and last byte."""
+    """True times of a request: its last byte received, and the calls that received its answer's first and last byte."""
 
     received_ns: int
     first_ended_ns: int
@@ -288,7 +290,7 @@ class Truth:
 
 
 class TruthfulBroker:
-    """Answers every pull once, sooner or later, cut at random bytes; both sides note when each call began and ended."""
+    """Answers every pull once, cut at random bytes; both sides record when each call began and ended."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -353,7 +355,7 @@ class TruthfulBroker:
         return b"".join(encode(Command(code, number, CommandFlag.RESPONSE, ext_fields=fields, body=body)))
 
     def ask(self, door: tuple[str, int], first: int) -> None:
-        """Ask bursts of pulls on a connection, with pauses and slow reads. Numbers are queue offsets."""
+        """Send bursts of pulls on a connection, with pauses and slow reads; numbers are queue offsets."""
         chance, number, last = random.Random(first), first, first + self.load.events // CONNECTIONS
         reader = Connection()
         with closing(socket.create_connection(door, 60)) as asking:
@@ -380,7 +382,7 @@ class TruthfulBroker:
     def outside(self, history: Path) -> tuple[int, list[str]]:
         """How many answers a history has, and the events whose interval misses that of the call of the kernel.
 
-        An answer is sent when its first byte is, and not read before its last one was sent.
+        An answer counts as sent with its first byte, and cannot be read before its last byte was sent.
         """
         uncertainty_ns = msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
         numbers: dict[str, int] = {}
@@ -410,7 +412,7 @@ LOADS = {
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_every_event_happened_within_its_interval(load: Load, tmp_path: Path) -> None:
-    """The thread of the proxy stands still now and then."""
+    """Each recorded interval contains the true time, although the proxy's thread is paused now and then."""
     history, broker = tmp_path / "history", TruthfulBroker(load)
     with ThreadPoolExecutor(1 + CONNECTIONS) as threads, closing(broker.listening):
         threads.submit(broker.accept)
@@ -450,7 +452,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
 
 
 def test_answers_are_read_while_others_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn makes a call until `go`: reading commands takes for ever."""
+    """Answers are read without a pause until `go`, because reading commands would take too long."""
     tell, go = TapQueue.tell, threading.Event()
     monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
     monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)

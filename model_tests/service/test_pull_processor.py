@@ -1,4 +1,4 @@
-"""A pull request without sockets: how it is read, held, run and answered."""
+"""A pull request without sockets, from its bytes to the held pull, the run and the answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READ = GetResult(GetStatus.FOUND, 8, 3, 9, [], [5, 6], 0, suggest_slave=False)
 
 
 class Told(PullEvents):
-    """Notes what came."""
+    """Records answers."""
 
     __slots__ = ("notes",)
 
@@ -51,7 +51,7 @@ class Told(PullEvents):
 
 
 class World(RealRuntime):
-    """A runtime, a runner that gives one decision and a hold service; each notes what it is asked, and commits too."""
+    """A runtime, a runner with one scripted decision and a hold service; each records its calls and commits."""
 
     def __init__(self, decision: Any = Found(READ)) -> None:  # noqa: B008 - frozen
         super().__init__()
@@ -114,7 +114,7 @@ def channel() -> Any:
 def received(
     processor: PullProcessor, *, flag: int = 0, kind: Serialisation = Serialisation.JSON, **fields: Any
 ) -> str | None:
-    """The reply to a pull of T for `*`; None where it is held."""
+    """The reply to a pull of T for `*`; None if it is held."""
     asked = pull_fields("T", 5) | {name: str(value) for name, value in fields.items()}
     command = Command(PULL, 11, flag, asked, serialisation=kind)
     parts = processor.receive(channel(), command, Outbox())
@@ -167,7 +167,7 @@ def test_which_misses_are_held(traits: Traits, flag: int, sys_flag: int, is_held
     [(True, "wake", True), (True, "ignore", False), (False, "wake", False), (False, "ignore", False)],
 )
 def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_told: bool) -> None:
-    """The deletion may have looked into the table before the pull was inserted."""
+    """The deletion may have searched the table before the pull was inserted."""
     world = World(MISS)
     world.deletes_topic = is_deleted
     processor = world.processor(attrs.evolve(STRICT, on_truncate=on_truncate))
@@ -212,7 +212,7 @@ def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, comm
 
 
 def decoded_pull(fields: dict[str, str] | None = None, **options: Any) -> Pull:
-    """The pull of a request that misses the fields which may be missing, unless they are given."""
+    """The pull of a request in which optional fields are missing unless they are given."""
     asked = pull_fields("T", 5, queue_id=2, subscription="a")
     for name in ("commitOffset", "suspendTimeoutMillis", "subVersion"):
         del asked[name]
@@ -296,7 +296,7 @@ class RunnerWorld(RealRuntime):
         self.notes.append(action)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """Two messages of ten bytes, where something is found."""
+        """Two messages of ten bytes, if the status says that messages were found."""
         self.notes.append("get")
         if self.error is not None:
             raise self.error
@@ -309,7 +309,7 @@ class RunnerWorld(RealRuntime):
     def runner(
         self, traits: Traits = STRICT_TRAITS, role: BrokerRole | None = None, policy: Policy = STRICT
     ) -> PullRunner:
-        """A runner of a broker that has the topic T."""
+        """A runner of a broker that has topic T."""
         topics = Topics()
         topics.put(TopicConfig("T", 4, 4))
         checks = PullChecks(topics, Groups(), Clients(), traits=traits, role=role or BrokerRole())
@@ -321,7 +321,7 @@ class RunnerWorld(RealRuntime):
 
 
 def pull_of(**changes: Any) -> Pull:
-    """A held pull that passes every check, from a connection that nothing is sent to."""
+    """A held pull that passes every check, of a connection that sends nothing."""
     made = Pull(Channel.__new__(Channel), 11, "G", "T", 0, 5, 32, 6, subscription="*", phase=HELD)
     for name, value in changes.items():
         setattr(made, name, value)
@@ -358,7 +358,7 @@ def test_slaves_and_their_masters() -> None:
 
 
 def counted(runner: PullRunner) -> list[int]:
-    """Messages, bytes and milliseconds that group G got of queue 0 of topic T."""
+    """Messages, bytes and milliseconds that the statistics count for group G in queue 0 of topic T."""
     items = runner.statistics._items
     places = [(GROUP_GET_NUMS, "T@G"), (GROUP_GET_SIZE, "T@G"), (GROUP_GET_LATENCY, "0@T@G")]
     return [items[place].value for place in places if place in items]
@@ -383,7 +383,7 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
 
 
 def test_pulls_that_run() -> None:
-    """A failed run is answered or raises, as the policy says."""
+    """A pull whose run fails is answered, or raises an error, depending on the policy."""
     world, outbox, pull = RunnerWorld(), Box(), pull_of()
     runner = world.runner()
     runner.run(pull, "woken", outbox)
@@ -415,7 +415,7 @@ def test_pulls_that_run() -> None:
 
 
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
-    """A stopping broker answers with the requested offset, without a read."""
+    """A stopping broker answers with the requested offset and does not read the store."""
     world, outbox = RunnerWorld(), Box()
     runner = world.runner(role=BrokerRole(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):

@@ -1,4 +1,4 @@
-"""Pulls over real sockets: answered, held, woken, late, dropped; and what a slave serves, version by version."""
+"""Pulls over real sockets: found, held, woken, late and dropped ones, and pulls from a slave."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE,
 PULL = RequestCode.PULL_MESSAGE
 
 LONG_MS = 30_000
-"""A deadline that no passing test waits for."""
+"""A deadline in ms that no passing test waits for."""
 
 
 def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: object) -> int:
-    """Send a pull and wait until it is held; its opaque."""
+    """Send a pull and wait until it is held; returns its opaque."""
     before = len(broker.hold_service)
     opaque = client.send(PULL, pull_fields(topic, offset, timeout_ms=LONG_MS) | {k: str(v) for k, v in options.items()})
-    # A second request on the same connection is answered after the first was dealt with.
+    # The broker answers a second request on the connection after it has processed the first.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     if broker.policy.notify == "at_append":
         assert len(broker.hold_service) == before + 1
@@ -56,10 +56,10 @@ def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: 
 
 
 def answers_of_herd(broker: Broker, brokers: Brokers) -> list[tuple[int, list[bytes]]]:
-    """Code and bodies of held pulls that one batch wakes, and of one that the next batch wakes, in another queue.
+    """Codes and bodies of held pulls that one batch wakes, and of a pull in another queue that the next batch wakes.
 
-    Two of three ask the same, and those between differ in one thing: a count, a filter, a group that may not
-    consume any more, and the queue.
+    Two of three pulls are alike. Each pull between them differs in one thing: the count, a filter, a group that may no
+    longer consume, or the queue.
     """
     sender, puller = brokers.connect(broker), brokers.connect(broker)
     for queue_id in range(2):
@@ -101,7 +101,7 @@ Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
 
 
 def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int, Told]]:
-    """Answers to 360 pulls of three connections that one message wakes, by connection and opaque."""
+    """Connection and opaque -> the answers to 360 pulls of three connections that one message wakes."""
     sender = brokers.connect(broker)
     send_message(sender, "T")
     pullers = [brokers.connect(broker) for _ in range(3)]
@@ -122,7 +122,7 @@ def told_in_herd(broker: Broker, brokers: Brokers, body: bytes) -> list[dict[int
 
 
 class Counting(RealRuntime):
-    """Counts step points, and does something else as well when a run of that number is about to begin."""
+    """Counts steps, and calls a function just before the run with a given number."""
 
     def __init__(self, run_number: int = 0, act: Callable[[], object] = lambda: None) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
 
 
 def test_a_herd_sees_what_changed_before_it_ran(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the third of four runs the group is disabled, so the second answer is not reused."""
+    """The group is disabled before the third of four runs, so the second answer is not reused."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
     broker, sender, puller = brokers.served_two(runtime=runtime)
@@ -202,7 +202,7 @@ StartSlave = Callable[..., Broker]
 
 @pytest.fixture
 def start_slave(brokers: Brokers, tmp_path: Path) -> StartSlave:
-    """Fill a master's store with three messages, copy it when the master has stopped, and serve the copy."""
+    """Fill a master's store with three messages, stop the master, and serve a copy of the store."""
 
     def start(policy: Policy, **settings: Any) -> Broker:
         master = brokers.start(directory=str(tmp_path / "master"))
@@ -223,7 +223,7 @@ def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
 
 @POLICIES
 def test_what_a_slave_serves(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
-    """It serves what was copied, corrects no offset, and takes no message; since 5.x its messages wake pulls."""
+    """A slave serves copied messages, corrects no offset and accepts no send; since 5.x its messages wake pulls."""
     broker = start_slave(policy, slave_read=True)
     client = brokers.connect(broker)
     reply = ask(client, 0)
@@ -271,7 +271,7 @@ def test_copied_messages_wake_held_pulls(
     client = brokers.connect(broker)
     opaque = client.hold("T", 3)
     wait_held(broker)
-    # As the master's copier appends; when the second is visible, the first has been announced, or never is.
+    # The test appends like the master's copier; when the second message is visible, the first was announced if ever.
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_visible(broker, "T", end)

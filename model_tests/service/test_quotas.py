@@ -1,4 +1,4 @@
-"""No client uses up a table: each attack that filled one is made against every table that clients fill."""
+"""No client can fill a table for others; each attack is tried against every table that clients fill."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Request = tuple[int, dict[str, str], bytes]
 
 
 def heartbeat(number: int, *, consumer: bool, sql: bool = False) -> Request:
-    """A client in one group."""
+    """A heartbeat of a client in one group."""
     expression = {"subString": "a = 'x'", "expressionType": "SQL92"} if sql else {"subString": "*"}
     consumers = [{"groupName": f"g{number}", "subscriptionDataSet": [{"topic": "T", "subVersion": 1} | expression]}]
     producers = [] if consumer else [{"groupName": f"g{number}"}]
@@ -63,7 +63,7 @@ def call(number: int) -> Request:
 
 
 def long_pull(number: int) -> Request:
-    """A pull that waits and brings a long subscription."""
+    """A pull that waits and has a long subscription."""
     fields = pull_fields("TBW102", 1, timeout_ms=20_000) | {"subscription": f"t{number}" + "x" * 90}
     return RequestCode.PULL_MESSAGE, fields, b""
 
@@ -87,7 +87,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "statistics": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
     "characters of held pulls": long_pull,
 }
-"""By the name of a table's quota, a request that makes one more entry."""
+"""Name of a table's quota -> a request that adds one entry."""
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def tell(peer: Peer, request: Request) -> bytes:
-    """Send a request; returns what is answered at once."""
+    """Send a request; returns the immediate answers."""
     code, fields, body = request
     return peer.tell(b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields, body=body)))))
 
@@ -113,7 +113,7 @@ def of(broker: Broker, name: str) -> Quota:
 
 
 def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
-    """Also those beyond what a client may create: `topics.json` may have more."""
+    """Also beyond the limit for clients, because `topics.json` may have more queues, deleted ones are not counted."""
     broker.topics.put(TopicConfig("Loaded", 2000, 2000))
     quota = of(broker, "queues")
     before = quota.used
@@ -135,7 +135,7 @@ OF_CONNECTIONS: Final = {
 
 
 def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
-    """A table that one connection filled to its quota, the size before, and the connection."""
+    """A table that one connection has filled to its quota, its size before, and the connection."""
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
     quota, attacker = of(broker, name), Peer(broker, 7)
@@ -147,7 +147,7 @@ def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> None:
-    """Entries of a connection end with it."""
+    """One connection cannot use up a table, and its entries end with it."""
     quota, before, attacker = attacked(broker, name)
     assert quota.refused > 0
     used = quota.used
@@ -166,7 +166,7 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
 @pytest.mark.parametrize("lasts", [True, False], ids=["many connections", "connected again"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts: bool) -> None:
-    """By many connections at a time, and by one after the other."""
+    """One address cannot use up a table, neither with many connections at once nor one after the other."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
     quota, attackers = of(broker, name), [Peer(broker, 100 + number, "10.0.0.1") for number in range(20)]
@@ -187,7 +187,7 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, host: str, broker: Broker) -> None:
-    """What the others were refused had a code and a sentence, except in statistics, which no client notices."""
+    """Each refusal has a code and a sentence, except in statistics, which no client notices."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
     quota, attackers = of(broker, name), [Peer(broker, 100 + number, host) for number in range(20)]
@@ -209,7 +209,7 @@ def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, h
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 def test_a_full_table_has_room_for_a_newcomers_ordinary_work(host: str, count: int, broker: Broker) -> None:
-    """Each real table, filled by many connections of one address with all that they get: large entries, then small."""
+    """Many connections of one address fill each real table, with large entries first and then with small ones."""
     for known in (*broker.handler.quotas, *broker.name_server.quotas):
         quota, ordinary = Quota(known.name, known.size_max, known.unit), max(known.unit, 1)
         attackers, number = [Sender(each, host) for each in range(count)], 0
@@ -235,7 +235,7 @@ def code_and_remark(answered: bytes) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize(("queue_max", "held_max"), [(16_000, 1_000_000), (100_000, 12_800)])
 def test_small_channels_find_room_in_a_table_that_others_filled(queue_max: int, held_max: int) -> None:
-    """Every connection of an address may have a share of the held pulls, and of a queue's."""
+    """Every connection of an address gets a share of the held pulls, and of the held pulls of one queue."""
     limit = HoldLimit(held_max)
     table = HoldTable(hold_limit=limit, queue_limit=queue_max, channel_limit=1_000)
     held = {channel: sum(table.hold(waiting(channel)) for _ in range(1_000)) for channel in range(20)}
@@ -245,7 +245,7 @@ def test_small_channels_find_room_in_a_table_that_others_filled(queue_max: int, 
 
 
 def waiting(channel: int) -> Pull:
-    """A pull that missed."""
+    """A pull that found no message."""
     return Pull(channel, 1, "G", "T", 0, 0, 1, 0, phase=MISSED)
 
 
@@ -269,7 +269,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 bytes may store a large message again."""
+    """A request of 36 bytes may store a large message again, so send-backs have a quota."""
     back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = (RequestCode.CONSUMER_SEND_MSG_BACK, back, b"")
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
@@ -293,7 +293,7 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
 
 
 def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also behind a send that is served at once, and in a reply."""
+    """Long properties are also refused after a send that was served at once, and in a reply."""
     monkeypatch.setattr(message_builder, "read_properties", lambda text: pytest.fail(str(len(text))) if text else {})
     monkeypatch.setattr(client_calls, "read_properties", lambda text: pytest.fail(str(len(text))))
     long, peer = "k\x01v\x02" * 20_000, Peer(broker)
@@ -308,7 +308,7 @@ def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monk
 
 @pytest.mark.parametrize("count", [1, 6], ids=["one", "more than are remembered"])
 def test_what_is_committed_again_has_a_share(count: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first commit of each prepared message is free."""
+    """The first commit of each prepared message is free, and repeated commits have a quota."""
     monkeypatch.setattr(transactions, "COMMITTED_COUNT_MAX", 4)
     monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: 0)
@@ -347,7 +347,7 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
 
 
 def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pulls of other connections stay."""
+    """When a connection with many held pulls ends, they leave in turns, and pulls of other connections stay."""
     monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
     leaving, stayed = Peer(broker, 7), Peer(broker, 8)
     for peer in (leaving, stayed):
@@ -405,7 +405,7 @@ def test_many_members_are_told_in_turns(
 
 
 def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
-    """223 asks each member. If the quota is too small for all, the broker forgets its questions."""
+    """Request 223 asks each member; if the quota is too small, the broker drops its questions and keeps older calls."""
     for number in range(2):
         tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
     asked = (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "TBW102", "group": "g0"}, b"")
@@ -418,7 +418,7 @@ def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
 
 
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
-    """The error names the too long name, and the broker stores nothing."""
+    """A heartbeat with too long a name is refused with an error that names it, and stores nothing."""
     used = [quota.used for quota in broker.handler.quotas]
     for client_id, group, topic, named in (
         ("c" * 256, "g", "T", "clientID"),
@@ -467,7 +467,7 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
 
 
 def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each was made, forgotten by 216 or counted by the timer, and deleted."""
+    """A deleted topic leaves no row in any table, whether requests or the timer made the rows."""
     monkeypatch.setattr(timer_offsets, "TOPIC_COUNT_MAX", 3)
     topics, counts = Topics(), TimerCounts()
     told = OwnTopics(topics, outlive=True)
@@ -542,7 +542,7 @@ def test_shares_of_addresses_and_registrations() -> None:
 
 @pytest.mark.parametrize("name", ["topics", "groups", "offsets", "queue locks", "producers", "waiting calls"])
 def test_a_quota_changes_under_its_tables_lock(name: str, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several threads serve clients."""
+    """Several threads serve clients, so a quota changes only under the lock of its table."""
     broker, client = brokers.served()
     for number in range(2):
         body = heartbeat(number, consumer=True)
@@ -566,7 +566,7 @@ def test_a_quota_changes_under_its_tables_lock(name: str, brokers: Brokers, monk
 
 
 def is_held(guard: Any) -> bool:
-    """Whether some thread holds a lock, which is not taken here."""
+    """Whether another thread holds a lock."""
     if guard.acquire(False):
         guard.release()
         return False

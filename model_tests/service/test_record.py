@@ -40,7 +40,7 @@ def ended(broker: Broker, history: Path) -> list[Event]:
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
-    """The one event of this kind with these fields."""
+    """The only event of this kind with these fields."""
     found = [
         event for event in events if event.event == kind and all(getattr(event, k) == v for k, v in fields.items())
     ]
@@ -181,7 +181,7 @@ def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
 
 
 class FussyFile:
-    """A file that takes so many bytes, and then only what was reserved before."""
+    """A file that accepts a number of bytes, and then only bytes that were reserved before."""
 
     def __init__(self, file: AppendFile, disk: FullDisk) -> None:
         self._file = file
@@ -200,13 +200,13 @@ class FussyFile:
             self._file.write(memoryview(content)[: self._disk.tears_at])
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         assert self._disk.writes.wait(PATIENCE_S)
-        assert len(content) <= self._kept, "written without room"
+        assert len(content) <= self._kept, "bytes were written beyond the reserved ones"
         self._kept -= len(content)
         self._file.write(content)
 
 
 class FullDisk(RealRuntime):
-    """A disk with so much room, which writes nothing while `writes` is not set."""
+    """A disk with limited room, on which writes wait until `writes` is set."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ KEPT = 4_096
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for about a hundred events in memory, forty in one write; no patience."""
+    """A recorder with room for a hundred events in memory and forty in one write, and no patience."""
     for name, value in {
         "WAITING_SIZE_MAX": 20_000, "BATCH_SIZE": 8_000, "KEPT_SIZE": KEPT, "TORN_SIZE_MAX": 2_048, "RETRY_S": 0.005,
     }.items():  # fmt: skip
@@ -230,7 +230,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole_of(directory: Path, put: int) -> list[Event]:
-    """Events whose numbers have no gap, with an end, and of which accepted and lost are all that were put."""
+    """Assert that the events have consecutive numbers and an end, and that accepted and lost ones add up."""
     events = events_of(directory)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert (events[0].event, events[-1].event) == ("source_started", "source_stopped")
@@ -274,7 +274,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
 
 
 def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It reports the failure and the recovery once each."""
+    """The recorder reports the failure and the recovery once each."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(150))

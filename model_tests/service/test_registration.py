@@ -1,4 +1,4 @@
-"""Other brokers at our name server: taken in, told of, refused and forgotten."""
+"""Other brokers at our name server: how they register, appear in routes, are refused and expire."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, brokers: Bro
     client = brokers.names(broker)
     registrar = brokers.names(broker)
     body = table("T", "../x")
-    # CRC-32 without its top bit, as Java makes it.
+    # CRC-32 without its top bit, as Java computes it.
     assert register(registrar, body, bodyCrc32=str(zlib.crc32(body) & 0x7FFFFFFF)) == 0
     found = route(client, "T")
     assert found["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS}
@@ -81,7 +81,7 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, brokers: Bro
 
 
 WHOLE = ("SELF_TEST_TOPIC", "A")
-"""The topics of a whole table; every broker has the first."""
+"""The topics of a whole table; every broker has the first one."""
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ WHOLE = ("SELF_TEST_TOPIC", "A")
         ([(WHOLE, 1)], 1, "false"),
         ([(("other", "A"), 1)], 1, "false"),
         ([(WHOLE, 1)], 2, "true"),
-        # A topic of a table that was never told whole, as by a broker whose name server starts again.
+        # The broker sends a change of a table that this name server never got, as after its restart.
         ([(("D",), 7)], 7, "true"),
         ([(("D",), 7), (("E",), 8)], 8, "true"),
         ([(("D", "E"), 7)], 7, "true"),
         ([(("D",), 7), (WHOLE, 7)], 7, "false"),
         ([(WHOLE, 7), (("D",), 8)], 8, "false"),
-        # The change in between was not told.
+        # The change in between was not sent.
         ([(WHOLE, 7), (("E",), 9)], 9, "true"),
         ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
     ],
@@ -130,7 +130,7 @@ def test_a_slave_is_told_its_master_and_adds_its_address(brokers: Brokers) -> No
 
 
 def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> None:
-    """The name server's own broker is a slave of the same name, and not its master."""
+    """The name server's own broker is a slave with the same name, and so not the master."""
     own = OwnBroker(BrokerConfig(broker_name="other", role="SLAVE", broker_id=1), Topics(), "10.0.0.7:10911")
     known: Any = NameServer(own, now_ms=lambda: 0)
 
@@ -168,7 +168,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
 
 
 def test_silent_moved_and_too_many_brokers() -> None:
-    """A broker is forgotten after two minutes."""
+    """A silent broker expires after two minutes; a moved broker replaces its entry, and too many are refused."""
     known = Routes()
     known.register(registered("a:1"))
     known.register(registered("a:2"))
@@ -226,7 +226,7 @@ def test_topics_are_limited_in_one_registration_and_of_all_brokers(
 
 
 def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
-    """A registration of nearly so many bytes, whose topics all have this row."""
+    """A registration of almost the given size, whose topics all have this row."""
     begin, end = '{"topicConfigSerializeWrapper":{"topicConfigTable":{', "}}}"
     one = f'"t000000":{row},'
     count = (size - len(begin) - len(end)) // len(one)
@@ -259,7 +259,7 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_long_texts_of_a_registration_are_not_kept() -> None:
-    """No route needs them, and they would use memory."""
+    """No route needs these texts, and keeping them would use memory."""
     told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
     row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()
@@ -357,14 +357,14 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
     "long": batch("long", 2000),
     "%RETRY%G": (RequestCode.HEART_BEAT, {}, heartbeat("G")),
 }
-"""By topic the request that makes it: code, fields and body."""
+"""Topic -> the request that creates it: code, fields and body."""
 
 
 @pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
 def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     brokers: Brokers, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
-    """One of three is gone, and only one request waits for it."""
+    """One of three name servers is down, and only the request for the topic waits."""
     servers = [brokers.start(directory=str(tmp_path / name)) for name in ("first", "second")]
     names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
     config = BrokerConfig(broker_name="other", name_servers=names)
@@ -387,7 +387,7 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(brokers: Broke
         opaque = client.send(RequestCode.SEND_MESSAGE_V2, send_fields("made"), b"x")
         connection, _address = name_server.accept()
         send_message(other, "TBW102")
-        # An answer that did not wait would come before the next one.
+        # An answer that did not wait would come before the answer to the next request.
         assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "made", "queueId": "0"}).code == 0
         assert client.reply(opaque, 0.0) is None
         connection.close()
@@ -436,7 +436,7 @@ def listed(answer: Command) -> list[str]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_an_unknown_code_is_answered_at_once(brokers: Brokers, policy: Policy) -> None:
-    """The name server of 4.9 answers none; the last code does not fit a binary header."""
+    """The name server of 4.9 does not answer an unknown code; the last code does not fit a binary header."""
     broker = brokers.start(policy=policy)
     for client, is_silent in ((brokers.connect(broker), False), (brokers.names(broker), policy is ROCKETMQ_4_9)):
         opaques = {code: client.send(code) for code in (0, -1, 2, 210, 313, 9999, 70_000)}

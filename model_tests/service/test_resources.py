@@ -56,7 +56,7 @@ FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
 @contextmanager
 def opened(tmp_path: Path, config: BrokerConfig) -> Iterator[Broker]:
-    """A broker with the accounts."""
+    """A broker with these accounts."""
     accounts = tmp_path / "plain_acl.yml"
     rows = [{"accessKey": name, "secretKey": SECRETS[name]} | rights for name, rights in RIGHTS.items()]
     accounts.write_text(json.dumps({"accounts": rows}))
@@ -68,7 +68,7 @@ def opened(tmp_path: Path, config: BrokerConfig) -> Iterator[Broker]:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with accounts, and a topic for which the stranger has no rights."""
+    """A broker with accounts, and a topic for which the restricted account has no rights."""
     with opened(tmp_path, BrokerConfig()) as started:
         yield started
 
@@ -76,7 +76,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def call(
     client: RawClient, code: int, fields: dict[str, str] | None = None, body: bytes = b"", account: str = "stranger"
 ) -> Command:
-    """The answer to a request signed by an account."""
+    """The answer to a request that is signed by an account."""
     signed = {**(fields or {}), ACCESS_KEY: account}
     return client.call(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
 
@@ -102,17 +102,17 @@ def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0
 
 
 def is_refused(answer: Command, resource: str) -> bool:
-    """Whether the broker refused a request because of rights to this resource."""
+    """Whether the broker refused a request because of the account's rights to this resource."""
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
 def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
-    """The body of 34: a producer group, and topics by consumer group."""
+    """The body of request 34: a producer group, and topics by consumer group."""
     return heartbeat_of("c", [producer] if producer else [], consumers)
 
 
 def locked(group: str) -> bytes:
-    """The body of 41 and 42."""
+    """The body of requests 41 and 42."""
     queues = [{"topic": "T", "brokerName": "b", "queueId": 0}]
     return msgspec.json.encode({"consumerGroup": group, "clientId": "c", "mqSet": queues})
 
@@ -122,7 +122,7 @@ def back(place: str, group: str) -> dict[str, str]:
 
 
 SECRET_PLACE, OPEN_PLACE = "place of secret", "place of open"
-"""Placeholders for the log offsets of a message of each topic."""
+"""Placeholders for the log offset of a message of each topic."""
 SEND, BATCH, BACK = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK
 VIEW, BEAT = RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.HEART_BEAT
 TRACE, PLAIN, LISTED = "RMQ_SYS_TRACE_TOPIC", encode_batch([BatchMessage(b"x", "")]), BatchMessage(b"x", FURTHER)
@@ -180,11 +180,11 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (BATCH, send_fields(TRACE) | MANY, encode_batch([LISTED]), "topic:secret"),
     (SEND, send_fields(TRACE), b"x", None),
 )
-"""Requests of the stranger, with the resource that refuses them; None if allowed."""
+"""Requests of the restricted account, with the resource that refuses them (None if allowed)."""
 
 
 def test_a_request_is_refused_for_what_it_uses(broker: Broker, brokers: Brokers) -> None:
-    """The resource is in its header, its body, or the record that it names."""
+    """The resource is named in the request's header, in its body, or in the record that it refers to."""
     client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -215,7 +215,7 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, brokers: Brokers) 
 
 
 def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, brokers: Brokers) -> None:
-    """RocketMQ's clients send such a request if 36 fails."""
+    """RocketMQ's clients send to the retry topic if request 36 fails."""
     client = brokers.connect(broker)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
@@ -244,7 +244,7 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
 
 
 def colliding(text: str, prefix: str) -> str:
-    """A suffix of seven characters that gives a text the Java hash of another."""
+    """A suffix of seven characters that gives one text the Java hash of another."""
     target, begun = java_hash(text), java_hash(prefix)
     base = sum(ord("0") * 31**place for place in range(7))
     left = (target - begun * 31**7 - base) % 2**32
@@ -252,7 +252,7 @@ def colliding(text: str, prefix: str) -> str:
 
 
 def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, brokers: Brokers) -> None:
-    """A colliding message does not count towards the limit."""
+    """A message whose key has the same hash does not count towards the limit."""
     client = brokers.connect(broker)
     key = colliding("secret#hidden", "open#")
     assert java_hash(f"open#{key}") == java_hash("secret#hidden")
@@ -280,7 +280,7 @@ WITH_BODY: Final = "NAME\x01value\x02KEYS\x01k\x02"
 
 
 def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
-    """All fields that name a topic, a group or a log offset in any request."""
+    """Every field that names a topic, a group or a log offset in any request."""
     message = {"offset": place, "msgId": message_id("127.0.0.1", 1, int(place)), "commitLogOffset": place}
     query = {"key": "k", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(2**62), "index": "0", "count": "9"}
     back_to = {"group": group, "delayLevel": "-1", "originTopic": topic, "clientId": "c", "timestamp": "0"}
@@ -293,7 +293,7 @@ def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body
 
 
 def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], account: str) -> set[int]:
-    """The codes whose answers show an account the body."""
+    """The codes whose answers show the message's body to this account."""
     asked = [(code, ask(client, code, aimed_at(*aim), account)) for code in codes for aim in aims]
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
     answers = ((code, client.reply(opaque, 0.0)) for code, opaque in asked)
@@ -335,7 +335,7 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, brokers: Brokers) 
             ask(admin, code, fields, "administrator", BODY)
         assert call(admin, RequestCode.GET_BROKER_RUNTIME_INFO, account="administrator").code == 0
         assert pushed_codes(stranger, "stranger") == set()
-        # The same requests show the body to those who may see it.
+        # The same requests show the body to an account with rights.
         assert pushed_codes(allowed, "curious") == {39, 309, 326}
         assert seen(admin, codes - ADMIN_CODES, aims, "administrator") >= {11, 12, 33}
 
@@ -353,7 +353,7 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, brokers: Brokers) -> No
 
 
 def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, brokers: Brokers) -> None:
-    """No checksum covers the properties, which extend into the next message."""
+    """No checksum covers the properties, and damaged ones can extend into the next message."""
     client = brokers.connect(broker)
     size, place = 1_000, broker.store.log_end + BODY_AT
     head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
@@ -362,7 +362,7 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
     assert call(client, SEND, send_fields("open"), forged).code == 0
     for _ in range(9):
         assert call(client, SEND, send_fields("secret"), BODY, "administrator").code == 0
-    # Without accounts it is a record.
+    # Without accounts the body is read as a record.
     shown = present(broker.store.record_at(place))
     assert BODY in bytes(shown)
     answer = call(client, VIEW, {"offset": str(place)})
@@ -391,9 +391,9 @@ CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:
-    """(code, header field, wire name) of each request's field that names a topic or group.
+    """(code, header field, wire name) of each request field that names a topic or group.
 
-    A producers' group of a send, a leave or an end of a transaction is left out: it gives no access.
+    The producer group of a send, a leave or an end of a transaction is left out, because it gives no access.
     """
     values = (vars(headers) | vars(admin_headers)).values()
     for header in {each for each in values if isinstance(each, type) and issubclass(each, Header)}:
@@ -418,7 +418,7 @@ def test_every_field_that_names_a_topic_or_a_group_counts(broker: Broker, broker
 WRITING: Final = frozenset({RequestCode.SEND_MESSAGE, SEND, BATCH, RequestCode.RECALL_MESSAGE})
 """Codes that need the right to publish."""
 MEASURING: Final = frozenset({29, 30, 31, 32, RequestCode.GET_TOPIC_CONFIG})
-"""Codes of producers and consumers, for which either right is enough."""
+"""Codes that need the right to publish or the right to consume."""
 
 
 def test_rights_to_read_or_to_write_alone(broker: Broker, brokers: Brokers) -> None:
@@ -431,7 +431,7 @@ def test_rights_to_read_or_to_write_alone(broker: Broker, brokers: Brokers) -> N
 
 
 def test_a_message_may_name_so_many_queues() -> None:
-    """They are not counted as topics beyond the limit of a send, which would take half a second."""
+    """The names do not count as topics beyond the limit of a send, because checking them would take half a second."""
     for count, is_taken in ((NAME_COUNT_MAX, True), (NAME_COUNT_MAX + 1, False)):
         names = ",".join(f"t{number}" for number in range(count))
         fields = send_fields("open", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")

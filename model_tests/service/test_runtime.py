@@ -1,4 +1,4 @@
-"""The real runtime: queues, flags, pollers, and threads that end by an exception."""
+"""The real runtime: queues, flags, pollers, and threads that an exception ends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue
 
 
 def test_a_queue_gives_what_came_first() -> None:
-    """First in, first out, never more than the capacity."""
+    """A queue is first in, first out, and never holds more than its capacity."""
     queue: RealQueue[int] = RealQueue(2)
     assert ([queue.offer(number) for number in (1, 2, 3)], len(queue)) == ([True, True, False], 2)
     assert (queue.take(), queue.take()) == (1, 2)
@@ -90,7 +90,7 @@ def test_a_poller_may_be_closed_while_it_is_woken(tmp_path: Path) -> None:
 
 
 def test_an_address_in_use_is_an_os_error() -> None:
-    """Two may bind an address, and one of them may listen; nothing connects before it does."""
+    """Two sockets may bind an address, but only one may listen; nothing connects before that."""
     runtime = RealRuntime()
     with closed_port() as address:
         with ExitStack() as undo:
@@ -112,7 +112,7 @@ def test_an_address_in_use_is_an_os_error() -> None:
 
 @pytest.fixture
 def usual_collections() -> Iterator[tuple[int, int, int]]:
-    """Python's default thresholds of the collector."""
+    """Python's default thresholds of the garbage collector."""
     ours, usual = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*usual)
     yield usual
@@ -128,7 +128,7 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
         young_max, rounds, _old_rounds = gc.get_threshold()
-        # What a middle-aged collection visits at once: 10 million take a second.
+        # The number of objects in a middle-generation collection; it visits 10 million a second.
         assert young_max * rounds <= 250_000
     again = [[number] for number in range(10_000)]
     assert (len(kept) + len(again), inside) == (11_000, 0)
@@ -227,15 +227,15 @@ def test_every_item_is_taken_once_by_many() -> None:
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt is raised."""
+    """An exception in place of KeyboardInterrupt."""
 
 
 SEES_SIGNALS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
-"""After these instructions the interpreter looks whether a signal came; nowhere else."""
+"""The interpreter checks for signals only after these instructions."""
 
 
 class Interrupting:
-    """Interrupts the thread that is traced at one of the queue's places where a signal may, counted from the first."""
+    """Interrupts the traced thread at the n-th place of the queue where a signal may arrive."""
 
     def __init__(self, place: int) -> None:
         self._left = place
@@ -249,7 +249,7 @@ class Interrupting:
             last, now = self._last.get(frame, 0), frame.f_lasti
             self._last[frame] = now
             is_place = dis.opname[frame.f_code.co_code[last]] in SEES_SIGNALS
-            # What is raised here stands for what the instruction before would raise, if both are in the same blocks.
+            # An exception raised here is handled like one of the previous instruction, if both are in the same blocks.
             if is_place and blocks_at(frame, last) == blocks_at(frame, now):
                 self._left -= 1
                 if self._left == 0:
@@ -263,7 +263,7 @@ def blocks_at(frame: FrameType, place: int) -> list[int]:
 
 
 def interrupted_at(place: int, work: Callable[[], object]) -> bool:
-    """Do the work, interrupted at such a place; whether it was still at work by then."""
+    """Run a function with an interrupt at the n-th place; returns whether the function was still running."""
     before = sys.gettrace()
     sys.settrace(Interrupting(place))
     try:
@@ -278,7 +278,7 @@ def interrupted_at(place: int, work: Callable[[], object]) -> bool:
 class Between:
     """Runs a function between two instructions of the queue, as another thread could.
 
-    It runs nothing where the lock is taken.
+    It runs nothing while the lock is held.
     """
 
     def __init__(self, queue: RealQueue[int], place: int, work: Callable[[], object]) -> None:
@@ -330,7 +330,7 @@ def test_of_two_at_one_time_one_has_it(
 
 
 class Gated:
-    """A bell that the other threads which wait for it hear once the gate is open: they sleep until then."""
+    """A bell that wakes the other waiting threads only after the gate has opened."""
 
     def __init__(self, queue: RealQueue[int]) -> None:
         self._queue = queue
@@ -341,7 +341,7 @@ class Gated:
         self.locked, self.release = self._bell.locked, self._bell.release
 
     def acquire(self, *, timeout: float) -> bool:
-        """Counts the others; the owner hears the first of two items that come meanwhile, at once."""
+        """Count the other waiters; the owner is woken at once by the first of two items."""
         if threading.current_thread() is not self._owner:
             self.waiting += 1
             self.gate.wait(PATIENCE_S)
@@ -428,7 +428,7 @@ THREADS: Final[dict[str, Sequence[str]]] = {
     "measure": (*OBSERVE, "--name-server", "127.0.0.1:1"),
     "look-up": (*OBSERVE, "--broker", "localhost:1"),
 }
-"""Every thread of a served broker and of the proxy, and a command that has it."""
+"""Every thread of a broker and of the proxy -> a command that starts it."""
 PLANT: Final = """
 import struct, sys
 from longpoll_runtime import real

@@ -1,4 +1,4 @@
-"""Sends over real sockets: bursts, batches, ends of transactions, and answers once messages are durable."""
+"""Sends over real sockets: bursts, batches, ends of transactions, and answers for durable messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 STORE = evolve(SMALL_STORE, commit_log_file_size=16_384, message_size_max=2_000, multi_dispatch=True)
-"""Files so small that bursts meet their ends."""
+"""Files so small that bursts reach their ends."""
 
 PROPERTIES = [
     "",
@@ -56,7 +56,7 @@ PROPERTIES = [
 
 @st.composite
 def sends(draw: st.DrawFn) -> bytes:
-    """One request as bytes: most are plain sends, the others are of each remaining kind."""
+    """Requests as bytes: most are plain sends, the others are one of each other kind."""
     fields = send_fields(draw(st.sampled_from("TTTTU")), draw(st.integers(0, 3)), draw(st.sampled_from(PROPERTIES)))
     odd = draw(st.sampled_from([{}] * 12 + [
         {"b": "%RETRY%none"}, {"b": "SCHEDULE_TOPIC_XXXX"}, {"b": "bad/name"}, {"b": "TBW102"}, {"c": "none", "b": "V"},
@@ -70,7 +70,7 @@ def sends(draw: st.DrawFn) -> bytes:
 
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer]]:
-    """Of a broker that serves bursts, and of one that does not, both with a clock that stands still."""
+    """Clients of a broker that serves bursts and of one that does not; both clocks stand still."""
     directories = [str(tmp_path_factory.mktemp(name)) for name in ("bursts", "single")]
     with (
         ThreadlessBroker.start(StillRuntime(), directories[0], store_config=STORE) as bursts,
@@ -88,7 +88,7 @@ def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: b
 
 @pytest.fixture
 def bursts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of messages of each burst that the store gets."""
+    """The number of messages in each burst that the store gets."""
     stored: list[int] = []
     put_burst = broker.store.put_burst
 
@@ -104,7 +104,7 @@ SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interv
 
 
 class Disk:
-    """A disk that works only while it is let; it counts its syncs of the log."""
+    """A disk whose syncs wait for permission; it counts the syncs of the log."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.works = threading.Event()
@@ -148,7 +148,7 @@ def code_of(client: RawClient, opaque: int) -> int | None:
 
 
 def test_one_sync_answers_all_that_waited(brokers: Brokers, disk: Disk) -> None:
-    """The broker serves others during the sync."""
+    """The broker serves other requests during the sync, and one sync answers all waiting sends."""
     broker, client = brokers.served(store_config=SYNC)
     send_message(client, "T")
     disk.sticks()
@@ -156,7 +156,7 @@ def test_one_sync_answers_all_that_waited(brokers: Brokers, disk: Disk) -> None:
     first = send(client)
     assert disk.asked.wait(PATIENCE_S)
     others = [send(client) for _ in range(20)]
-    # Answered by the thread that took the twenty before, so they are in the log by now, and wait.
+    # The thread that answers this send took the twenty before, so they are in the log and wait for the sync.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     disk.works.set()
     assert [code_of(client, opaque) for opaque in (first, *others)] == [ResponseCode.SUCCESS] * 21
@@ -168,7 +168,7 @@ def test_who_does_not_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -> 
     disk.works.clear()
     try:
         assert code_of(client, send(client, "WAIT\x01false\x02")) == ResponseCode.SUCCESS
-        assert not disk.threads & {"io-0", "committer"}  # the schedule's thread shows waiting messages each second
+        assert not disk.threads & {"io-0", "committer"}  # The schedule's thread shows waiting messages each second.
     finally:
         disk.works.set()
 
@@ -180,7 +180,7 @@ def send_first(client: RawClient) -> int | None:
 
 @pytest.fixture
 def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other thread saves topics, so none can be in time by chance."""
+    """No thread but the committer saves topics, so the result does not depend on timing."""
     monkeypatch.setattr(ConfigFiles, "save_names", lambda _files: None)
     monkeypatch.setattr(ConfigFiles, "save", lambda _files: None)
 
@@ -221,7 +221,7 @@ def test_a_topic_outlives_a_kill_whatever_message_made_it(
     brokers: Brokers,
     tmp_path: pathlib.Path,
 ) -> None:
-    """The saved table has the topic when the request is answered."""
+    """The saved table has the topic when the request is answered, whichever kind of message created it."""
     client = brokers.client(store_config=config)
     send_message(client, "T")
     assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
@@ -245,7 +245,7 @@ def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
 
 
 class Rounds:
-    """A store that grows by so much before each round, and says in which rounds its queues were flushed."""
+    """A store that grows by a given size before each round, and records the rounds that flush its queues."""
 
     def __init__(self, growths: list[int]) -> None:
         self.growths = growths
@@ -255,7 +255,7 @@ class Rounds:
         self.fails: set[int] = set()
 
     def wait(self, _timeout_s: float) -> bool:
-        """Begin the next round; true after the last."""
+        """Begin the next round; returns true after the last one."""
         if self.round == len(self.growths):
             return True
         self.log_end += self.growths[self.round]
@@ -300,7 +300,7 @@ def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes()
 
 
 def run(rounds: Rounds) -> None:
-    """All the rounds of a flush service with this store."""
+    """Run all rounds of a flush service with this store."""
     store: Any = rounds
     tables: Any = SimpleNamespace(save=lambda: None)
     service = FlushService(RealRuntime(), store, tables, 500, {})
@@ -316,7 +316,7 @@ SHORT_S = 0.2
     ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
 )
 def test_who_sees_a_message_that_is_not_durable(policy: Policy, seen: bool, brokers: Brokers, disk: Disk) -> None:
-    """A held pull is answered before the sync ends, or after it."""
+    """Depending on the policy, a held pull is answered before the sync ends, or after it."""
     broker, puller, sender = brokers.served_two(policy=policy, store_config=SYNC_NEVER)
     make_topic(broker.address, "T", 1)
     opaque = puller.hold("T")
@@ -332,7 +332,7 @@ def test_who_sees_a_message_that_is_not_durable(policy: Policy, seen: bool, brok
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_a_delayed_message_is_seen_too(policy: Policy, brokers: Brokers) -> None:
-    # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
+    # If no thread polls the schedule, it syncs itself, so the flush thread need not have run.
     interval_ms = SYNC_NEVER.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
     config = attrs.evolve(SYNC_NEVER, flush_interval_ms=interval_ms)
     broker, client = brokers.served(policy=policy, store_config=config)

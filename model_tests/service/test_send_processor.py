@@ -1,4 +1,4 @@
-"""A request to send from its bytes to its answer, and the message that it becomes on its way into the store."""
+"""A send request from its bytes to its answer, and the message on its way into the store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NAMES: Final = {
     "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
     "bornTimestamp": "g", "flag": "h", "properties": "i", "batch": "m",
 }  # fmt: skip
-"""The fields' one-letter names."""
+"""The one-letter names of the fields."""
 FIELDS: Final = {
     "topic": "T",
     "defaultTopic": "TBW102",
@@ -109,11 +109,11 @@ class SavedAtOnce(dict[str, TopicConfig]):
     """The unsaved topics of a table that is saved after every change."""
 
     def __setitem__(self, name: str, topic: TopicConfig) -> None:
-        """Keep nothing."""
+        """Save at once, so that nothing stays unsaved."""
 
 
 class Told(SendEvents):
-    """Notes what is told."""
+    """Records notifications."""
 
     __slots__ = ("notes",)
 
@@ -135,7 +135,7 @@ def channel() -> Any:
 
 
 def command(code: int = ONE_V2, body: bytes = b"body", *, flag: int = 0, without: str = "", **changes: Any) -> Command:
-    """A request to send; `without` names a field that it lacks."""
+    """A send request; `without` names a field to leave out."""
     fields = FIELDS | {name: str(value) for name, value in changes.items()}
     fields.pop(without, None)
     named = fields if code == ONE else {NAMES[name]: value for name, value in fields.items()}
@@ -145,7 +145,7 @@ def command(code: int = ONE_V2, body: bytes = b"body", *, flag: int = 0, without
 def told(
     world: World, asked: Command, *, traits: Traits = STRICT_TRAITS, inner: Any = None
 ) -> tuple[int, dict[str, str]]:
-    """The code and the fields of the answer, which must be given at once."""
+    """The code and the fields of the answer, which must come at once."""
     parts = present(world.processor(traits, inner).receive(channel(), asked, Outbox()))
     reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
@@ -341,7 +341,7 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
 
 @pytest.mark.parametrize("kind", [ONE, ONE_V2, BATCH])
 def test_batches(kind: int) -> None:
-    """By their flag. The store's limit counts, and the size of the ids in the answer."""
+    """A flag marks a batch; the limits are the store's and the size of the ids in the answer."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     code, fields = told(world, command(kind, body, batch="true"))
@@ -416,7 +416,7 @@ def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str
 
 
 def test_a_message_of_a_batch_does_not_wait_for_a_time() -> None:
-    """5.x delivers it at once."""
+    """5.x delivers a message of a batch at once, even if it has a delivery time."""
     plain, timed = (b"1", pairs(KEYS="TIMER_DELAY_MS")), (b"2", pairs(TIMER_DELIVER_MS="1"))
     for traits, messages, code in (
         (STRICT_TRAITS, [plain], 0),
@@ -441,7 +441,7 @@ CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1
 
 
 def maker_of(traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> MessageBuilder:
-    """A builder of a broker with topic T, at a moment of 1 ms."""
+    """A message builder of a broker with topic T, at the time 1 ms."""
     runtime = RealRuntime()
     runtime.unix_ms = lambda: 1  # type: ignore[method-assign]
     topics = Topics()
@@ -472,7 +472,7 @@ def made(builder: MessageBuilder, header: Any, body: Any = b"body") -> Any:
 
 
 def test_a_message_is_as_it_was_asked_for() -> None:
-    """With both hosts, and the number of tries."""
+    """The message has the hosts and the number of tries of the request."""
     message = made(maker_of(), header_of(text=pairs(TAGS="a")))
     assert (message.topic, message.queue_id, message.body, message.flag, message.sys_flag) == ("T", 2, b"body", 6, 13)
     assert (message.born_ms, message.born_host, message.store_host) == (9, b"producer", HOST)
@@ -490,7 +490,7 @@ def test_a_message_is_as_it_was_asked_for() -> None:
 
 
 def test_properties_that_a_version_adds() -> None:
-    """4.9 removes WAIT; 5.x stores it, the region and a key."""
+    """4.9 removes the property WAIT; 5.x stores it, and adds the region and a key."""
     stored = read_properties(made(maker_of(), header_of(text=pairs(WAIT="false", K="v"))).properties.decode())
     assert stored == {"K": "v", "CLUSTER": "cluster"}
     builder = maker_of(TRAITS_5)
@@ -523,7 +523,7 @@ def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
 
 @pytest.mark.parametrize(("most", "tried", "dead"), [(3, 3, False), (2, 3, True), (None, 5, False), (None, 6, True)])
 def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: bool) -> None:
-    """The request or the group gives the limit."""
+    """The request or the group gives the limit of tries."""
     for traits, delay in ((STRICT_TRAITS, "2"), (TRAITS_5, "-1")):
         builder = maker_of(traits)
         builder.groups.put(GroupConfig("G", retry_max_times=5))
@@ -589,7 +589,7 @@ def test_numbers_that_a_message_gives() -> None:
         ({"TIMER_DELIVER_MS": "60000"}, TRAITS_5, TIMER_TOPIC),
         ({"TIMER_DELIVER_MS": "60000"}, STRICT_TRAITS, TIMER_TOPIC),
         ({"TIMER_DELIVER_MS": "60000"}, TRAITS_4_9, "T"),
-        # A level wins, and the wish is forgotten.
+        # A delay level takes precedence, and the delivery time is dropped.
         ({"TIMER_DELIVER_MS": "60000", "DELAY": "1"}, TRAITS_5, SCHEDULE_TOPIC),
         ({"DELAY": "0"}, TRAITS_5, "T"),
     ],
@@ -620,7 +620,7 @@ MESSAGE = replace(message(), topic="T", queue_id=5)
 
 
 class Appended(RealRuntime):
-    """A runtime, and a store that numbers what it is given; both note what they do."""
+    """A runtime and a store that numbers its messages; both record their calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -647,7 +647,7 @@ class Appended(RealRuntime):
 
 
 class Events(SendEvents):
-    """Notes what is told."""
+    """Records notifications."""
 
     def __init__(self, notes: list[Any]) -> None:
         self.notes = notes
@@ -666,7 +666,7 @@ def appender_of(appended: Appended) -> Appender:
 
 
 def test_arrivals_after_an_append() -> None:
-    """An arrival for each message, with its own tag; a burst's sender makes its own."""
+    """Each message of an append has its own arrival with its tag; the sender of a burst makes the arrivals itself."""
     appended = Appended()
     result: Any = appender_of(appended).append(MESSAGE, "a")
     assert result == "T stored"
@@ -695,7 +695,7 @@ def test_arrivals_after_an_append() -> None:
     [(1, 0, "1"), (LEVEL_COUNT, LEVEL_COUNT - 1, "7"), (LEVEL_COUNT + 1, LEVEL_COUNT - 1, str(LEVEL_COUNT))],
 )
 def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id: int, text: str) -> None:
-    """A level beyond the last counts as the last."""
+    """A delay level beyond the last counts as the last."""
     properties = {"DELAY": "1" if level == 1 else "7"}
     waits = delayed(MESSAGE, properties, level, FORM_4_9, level_count=LEVEL_COUNT)
     assert (waits.topic, waits.queue_id) == (SCHEDULE_TOPIC, queue_id)
@@ -704,7 +704,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id:
 
 
 def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
-    """A record of the schedule with these properties."""
+    """A record of the schedule topic with these properties."""
     stored = moved(MESSAGE, {}, "S", 0, FORM_4_9)
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
     parts = {name: getattr(stored, name) for name in ("flag", "born_ms", "born_host", "store_host", "reconsume_times")}
@@ -712,7 +712,7 @@ def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
 
 
 def test_a_message_comes_back_to_its_own_topic() -> None:
-    """With its tag's hash, and without the transaction bits."""
+    """The message gets the hash of its tag back, and its transaction flags are cleared."""
     properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
     for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
         back = present(brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets))

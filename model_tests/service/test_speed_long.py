@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MESSAGES: Final = 3_600_000
 PARTS: Final = 20
-"""Of which the first, 5 %, is what memory is compared with."""
+"""The run has this many parts; memory is compared with the first part (5 %)."""
 GROWTH_MAX: Final = 1.10
 
 

@@ -46,7 +46,7 @@ FIRST_LOG, FIRST_UNITS = "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20
 
 
 def removed(store: Path) -> None:
-    """It is moved away first: a broker that saves a table in the midst of a deletion would leave it unfinished."""
+    """Rename, then remove: a broker that saves a table meanwhile would make the removal of the directory fail."""
     shutil.rmtree(store.rename(store.with_name("removed")))
 
 
@@ -55,7 +55,7 @@ def log_unlinked(store: Path) -> None:
 
 
 def log_replaced(store: Path) -> None:
-    """Put another file of the same size in its place."""
+    """Replace the log by another file of the same size."""
     size = (store / FIRST_LOG).stat().st_size
     (store / FIRST_LOG).unlink()
     with (store / FIRST_LOG).open("wb") as made:
@@ -67,7 +67,7 @@ def moved(store: Path) -> None:
 
 
 def exchanged(store: Path) -> None:
-    """The directory is moved away and another store, with files of the same names and sizes, put at its place."""
+    """Move the directory away, and put another store with equal file names and sizes in its place."""
     store.rename(store.with_name("moved"))
     shutil.copytree(store.with_name("moved"), store)
 
@@ -77,7 +77,7 @@ TAKEN = [removed, log_unlinked, log_replaced, moved, exchanged]
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Broker]]:
-    """Start brokers that are stopped at the end, whatever became of their stores."""
+    """Start brokers that are stopped at the end, whatever happened to their stores."""
     brokers: list[Broker] = []
 
     def started(directory: Path, config: StoreConfig = SYNC) -> Broker:
@@ -156,7 +156,10 @@ def replaced(lock: Path) -> None:
 def test_without_its_lock_file_a_store_takes_nothing_and_no_other_process_serves_it(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None], config: StoreConfig
 ) -> None:
-    """Another broker could write the same files. A file that is put back is used again."""
+    """Without the lock file another broker could write the same files.
+
+    When the file is restored, the broker uses the store again.
+    """
     broker, lock = start(tmp_path / "store", attrs.evolve(config, flush_interval_ms=10)), tmp_path / "store" / "lock"
     with RawClient(broker.address) as client:
         send_message(client, "T")
@@ -191,7 +194,7 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     again = start(tmp_path / "store")
     with RawClient(again.address) as client:
         found = [record.body for record in records_of(client.pull("T"))]
-    # Code 10 is the answer to a message in the log. The flush thread may see the lost lock first: then it is code 14.
+    # Code 10 answers a message that is in the log, and 14 comes if the flush thread saw the lost lock first.
     in_log = [b"told"] if told == ResponseCode.FLUSH_DISK_TIMEOUT else []
     assert found == [*bodies, *in_log, b"after"]
 
@@ -206,7 +209,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
         assert told.code == ResponseCode.SYSTEM_ERROR
         assert "the store no longer exists" in (told.remark or "")
         wait_until(lambda: "could not be saved; trying again" in caplog.text)
-        # The log has no file yet. The broker does not create one either, because the message would seem to be kept.
+        # The log has no file yet, and the broker creates none, because the message would seem to be stored.
         assert code_of_send(client) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert not (tmp_path / "store").exists()
         (tmp_path / "moved").rename(tmp_path / "store")
@@ -273,7 +276,7 @@ def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
 def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """On a full or read-only disk sends get 14."""
+    """On a full or read-only disk sends get code 14, and pulls continue."""
     _broker, client = brokers.served(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
         send_message(client, "T", b"x" * 100)
@@ -301,7 +304,7 @@ def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.Mo
 def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pull gets code 1 while the queue's file cannot be opened."""
+    """The pull gets code 1 while the queue's file cannot be opened, and its offset does not move."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     broker = brokers.start()
     client, other = brokers.connect(broker), brokers.connect(broker)
@@ -320,7 +323,7 @@ def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
         patch.setattr(RealFiles, "_map", refuse)
         codes = [client.pull("T", queue_id=queue_id).code for queue_id in range(3)]
         assert codes.count(ResponseCode.SYSTEM_ERROR) >= 2
-        # One of the three queues may have the map there is.
+        # One of the three queues may have the only map.
         assert set(codes) <= {ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS}
         send_message(other, "Fresh")
         assert len(records_of(other.pull("Fresh"))) == 1
@@ -360,7 +363,7 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
 def test_a_directory_in_place_of_a_file_is_named(
     start: Callable[..., Broker], tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
-    """Also a file in place of a directory. The start fails with the path and the next step to take."""
+    """The start fails with the path and the next step to take, also for a file in place of a directory."""
     store = tmp_path / "store"
     with start(store) as broker, RawClient(broker.address) as client:
         send_message(client, "T")
@@ -377,7 +380,7 @@ def test_a_directory_in_place_of_a_file_is_named(
 
 @pytest.mark.parametrize("part", ["log", "queues"])
 def test_a_file_that_is_cut_ends_no_broker(tmp_path: Path, part: str) -> None:
-    """Its messages are missing, /health reports it, and the other files are served."""
+    """The messages of a truncated file are missing, /health reports it, and the other files are served."""
     store, settings = tmp_path / "store", tmp_path / "broker.conf"
     settings.write_text("flushIntervalCommitLog=10\n", encoding="utf-8")
     with commands("serve") as start_command:

@@ -1,4 +1,4 @@
-"""Tables on disk: damaged files, saves before the answer, and offsets that fit the log."""
+"""Tables on disk: damaged files, saves before the answer, and offsets within the log."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ DAMAGES = [
 
 
 def loaded(directory: Path) -> ConfigFiles:
-    """The tables of a directory."""
+    """The tables loaded from a directory."""
     offsets, delays = Offsets(), DelayOffsets()
     files = ConfigFiles(RealRuntime(), str(directory), Topics(), Groups(), offsets, delays)
     files.load()
@@ -96,7 +96,7 @@ def found(files: ConfigFiles) -> list[int]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Sound tables, each with a `.bak` like it."""
+    """A directory with sound tables, each with an equal `.bak` file."""
     for name, content in SOUND.items():
         (tmp_path / name).write_text(json.dumps(content))
         (tmp_path / f"{name}.bak").write_text(json.dumps(content))
@@ -107,7 +107,7 @@ def config(tmp_path: Path) -> Path:
 def test_the_one_before_is_used_where_a_table_cannot_be(
     config: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
-    """A log line names the table, and the next save writes it."""
+    """If a table is damaged, its .bak is used; a log line names the table, and the next save writes it again."""
     (config / name).write_bytes(text.encode("latin-1"))
     files = loaded(config)
     assert found(files) == [3] * len(SOUND)
@@ -132,7 +132,7 @@ def test_the_one_before_is_used_where_a_table_cannot_be(
     ],
 )
 def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
-    """A topic of a billion queues would cost every client minutes and gigabytes."""
+    """A topic of a billion queues would cost every client minutes and gigabytes, so such a table is refused."""
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError, match=said):
         loaded(tmp_path)
@@ -210,7 +210,7 @@ def test_another_kind_of_file_in_a_store_gets_one_sentence(
 
 
 def test_a_file_is_no_directory_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And a topic under another name is reported."""
+    """A file in place of the directory is refused, and a topic under another name is reported."""
     (tmp_path / TOPICS).write_text('{"topicConfigTable": {"T": {"topicName": "U"}}}')
     assert loaded(tmp_path).topics.get("U") is None
     assert "the topic T has an illegal or another name" in caplog.text
@@ -219,7 +219,7 @@ def test_a_file_is_no_directory_of_tables(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
-    """It would be the current directory."""
+    """An empty path would be the current directory, so it is refused."""
     result = CliRunner().invoke(main, ["serve", "--store", ""])
     assert (result.exit_code, "the path is empty" in result.output) == (2, True)
     conf = tmp_path / "broker.conf"
@@ -246,7 +246,7 @@ GROUP_BODY = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
 
 
 def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
-    """The topics and groups of the directory as a kill leaves it after each change was answered."""
+    """Topics and groups of the directory as a kill leaves it after the answer to each change."""
     found = []
     for code, fields, body in (
         (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
@@ -340,7 +340,7 @@ def table(store: Path, name: str) -> dict[str, Any]:
 def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of groups, delay levels, transaction checks and the timer."""
+    """Offsets of groups, delay levels, transaction checks and the timer are set back to the end of their queue."""
     runtime = ShiftedRuntime()
     store = tmp_path / "again"
     broker, client = brokers.served(runtime=runtime, directory=str(store))
@@ -363,7 +363,7 @@ def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
 
 
 def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A truncated log may leave every group beyond its end."""
+    """A truncated log may leave every group beyond its end, so the number of log lines is limited."""
     world = World()
     world.fill()
     offsets = Offsets({f"T@G{number}": {0: 9} for number in range(CORRECTED_TOLD_MAX + 5)} | {"T@ok": {0: 1, 1: 0}})
@@ -383,7 +383,7 @@ def offset(client: RawClient, topic: str, group: str) -> str | None:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_groups_offset_ends_with_its_topic(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
-    """4.9 keeps the offset."""
+    """A group's offset is removed with its topic, except on 4.9."""
     store = tmp_path / "store"
     config = evolve(SMALL_STORE, flush_interval_ms=10)
     broker, client = brokers.served(directory=str(store), policy=policy, store_config=config)
@@ -396,7 +396,7 @@ def test_a_groups_offset_ends_with_its_topic(brokers: Brokers, tmp_path: Path, p
     assert client.delete_topic("T") == 0
     stays = policy is ROCKETMQ_4_9
     assert ("T@G" in table(store, OFFSETS)) == stays
-    # A live consumer commits once more.
+    # A running consumer commits once more.
     late = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "3"}
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, late).code == (17 if policy is ROCKETMQ_5 else 0)
     send_message(client, "T", b"new")
@@ -404,12 +404,12 @@ def test_a_groups_offset_ends_with_its_topic(brokers: Brokers, tmp_path: Path, p
     assert (offset(client, "T", "G"), offset(client, "Other", "G")) == ("3" if stays else "0", "3")
     broker.stop()
     broker = brokers.start(directory=str(store), policy=policy)
-    # One message has come since: a start does not believe the old offset.
+    # One message has been added since, and still a start does not believe the old offset.
     assert offset(brokers.connect(broker), "T", "G") == ("1" if stays else "0")
 
 
 class World:
-    """A store, tables that speak of its log, and the thread that saves both, on a simulated disk."""
+    """A store, tables with positions in its log, and the thread that saves both, on a simulated disk."""
 
     def __init__(self, disk: Disk | None = None, before: Callable[[str, str], None] | None = None) -> None:
         self.disk = disk or Disk()
@@ -430,7 +430,7 @@ class World:
             self.runtime.simulated.before = before
 
     def fill(self) -> None:
-        """A message more in each queue of which a table speaks, and the tables behind it."""
+        """Add a message to each queue that a table refers to, and advance the tables."""
         for topic in ("T", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
             self.store.put(message(topic))
         self.store.dispatch(100)
@@ -441,7 +441,7 @@ class World:
         self.timers.put(end, end, 7, 0)
 
     def ends(self) -> dict[str, tuple[int, int]]:
-        """By table a position and the end of its queue."""
+        """Table -> its position and the end of its queue."""
         positions = {
             "T": self.offsets.query("T", "G", 0) or 0,
             HALF_TOPIC: self.offsets.query(HALF_TOPIC, GROUP, 0) or 0,
@@ -454,7 +454,7 @@ class World:
 def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
     """Files that a power cut leaves before the given disk call of a round; None beyond the last call.
 
-    Messages come, and tables change, during the sync of the log.
+    Messages arrive and tables change during the sync of the log.
     """
     calls = 0
 
@@ -483,7 +483,7 @@ def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
 
 
 def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
-    """The names of the store's directory and its parents are durable."""
+    """The names of the store's directory and of its parents are synced."""
     for seed in range(10):
         world = World(Disk())
         world.files.topics.put(TopicConfig("Made", 1, 1))
@@ -492,7 +492,7 @@ def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
 
 
 def test_positions_are_saved_after_their_records() -> None:
-    """Before any call of the disk, a power cut leaves no table beyond its queue."""
+    """Whenever the power is cut, no saved table has a position beyond the end of its queue."""
     number = 1
     while (found := cut_at(number, number)) is not None:
         assert all(0 < at <= end for at, end in found.values()), (number, found)

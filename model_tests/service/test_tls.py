@@ -41,7 +41,7 @@ PLAIN = RealRuntime()
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an authority and a server's certificate of it."""
+    """A directory with an authority and a server's certificate."""
     directory = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
@@ -69,7 +69,7 @@ def name_server(broker: Broker) -> str:
 
 
 def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
-    """So many messages of topic T."""
+    """Consume a number of messages of topic T."""
     found: list[bytes] = []
     config = MemberConfig(group="G", start_at="first")
     with PullConsumer(name_server(broker), topics="T", **member_options(config), runtime=runtime) as consumer:
@@ -95,7 +95,7 @@ def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) 
 
 
 def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
-    """Larger than any TLS record and the kernel's buffers."""
+    """The bodies are larger than any TLS record and than the kernel's buffers."""
     bodies = [bytes([number]) * 200_000 for number in range(10)]
     with Admin(name_server(broker), runtime=secure) as admin, Producer(name_server(broker), runtime=secure) as producer:
         admin.create_topic("T", 1)
@@ -133,7 +133,7 @@ def test_a_broken_handshake_costs_its_sender_only(broker: Broker, content: bytes
 
 
 def client_hello() -> bytes:
-    """How a client begins a handshake."""
+    """The first bytes of a client's handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pytest.raises(ssl.SSLWantReadError):
@@ -188,7 +188,7 @@ def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Pat
 
 @pytest.fixture
 def strict(tmp_path: Path, certificates: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Broker]:
-    """A broker that takes TLS alone, of clients with a certificate."""
+    """A broker that accepts only TLS, from clients with a certificate."""
     server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
     required = ServerTls(server_context(server, key, authority), is_required=True)
     with (
@@ -205,7 +205,7 @@ def test_a_plain_connection_is_refused_where_tls_is_required(
     with socket.create_connection(getattr(strict, to), PATIENCE_S) as plain:
         peer = "{}:{}".format(*plain.getsockname())
         plain.sendall(b"\x00")
-        # The end comes as a reset where the byte is still unread.
+        # The peer sees a reset if a byte is still unread.
         with suppress(ConnectionResetError):
             assert plain.recv(1) == b""
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -234,7 +234,7 @@ def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: 
 
 
 def test_a_broker_shows_its_certificate(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--tls-client-authority` it shows its own one to the name servers at which it registers."""
+    """With `--tls-client-authority` the broker shows its certificate to the name servers too."""
     runtimes: list[RealRuntime] = []
 
     def start(runtime: RealRuntime, *_given: object, **_options: object) -> None:

@@ -1,4 +1,4 @@
-"""A request that takes long goes on in turns, and others are served between them."""
+"""A slow request is processed in turns, and other clients are served between the turns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WALKED_MAX = 4
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> Iterator[list[bool]]:
-    """Searches of the index go on until this list has an item. It gets one before brokers of the test are stopped."""
+    """Searches of the index do not end until this list has an item; the fixture adds one before brokers stop."""
     ended: list[bool] = []
 
     def find(self: IndexFile, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
@@ -102,7 +102,7 @@ GROUPS: Final = [
 def test_what_takes_long_is_done_in_turns(
     code: int, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is the same; what is asked has fields, or a body."""
+    """A request in turns gets the same answer; the parameters are header fields or a body."""
     is_body = any(not isinstance(value, str) for value in asked.values())
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(
@@ -125,7 +125,7 @@ def test_what_takes_long_is_done_in_turns(
             code=code, opaque=1, ext_fields={} if is_body else asked, body=json.encode(asked) if is_body else b""
         )
         request = b"".join(map(bytes, encode(command)))
-        # First, what it changes: its members are notified once.
+        # The change is made first, and the members are notified once.
         peer.tell(request)
         broker.handler.end_pass(Outbox())
         at_once = peer.tell(request)
@@ -152,7 +152,7 @@ def test_what_takes_long_is_done_in_turns(
 
 
 def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """203 lists the members that are there at their turn, after a turn for subscriptions."""
+    """Request 203 lists the members that are still there at their turn, after a turn for subscriptions."""
     monkeypatch.setattr(client_processor, "PART_COUNT", 2)
     subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
     member = f'{{"clientID":"c","consumerDataSet":[{{"groupName":"members","subscriptionDataSet":[{subscriptions}]}}]}}'
@@ -196,7 +196,7 @@ def test_a_fault_between_turns_is_answered() -> None:
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """99,000 groups with long names do not fit into a frame."""
+    """99,000 groups with long names do not fit into a frame, so the request is refused."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(topics, "PART_COUNT", 4)
@@ -227,7 +227,7 @@ def test_a_close_during_a_query(unending: list[bool], brokers: Brokers) -> None:
 
 
 class Passes:
-    """A broker's loop with a manual clock: work of each pass, and a halt between two passes."""
+    """A broker's loop with a manual clock; records the work of each pass, and can halt between two passes."""
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.broker, self.now_ns = broker, 0
@@ -247,7 +247,7 @@ class Passes:
         patch.setattr(broker.runtime, "monotonic_ns", lambda: self.now_ns)
 
     def after_a_halt(self, work: Callable[[], list[tuple[RawClient, int]]]) -> list[list[int]]:
-        """Have clients ask while the loop halts; what the passes did that noted anything, once all are answered."""
+        """Send requests while the loop halts; returns the work of the passes until all requests are answered."""
         self.halts.set()
         self.broker.loops[0].wake()
         assert self.halted.wait(PATIENCE_S)
@@ -267,7 +267,7 @@ def test_many_answers_give_way(broker: Broker, brokers: Brokers, monkeypatch: py
 
 @define(eq=False)
 class Faulty:
-    """The clock and the end of a pass, which raise; the second pass is the last."""
+    """A clock and an end of a pass that raise; the second pass is the last."""
 
     calls: list[str] = field(factory=list)
     loop: IoLoop = field(init=False)
