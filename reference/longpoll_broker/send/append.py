@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -41,6 +42,8 @@ from longpoll_runtime import Lock, Runtime
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
 """A message, its tag, and its place in the log."""
+
+_TOPIC: Final = attrgetter("topic")
 
 
 class SendRequest(msgspec.Struct, frozen=True, gc=False):
@@ -122,9 +125,11 @@ class Appender:
         self.runtime.step("append")
         arrivals = self.store.put_burst(messages)
         if self.statistics is not None:
-            for topic, together in groupby(arrivals, key=lambda arrival: arrival.topic):
-                sizes = [arrival.size for arrival in together]
-                self.statistics.count_put(topic, messages=len(sizes), size=sum(sizes))
+            for topic, group in groupby(arrivals, key=_TOPIC):
+                together = list(group)
+                # The records are adjacent in the log, so their ends give the size without a step per message.
+                size = together[-1].log_end - together[0].physical_offset
+                self.statistics.count_put(topic, messages=len(together), size=size)
         return arrivals
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:

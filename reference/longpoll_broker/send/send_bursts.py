@@ -94,7 +94,8 @@ class SendBursts:
             return None
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums) or not channel.host_bytes:
             return None
-        if (header.topic, queue_id) not in builder.queues.known or len(header.properties or "") > TEXT_SIZE_MAX:
+        is_long = header.properties and len(header.properties) > TEXT_SIZE_MAX
+        if is_long or (header.topic, queue_id) not in builder.queues.known:
             return None
         if not header.properties and not builder.traits.stores_region:
             stored, tag = builder.added_properties, ""
