@@ -146,6 +146,7 @@ SUBJECTS: Final = {
             "PushConsumer",
             "PullConsumer",
             "ConsumerConfig",
+            "ReceivedMessage",
             "Reject",
             "Retry",
             "Admin",

@@ -7,10 +7,10 @@
 
 `Broker` is a broker in this process, `NameServer` a name server for brokers that register with it. `Producer`,
 `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients for any RocketMQ broker; they run on
-`RealRuntime`. `check`, `prove` and `explain` query the specification of a `Policy` or of a file, `judge` checks a
-history, `observe` records one from a running broker. `LongPollMachine` tests any long-polling service, given a
-`LongPollSubject` that adapts it; `HistoryWriter` records such a service. A user's mistake raises `UserError`; every
-exception raised on purpose is a `LongpollError`.
+`RealRuntime`. Their `asyncio` forms are in `longpoll_client`. `check`, `prove` and `explain` query the specification of a
+`Policy` or of a file, `judge` checks a history, `observe` records one from a running broker. `LongPollMachine` tests any
+long-polling service, given a `LongPollSubject` that adapts it; `HistoryWriter` records such a service. A user's mistake
+raises `UserError`; every exception raised on purpose is a `LongpollError`.
 
 These names are stable between minor versions. Everything else in the packages may change.
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Producer,
         PullConsumer,
         PushConsumer,
+        ReceivedMessage,
         Reject,
         Retry,
         TransactionProducer,
@@ -60,6 +61,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "RealRuntime",
+    "ReceivedMessage",
     "Reject",
     "Retry",
     "TransactionProducer",
@@ -82,6 +84,7 @@ _MODULES: Final = {
         "Producer",
         "PullConsumer",
         "PushConsumer",
+        "ReceivedMessage",
         "Reject",
         "Retry",
         "TransactionProducer",
