@@ -1,4 +1,4 @@
-"""Shared by the judge's tests: a simulated history."""
+"""A simulated history that the judge's tests share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine whose workers have none of our packages; everything ends with the block, by pid."""
+"""A Spark cluster on this machine whose workers lack our packages; all processes end with the block."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ OF_A_WORKER: Final = (
     "six.py",
     "tzdata",
 )
-"""The packages of a worker of any PySpark cluster with Arrow."""
+"""The packages on a worker of any PySpark cluster with Arrow."""
 DEPLOY: Final = "org.apache.spark.deploy"
 WAIT_S: Final = 300
 
 
 def worker_python(directory: Path) -> Path:
-    """A Python that finds PySpark and what it needs, and nothing else that is installed here."""
+    """A Python interpreter that finds PySpark and its dependencies, and no other installed package."""
     site = SPARK.parent
     packages = directory / "packages"
     packages.mkdir(parents=True)
@@ -52,7 +52,7 @@ def worker_python(directory: Path) -> Path:
 
 @define
 class Standalone:
-    """A cluster. Invariant: `processes` are those that were started and not killed, the master first."""
+    """A Spark cluster. Invariant: `processes` has the started processes that were not killed, the master first."""
 
     directory: Path
     python: Path
@@ -61,7 +61,7 @@ class Standalone:
     processes: list[subprocess.Popen[bytes]] = field(factory=list)
 
     def conf(self) -> dict[str, str]:
-        """The settings of a driver on this machine."""
+        """The settings of a Spark driver on this machine."""
         return {
             "spark.driver.host": self.host,
             "spark.driver.bindAddress": self.host,
@@ -71,7 +71,7 @@ class Standalone:
         }
 
     def start(self, kind: str, words: Sequence[str], said: str) -> str:
-        """Start a command of Spark's and wait until its log says `said`, a pattern with one group; what that is."""
+        """Start a command of Spark's, wait until its log matches `said`, and return the pattern's group."""
         log = self.directory / f"{kind}-{len(self.processes)}.log"
         environment = os.environ | {
             "JAVA_HOME": str(find_java_home(self.directory / f"java-{len(self.processes)}", os.environ)),
@@ -91,7 +91,7 @@ class Standalone:
         return until_said(log, said, process)
 
     def end(self) -> None:
-        """Kill whatever runs, the workers first."""
+        """Kill all processes that still run, the workers first."""
         while self.processes:
             _kill(self.processes.pop())
 
@@ -110,7 +110,7 @@ class Standalone:
 
 
 def until_said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
-    """The pattern's group as soon as a log has it; fails if the process ends first."""
+    """Wait until the log has the pattern and return its group; fails if the process ends first."""
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
         found = re.search(pattern, log.read_text(errors="replace"))
@@ -123,7 +123,7 @@ def until_said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process and what it started: an executor is a child of its worker, in the session that was made for both."""
+    """Kill a process and its children; executors run in the session of their worker."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(WAIT_S)
@@ -131,7 +131,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """The address of a Spark Connect server whose workers have none of our packages."""
+    """The address of a Spark Connect server whose workers lack our packages."""
     server = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -152,7 +152,7 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def standalone(directory: Path, workers: int) -> Iterator[Standalone]:
-    """A cluster of `workers` with a core each."""
+    """A cluster of `workers` workers with one core each."""
     cluster = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
     place = ["--host", "127.0.0.1", "--webui-port", "0"]
     try:

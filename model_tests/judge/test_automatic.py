@@ -1,4 +1,4 @@
-"""`longpoll judge --engine auto`: which engine it takes, and that the estimate of a history's events is near."""
+"""`longpoll judge --engine auto`: the chosen engine, and the accuracy of the estimated number of events."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ for words in calls:
     told.append((code, said.getvalue()))
 print(json.dumps(told))
 """
-"""Makes calls of the command where pyspark cannot be imported; prints the exit code and what stderr says of each."""
+"""A script that calls the command without pyspark; prints each exit code and the text on stderr."""
 
 
 def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
-    """Exact of Parquet, within a tenth of lines, within a factor of three of compressed lines; no event is read."""
+    """The estimate reads no event.
+
+    It is exact for Parquet, within 10 % for lines, and within a factor of 3 if compressed.
+    """
     events = convert(clean, tmp_path / "parquet", into="parquet")
     (tmp_path / "zst").mkdir()
     for part in clean.glob("part-*.ndjson"):
@@ -57,7 +60,7 @@ def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_part_counts_as_none(clean: Path, tmp_path: Path) -> None:
-    """The judge reports it; a directory that is not there is the judge's error as well."""
+    """A damaged part counts as empty, because the judge reports it later; so does a missing directory."""
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no end")
     (tmp_path / "part-1.ndjson").mkdir()
     (tmp_path / "part-2.other").write_bytes(bytes(1 << 20))
@@ -90,7 +93,7 @@ def test_the_history_and_the_call_decide(
     clean: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A long or distant history and a named cluster are Spark's; a file:// URI is of this machine."""
+    """Spark judges long histories, remote histories and named clusters; a file:// URI counts as local."""
     for name in options.SPARK_VARIABLES:
         monkeypatch.setenv(name, given.get(name, ""))
     monkeypatch.setattr(options, "LOCAL_EVENTS_MAX", most)
@@ -104,7 +107,7 @@ def test_the_history_and_the_call_decide(
 
 
 def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPARK_REMOTE may be set where pyspark is not installed."""
+    """SPARK_REMOTE may be set for another program, on a machine without pyspark."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://x")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = choose([clean], master=None, conf={})
@@ -114,7 +117,7 @@ def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, mon
 
 
 def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line on stderr; in JSON the engine is what ran, and stderr is empty."""
+    """One line on stderr names the engine; with --json stderr is empty, and the JSON names the engine."""
     for name in options.SPARK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     shown = CliRunner().invoke(main, ["judge", str(clean)])
@@ -127,7 +130,7 @@ def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest
 
 
 def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However short its history is."""
+    """The main job uses Spark, however short the history is."""
     engines: list[object] = []
 
     def judge(_paths: object, **how: object) -> None:
@@ -141,9 +144,9 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_pyspark_a_long_history_is_judged_here(clean: Path) -> None:
-    """With a note. If the user names a cluster, an error names the missing extra."""
+    """A note says that pyspark is missing. If the user names a cluster, an error names the missing extra."""
     calls: dict[tuple[str, ...], int] = {(): 0, ("--follow",): 0, ("--master", "local[1]"): 2}
-    # One process for all calls, since its imports cost the most.
+    # All calls share one process, because the imports take most of the time.
     done = subprocess.run(
         [sys.executable, "-c", NO_PYSPARK, str(clean), json.dumps(list(calls))],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Numbers instead of texts: order, joins and parts against plain Python, on events that no broker would make."""
+"""Batches of events as numbers: order, joins and parts, compared with plain Python on arbitrary events."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ TWICE: dict[str, Any] = {
     "queue": 0,
     "code": 0,
 }
-"""An event whose request may come again."""
+"""An event whose request may occur twice."""
 
 
 def table_of(events: Events) -> pa.Table:
-    """The events as columns."""
+    """The events as a table of columns."""
     return fill(pa.Table.from_pylist(events)) if events else EVENT_SCHEMA.empty_table()
 
 
@@ -75,7 +75,7 @@ def place(event: dict[str, Any]) -> tuple[Any, ...]:
 
 @given(events=HISTORIES)
 def test_queues_are_apart_and_in_order(events: Events) -> None:
-    """Each queue's events are those of plain Python's grouping, sorted by time, source and number."""
+    """Each queue's events equal a grouping by plain Python, sorted by time, source and number."""
     found = {name: [place(event) for event in told] for name, told in in_order(events).items()}
     wanted: dict[tuple[Any, ...], list[Any]] = {}
     for event in events:
@@ -95,7 +95,7 @@ def in_order(events: Events) -> dict[Any, Any]:
 
 @given(events=HISTORIES, dice=st.randoms())
 def test_the_order_does_not_hang_on_that_of_arrival(events: Events, dice: random.Random) -> None:
-    """Not even where a source gave one number to all events of a moment."""
+    """The order does not depend on arrival, even if a source gives all simultaneous events the same number."""
     alike = [event | {"before_ns": 5, "after_ns": 0, "source": "one", "sequence": 0} for event in events]
 
     assert in_order(dice.sample(alike, len(alike))) == in_order(alike)
@@ -106,7 +106,7 @@ NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))
 
 @pytest.mark.parametrize("rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["together", "mixed", "once"])
 def test_queues_have_the_same_numbers_however_their_rows_lie(rows: list[tuple[str, str, int]]) -> None:
-    """In long runs or mixed; each number is of one queue, and the row that is named is one of that queue."""
+    """Rows in long runs and mixed rows give the same queue numbers, and the named row is one of the queue."""
     columns = dict(zip(GROUP_KEY, map(list, zip(*rows, strict=True)), strict=True))
     numbers, examples = queue_numbers(fill(pa.table(columns), GROUP_KEY))
     number_of = {rows[row]: number for number, row in enumerate(examples.tolist())}
@@ -117,7 +117,7 @@ def test_queues_have_the_same_numbers_however_their_rows_lie(rows: list[tuple[st
 
 @given(events=st.lists(EVENTS, min_size=1, max_size=30))
 def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> None:
-    """The join of numbers is the join of (source, request), within each queue, and leaves no trace for the next."""
+    """The join of numbers equals the join of (source, request) in each queue, and leaves no state for the next one."""
     window = make_window(table_of(events))
     shown = [window.evidence([row])[0] for row in range(len(window))]
     keys = [
@@ -133,7 +133,7 @@ def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> N
 
 @given(events=HISTORIES, borders=st.lists(st.integers(0, 30), max_size=4))
 def test_parts_of_a_table_come_back_together(events: Events, borders: list[int]) -> None:
-    """Cut anywhere, without the columns that a part does not use, encoded, decoded and joined, every event is there."""
+    """A table that is cut anywhere, encoded, decoded and joined has every event; unused columns are left out."""
     table = table_of(events)
     places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
     parts = [taken(table, np.arange(begin, end)) for begin, end in pairwise(places)]
@@ -145,7 +145,7 @@ def test_parts_of_a_table_come_back_together(events: Events, borders: list[int])
 def test_many_names_of_several_parts_have_one_number_each(
     are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without a separate hash for each name."""
+    """A name has one number over all parts, with and without a hash of its own for each name."""
     if are_hashes_alike:
         monkeypatch.setattr(tables, "text_hashes", lambda texts: np.zeros(len(texts), dtype=np.uint64))
     told = {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s"}
@@ -160,7 +160,7 @@ def test_many_names_of_several_parts_have_one_number_each(
 
 
 def test_a_part_takes_along_what_it_uses_alone() -> None:
-    """Neither columns at their default nor names of other rows travel with an event."""
+    """A part contains neither columns at their default nor names that only other rows use."""
     events = [
         {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s", "sequence": number, "request": f"r{number}"}
         for number in range(100)
@@ -175,7 +175,7 @@ def test_a_part_takes_along_what_it_uses_alone() -> None:
 @example(events=[TWICE, TWICE | {"source": "other"}])
 @example(events=[TWICE, TWICE])
 def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(events: Events) -> None:
-    """The expected values come from plain Python."""
+    """Plain Python gives the expected answers for missing and repeated numbers."""
     window = make_window(table_of(events))
     for event in ("request_received", "answer_sent", "hold"):
         mine = [each for each in events if each["event"] == event]

@@ -1,4 +1,4 @@
-"""Histories that a proxy recorded from outside a broker: valid of a good one, and each fault found and named."""
+"""Histories that a proxy recorded outside a broker: valid for a correct broker, and each fault is found."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
-pytestmark = pytest.mark.xdist_group("black_box")  # its recordings are dear: each is made once
+pytestmark = pytest.mark.xdist_group("black_box")  # Recordings take long, so each one is made once.
 SCAN_MS = 2_500
 LIMIT_MS_MAX = 20_000
-"""More than any pull of the load may be held: a message that is not delivered at all is found."""
+"""Longer than the load lets any pull be held, so a message that is never delivered is found."""
 
 
 @contextmanager
 def observed(directory: Path, policy: Policy) -> Iterator[tuple[str, int]]:
-    """A broker behind a proxy; the history lies in `directory/history` at the end."""
+    """A broker behind a proxy; at the end the history is in `directory/history`."""
     with ExitStack() as stack:
         broker = stack.enter_context(
             Broker.start(
@@ -47,12 +47,12 @@ def observed(directory: Path, policy: Policy) -> Iterator[tuple[str, int]]:
 
 
 def judged(history: Path, limit_ms: float) -> Result:
-    """The verdict where wakes and deadlines may be late by so much."""
+    """The verdict, if wakes and deadlines may be late by this limit."""
     return judge([history], engine="local", wake_ms=limit_ms, late_ms=limit_ms)
 
 
 def run_load(directory: Path, policy: Policy) -> Path:
-    """A load through the proxy; its history."""
+    """Run a load through the proxy; returns its history."""
     with observed(directory, policy) as door:
         report = drive(RealRuntime(), door, LoadPlan("LOAD", message_count=600, queue_count=4))
     assert list(report.problems) == []
@@ -69,7 +69,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> None:
-    """Every answer is explained by some moment, and nothing was missed."""
+    """Some choice of times explains every answer, and no event is missing."""
     result = judged(*strict)
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
     assert result.queues == 4
@@ -79,7 +79,7 @@ def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> 
 
 @pytest.mark.long
 def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
-    """A pull of half a second waits for the scan; the answers' contents are right."""
+    """A pull with a deadline of half a second waits for the scan; the contents of its answer are right."""
     result = judged(run_load(tmp_path, ROCKETMQ_4_9), 200)
     assert ANSWERED_BY_DEADLINE in {one.property for one in result.findings if one.verdict == "violated"}
     assert {finding.property for finding in result.findings} <= {ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}
@@ -87,30 +87,33 @@ def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
 
 
 FROM_OUTSIDE = ("answer_delayed", "answer_duplicated", "message_missing", "wrong_tag", "half_line", "sequence_gap")
-"""Faults that show without a look inside the broker. A history from outside does not bound what was visible, so neither
-messages nor ends that are too high are among them, nor, within the time allowed for a wake, ends that are too low."""
+"""Faults that are visible from outside the broker.
+
+A history from outside does not bound the visible messages, so unknown messages and too high ends are left out, as are
+ends that are too low within the wake limit.
+"""
 
 
 @pytest.mark.parametrize("name", FROM_OUTSIDE)
 def test_planted_faults_are_found_from_outside(
     strict: tuple[Path, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    """The same faults as in histories from inside, with the same verdicts and names."""
+    """The faults of the tests from inside get the same verdicts and names."""
     history, limit_ms = strict
     monkeypatch.setattr("model_tests.support.judge.faults.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
     fault = plant(history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}
-    # Of a broker whose policy is not known retention may have removed it, unless another answer delivers it later.
+    # If the policy is unknown, retention may have removed the message, unless another answer delivers it later.
     says = {"unknown", "invalid"} if name == "message_missing" else {fault.verdict}
     assert result.verdict in says, (fault.sentence, result.findings, result.gaps)
-    # Where an answer is changed, others show another message at the same offset.
+    # After the change, other answers show a different message at the same offset.
     assert named <= fault.properties | {MESSAGE_IS_DELIVERED}
     assert bool(named) == bool(fault.properties)
 
 
 def test_a_torn_tail_is_named(strict: tuple[Path, float], tmp_path: Path) -> None:
-    """A proxy that was killed leaves half a line and no end: unknown, with both reasons given."""
+    """A killed proxy leaves half a line and no end event, so the verdict is unknown, with these two reasons."""
     (tmp_path / "torn").mkdir()
     (part,) = strict[0].glob("part-*.ndjson")
     (tmp_path / "torn" / part.name).write_bytes(part.read_bytes()[:-25])

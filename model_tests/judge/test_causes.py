@@ -1,4 +1,4 @@
-"""Findings with one cause are reported once, whichever keys link them."""
+"""Findings with one cause are reported once, whichever keys connect them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED, ANSWERED = event("request_received"), event("answer_sent")
 
 
 def keys(clause: str, *others: dict[str, Any], messages: tuple[int, ...] = ()) -> set[str]:
-    """The keys of a finding that shows these events of requests, and is about these messages."""
+    """The keys of a finding about these requests and messages."""
     return set(keys_of(clause, messages, PLACE, (), others))
 
 
@@ -45,7 +45,7 @@ def found(clause: str, *own: str, verdict: FindingVerdict = "violated", at_ms: f
 
 
 def told(*causes: Cause) -> list[list[str]]:
-    """The reported findings, each with its consequences."""
+    """The reported findings, each with the findings that follow from it."""
     return [[one.clause, *(each.clause for each in one.follows)] for one in told_once(causes)]
 
 
@@ -65,12 +65,12 @@ def told(*causes: Cause) -> list[list[str]]:
     ],
 )
 def test_findings_share_what_they_may_be_due_to(one: Any, other: Any, share: bool) -> None:
-    """A wrong answer, one that is late, a connection on which nothing comes; and not what belongs to another."""
+    """Findings share the keys of a wrong answer, a late answer or a broken connection, and of no other request."""
     assert bool(keys(*one) & keys(*other)) == share
 
 
 def test_a_message_is_one_of_its_queue_alone() -> None:
-    """The same offset elsewhere is another message."""
+    """The same offset in another queue is another message."""
     mine = keys("pull.found.complete", messages=(3,))
     assert mine & keys("pull.none.true", messages=(3, 4))
     assert not mine & keys("pull.none.true", messages=(4,))
@@ -78,7 +78,7 @@ def test_a_message_is_one_of_its_queue_alone() -> None:
 
 
 def test_findings_hang_together_by_way_of_others() -> None:
-    """Whichever of them comes first."""
+    """Findings are connected through other findings, in any order."""
     ends = found("pull.found.next", "a", at_ms=1), found("pull.found.tag", "b", at_ms=2)
     between = found("pull.found.complete", "a", "b", at_ms=3)
     more = found("pull.none.true", "c", at_ms=4), found("pull.none.next", "b", "c", at_ms=5)
@@ -88,14 +88,14 @@ def test_findings_hang_together_by_way_of_others() -> None:
 
 
 def test_a_lost_wakeup_joins_and_makes_no_cause() -> None:
-    """Two pulls that one message did not wake are two losses; a message in doubt explains both."""
+    """Two pulls that one message did not wake are two lost wakeups; a doubtful message explains them together."""
     losses = found("pull.wake.prompt", "m", at_ms=1), found("pull.wake.prompt", "m", at_ms=2)
     assert told(*losses) == [["pull.wake.prompt"]] * 2
     assert told(*losses, found("log.append.gapless", "m", at_ms=9)) == [["log.append.gapless", "pull.wake.prompt"]]
 
 
 def test_told_is_the_one_that_says_most() -> None:
-    """The certain, then that of the log before those of answers, by the longest beginning that has a rank."""
+    """Certain findings are reported first, then findings of the log, then the longest ranked beginning."""
     wrong, log = found("pull.found.next", "k", at_ms=1), found("log.append.gapless", "k", at_ms=2)
     perhaps = found("log.append.once", "k", verdict="unknown", at_ms=0)
     assert told(wrong, log, perhaps) == [["log.append.gapless", "pull.found.next", "log.append.once"]]
@@ -111,7 +111,7 @@ def test_what_follows_is_counted_by_kind() -> None:
 
 
 def test_a_finding_from_afar_is_about_the_messages_of_its_queue() -> None:
-    """By the same keys as one of the queue itself."""
+    """A finding from another queue has the same message keys as a finding of the queue itself."""
     finding = msgspec.structs.replace(
         found("send.sequential").finding, messages=[3], evidence=[ASKED | {"broker": "b"}]
     )
@@ -126,7 +126,7 @@ def test_the_certain_comes_first_and_then_the_early() -> None:
 
 
 def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **fields: Any) -> Cause:
-    """A late answer to a separate request."""
+    """A late answer to another request."""
     name = f"{came_ms} {due_ms} {fields}"
     asked = event("request_received", name, **fields) | {"after_ns": int(due_ms * 10**6), "timeout_ms": 100}
     answered = event("answer_sent", name, **fields) | {"after_ns": int(came_ms * 10**6)}
@@ -148,7 +148,7 @@ def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **
     ],
 )
 def test_answers_that_a_pause_made_late_have_one_cause(causes: list[Cause], *, is_pause: bool) -> None:
-    """All were due before the first of them came, and came soon after one another."""
+    """All answers were due before the first of them came, and came shortly after one another."""
     findings = told_once(causes)
     assert len(findings) == (1 if is_pause else len(causes))
     assert findings[0].why.startswith("w; 3 answers" if is_pause else "w; it fits")

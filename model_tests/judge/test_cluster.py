@@ -1,4 +1,4 @@
-"""Where the judge runs: the caller's session, Spark Connect, spark-submit, a cluster whose workers have none of it."""
+"""Where the judge runs: the caller's session, Spark Connect, spark-submit, and a cluster without our packages."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture(scope="module")
 def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history in which some answers tell a wrong next offset."""
+    """A history in which some answers have a wrong next offset."""
     directory = tmp_path_factory.mktemp("faulted") / "history"
     answers = 0
 
@@ -80,7 +80,7 @@ def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_engine: SparkEngine) -> None:
-    """It is open afterwards, with its settings; and a setting that an open session cannot take is a sentence."""
+    """The session stays open with its settings, and an option that an open session cannot take is an error."""
     session = spark_engine.session
     session.conf.set("spark.sql.adaptive.enabled", "false")
     before = dict(session.conf.getAll)
@@ -96,10 +96,10 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
 
 
 def next_batch(judging: StreamJudge) -> Batch:
-    """The next results of a stream."""
+    """The next batch of findings of a stream."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (batch := judging.look()) is None:
-        assert time.monotonic() < deadline_s, "the stream brought nothing"
+        assert time.monotonic() < deadline_s, "the stream returned nothing"
         threading.Event().wait(0.05)
     return batch
 
@@ -107,7 +107,7 @@ def next_batch(judging: StreamJudge) -> Batch:
 def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
     faulted: Path, tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """Its plan shows the scan, one exchange and the state store. Only the unreported findings are repeated."""
+    """The plan has the scan, one exchange and the state store, and only unreported findings are repeated."""
     growing, kept = tmp_path / "growing", tmp_path / "kept"
     growing.mkdir()
     shutil.copy(faulted / META_FILE, growing)
@@ -119,7 +119,7 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
         results = [listing.result(first.so_far, growth.look())]
         query: Any = judging._query
         plan = query._jsq.explainInternal(False)
-        # The query looks for new parts again only when its batch was reported: it sees all of these at once.
+        # The query looks for new parts only after it has reported its batch, so it sees all of these at once.
         for part in parts[1:]:
             shutil.copy(part, growing)
         first.is_told.set()
@@ -143,7 +143,7 @@ def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
 
 
 def wait_for_ui(session: Any) -> None:
-    """Wait until Spark, which reports to the UI on another thread, has reported all events."""
+    """Wait until Spark has reported all events to its UI, which another thread does."""
     session.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(int(PATIENCE_S * 1_000))
 
 
@@ -155,7 +155,7 @@ def plans_of(session: Any) -> list[str]:
 
 
 def jobs_of(session: Any) -> dict[int, str]:
-    """All jobs as the UI names them, by number; empty for one without a description with the judge's tag."""
+    """All jobs by number, as the UI names them; empty for a job without the judge's tag."""
     wait_for_ui(session)
     jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
     every = [jobs.apply(place) for place in range(jobs.size())]
@@ -168,7 +168,10 @@ def jobs_of(session: Any) -> dict[int, str]:
 
 
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI names each job. Each query has one exchange, and none keeps its scan: no request has several queues."""
+    """The UI names each job.
+
+    Each query has one exchange, and none keeps its scan, because no request has two queues.
+    """
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
@@ -182,7 +185,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
     for plan, source in zip(plans_of(session)[-2:], ("longpoll-splits", "longpoll-events"), strict=True):
-        # A plan is shown as it began, and as it was changed while it ran.
+        # The UI shows a plan as planned and as changed at run time.
         assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "place"): 2}, plan
         assert [name for name in ("RoundRobinPartitioning", "SinglePartition", "InMemory") if name in plan] == []
         steps = "AdaptiveSparkPlan", "MapInArrow", f"BatchScan {source}"
@@ -193,7 +196,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
 def test_the_pages_programs_print_what_the_page_shows(
     name: str, spark_engine: SparkEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without column numbers, and of a plan the lines that the page shows. The shared session has other directories."""
+    """The output equals the page except for column numbers and lines of the plan that the page leaves out."""
     program, shown = shown_on_page(name)
     whole = program.replace('"model_tests/', f'"{PAGE.parents[1]}/model_tests/').replace('"/tmp/', f'"{tmp_path}/')
     exec(whole, {"session": spark_engine.session})  # noqa: S102 - it is the page's
@@ -218,7 +221,7 @@ def with_faults(events: list[Event]) -> list[Event]:
 
 
 def test_a_hot_queue_and_many_buckets_change_nothing(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """A request may need two buckets; the verdict and each finding are those of one process."""
+    """A request may need two buckets, and the verdict and each finding equal those of one process."""
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
         named_so = [msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load)]
@@ -237,7 +240,7 @@ def test_a_hot_queue_and_many_buckets_change_nothing(faulted: Path, tmp_path: Pa
 
 
 def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """Fifty stories in one history of several parts."""
+    """Spark judges fifty stories in one history of several parts."""
     several = MIXED[::23]
     meta, events = together(several)
     history = find([write_parts(tmp_path, meta, events, [100, 200])])
@@ -262,13 +265,13 @@ REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS sourc
 def test_a_frame_that_is_no_history_is_a_sentence(
     columns: tuple[str, ...], text: str, spark_engine: SparkEngine
 ) -> None:
-    """It names the column that is missing, of another type, or there twice."""
+    """The error names a column that is missing, has another type, or occurs twice."""
     with pytest.raises(UserError, match=text):
         longpoll.judge(spark_engine.session.range(1).selectExpr("id", *columns))
 
 
 def test_a_frame_that_cannot_be_judged_is_a_sentence(faulted: Path, spark_engine: SparkEngine) -> None:
-    """So are a second frame, a stream, another kind of frame, a session with a master, and one that was stopped."""
+    """A second frame, a stream, another kind of frame, a session with a master, and a stopped one are errors."""
     session = spark_engine.session
     frame = session.range(1)
     judge_any: Any = longpoll.judge
@@ -292,7 +295,7 @@ def test_a_frame_that_cannot_be_judged_is_a_sentence(faulted: Path, spark_engine
 def test_no_damage_of_a_frame_is_lost(
     tmp_path: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of damage or without an event, without the columns that describe them, and beyond the limit."""
+    """Damaged rows are counted, without their columns for a description and beyond the limit too."""
     session = spark_engine.session
     frame = session.range(6).selectExpr(f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence")
     with with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
@@ -310,7 +313,7 @@ IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.r
 
 @pytest.mark.parametrize("missing", quick_if(["", *code_archive.PACKAGES], lambda missing: not missing))
 def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> None:
-    """A Python with PySpark alone finds all that it needs in the archive, and not without one of the packages."""
+    """A Python with only PySpark finds its imports in the archive, and fails if one package is removed."""
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(io.BytesIO(code_archive.archive())) as packed:
         packed.extractall(unpacked)
@@ -326,7 +329,7 @@ def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> 
 
 
 def test_the_archive_is_the_same_each_time() -> None:
-    """Workers know by its bytes whether they have it."""
+    """Workers recognise the archive by its bytes, so it must be the same each time."""
     first = code_archive.archive()
     code_archive.archive.cache_clear()
 
@@ -334,7 +337,7 @@ def test_the_archive_is_the_same_each_time() -> None:
 
 
 def judged(history: Path, *words: str) -> subprocess.Popen[str]:
-    """`longpoll judge` in a separate process: one process has one Spark session."""
+    """Run `longpoll judge` in a separate process, because a process has only one Spark session."""
     return subprocess.Popen(
         [sys.executable, "-m", "longpoll", "judge", str(history), "--json", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -342,13 +345,13 @@ def judged(history: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def on(found: Standalone) -> list[str]:
-    """The options for a cluster."""
+    """The command-line options for a cluster."""
     settings = [word for name, value in found.conf().items() for word in ("--conf", f"{name}={value}")]
     return ["--master", found.master, *settings]
 
 
 def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
-    """`longpoll check` in a separate process, with jobs for the larger levels."""
+    """Run `longpoll check` in a separate process, with Spark jobs for the larger levels."""
     law = ["--policy", "strict", "--requests", "3", "--messages", "3", "--tags", "2", "--property", "no_lost_wakeup"]
     return subprocess.Popen(
         [sys.executable, "-m", "longpoll", "check", *law, "--engine", "spark", "--checkpoint", str(checkpoint),
@@ -359,7 +362,7 @@ def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Any]:
-    """The packed engine's result for that spec."""
+    """The packed engine's result for this specification."""
     found = explore(
         specification_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), []
     )
@@ -368,7 +371,7 @@ def packed() -> dict[str, Any]:
 
 @pytest.mark.long
 def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
-    """As the judge: two workers, one killed as it works, and the packed engine's numbers."""
+    """One of two workers is killed at work, and still the numbers equal those of the packed engine."""
     with standalone(tmp_path, 2) as found:
         disturbed = checked(tmp_path / "search", *on(found))
         found.kill_worker_at_work(seen=0)
@@ -380,10 +383,10 @@ def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict
 
 @pytest.mark.long
 def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
-    """Without a context: by --master, with a directory that both see, and without one a sentence."""
+    """By --master, with a shared directory; without such a directory there is an error."""
     with connect_server(tmp_path) as url:
         told, complained = (whole := checked(tmp_path / "search", "--master", url)).communicate(timeout=WAIT_S)
-        # In a process of its own, too: another test's session in this one would be complained of first.
+        # This test needs its own process, because an existing session would be an error first.
         asked = [sys.executable, "-m", "longpoll", "check", "--engine", "spark", "--bounds", "tiny", "--master", url]
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=WAIT_S)
 
@@ -394,7 +397,7 @@ def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path) -> None:
-    """Of one line, with what was missed; exit code 2."""
+    """The error is one line with the missing module, and the exit code is 2."""
     with standalone(tmp_path, 1) as found:
         (tmp_path / "worker" / "packages" / "pyarrow").unlink()
         _told, complained = (lacking := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
@@ -406,7 +409,7 @@ def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path
 
 @pytest.mark.long
 def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
-    """By SPARK_REMOTE, by --master and by the caller's session, or its DataFrame, whose directory does not stay.
+    """The judge connects by SPARK_REMOTE, by --master, and by the caller's session or its DataFrame.
 
     The server's workers have none of our packages.
     """
@@ -448,7 +451,7 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
-    """The application that it starts is the one that is used."""
+    """The judge uses the application that spark-submit has started."""
     program = tmp_path / "program.py"
     program.write_text("from longpoll.cli import main\nmain()\n")
     settings = ["spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]
@@ -459,7 +462,7 @@ def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=300, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable},
     )  # fmt: skip
 
-    # spark-submit writes what the program says, its errors too, to its own output.
+    # spark-submit writes the program's output and errors to its own output.
     assert done.returncode == 1, done.stdout + done.stderr
     assert without_time(msgspec.json.decode(done.stdout, type=Result)) == without_time(judge([faulted], engine="local"))
 
@@ -478,7 +481,7 @@ def test_settings_that_are_none_are_refused(faulted: Path) -> None:
 
 @pytest.mark.long
 def test_a_server_that_is_not_there_is_a_sentence(faulted: Path) -> None:
-    """Its address without the token that may be in it."""
+    """The error names the server's address without its token."""
     _told, complained = (alone := judged(faulted, "--master", "sc://127.0.0.1:1/;token=abc")).communicate(
         timeout=WAIT_S
     )

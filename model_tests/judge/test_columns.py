@@ -1,4 +1,4 @@
-"""The pure parts against plain Python: tag hashes, logs, latencies, sequence numbers, look-ups, memory."""
+"""Functions on columns, compared with plain Python: tag hashes, logs, latencies, numbers, look-ups, memory."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def growth(steps: list[tuple[int, int, int]]) -> Growth:
     [("", 0), ("a", 97), ("TagA", 2598919), ("Aa", 2112), ("BB", 2112), ("polygenelubricants", -(1 << 31))],
 )
 def test_hashes_are_javas(text: str, code: int) -> None:
-    """`String.hashCode` of known strings, with two that collide and one that is the least int."""
+    """The hashes equal `String.hashCode`, with a collision and with the smallest int."""
     assert java_hash(text) == code
 
 
 def test_hashes_count_utf_16_units() -> None:
-    """A character beyond the basic plane is two units, as in Java."""
+    """A character beyond the basic plane counts as two UTF-16 units, as in Java."""
     assert java_hash("\U0001f600") == 0xD83D * 31 + 0xDE00 == 1772899
 
 
 def test_expressions_are_split_as_the_broker_does() -> None:
-    """Asked tags are trimmed, `*` is everything only when it stands alone, SQL92 is not decided."""
+    """Tags are trimmed, `*` means all tags only if it stands alone, and SQL92 remains undecided."""
     tags = np.array([java_hash(tag) for tag in ("a", "b", "c", "", "BB")], dtype=np.int64)
     taken = {}
     for text in ("*", " a ||b", "*||a", "Aa", "||"):
@@ -84,7 +84,7 @@ def test_expressions_are_split_as_the_broker_does() -> None:
 
 @given(steps=GROWTHS, offset=st.integers(0, 13))
 def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int, int, int]], offset: int) -> None:
-    """The interval is bounded by the earliest of all moments at which the end was above the offset."""
+    """An offset became visible between the earliest bounds of all ends above it."""
     after, before = growth(steps).visible_between(ONE, np.array([offset], dtype=np.int64))
 
     assert after[0] == min((begin for end, begin, _width in steps if end > offset), default=NEVER)
@@ -93,7 +93,7 @@ def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int,
 
 @given(steps=GROWTHS, moment=MOMENTS)
 def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int, int]], moment: int) -> None:
-    """At least what was surely reached before, at most what may have been reached by then."""
+    """The end is at least what was certainly reached before, and at most what may have been reached by then."""
     grown = growth(steps)
     at = np.array([moment], dtype=np.int64)
 
@@ -111,7 +111,7 @@ def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int,
     width=st.integers(0, 12),
 )
 def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: str, first: int, width: int) -> None:
-    """Messages whose tags were not recorded may match or not; the others are counted."""
+    """A message without a recorded tag may match or not; messages with a tag are counted exactly."""
     seen = [offset for offset in range(len(tags)) if offset not in holes]
     codes = np.array([java_hash(tags[offset]) for offset in seen], dtype=np.int64)
     known_offsets = Grouped(np.zeros(len(seen), dtype=np.int64), np.array(seen, dtype=np.int64), 1)
@@ -129,7 +129,7 @@ def test_matching_messages_are_counted(tags: list[str], holes: set[int], text: s
 
 @given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=200), cut=st.integers(0, 200))
 def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: int) -> None:
-    """However the values are divided among queues, p50 and p99 are the ranked values rounded up by at most 1 %."""
+    """However the values are divided among queues, p50 and p99 are the ranked values, rounded up by at most 1 %."""
     counts: dict[int, int] = {}
     for part in (values[:cut], values[cut:]):
         buckets, numbers = bucket_counts(np.array(part, dtype=np.int64))
@@ -146,19 +146,19 @@ def test_percentiles_are_within_one_per_cent_and_add_up(values: list[int], cut: 
 
 
 def test_percentiles_of_nothing_are_none() -> None:
-    """Not 0, which would be a latency."""
+    """Without values a percentile is None, because 0 would be a latency."""
     assert percentiles({}, 0) == Percentiles(count=0, p50=None, p99=None, max=None)
 
 
 @pytest.mark.parametrize(("late", "p99"), [(2, 1e-06), (3, 0.000145)])
 def test_the_ninety_ninth_percentile_is_exceeded_by_one_in_a_hundred(late: int, p99: float) -> None:
-    """Of 200 latencies it is the 198th; a millisecond has six decimals."""
+    """Of 200 latencies p99 is the 198th, and a millisecond has six decimals."""
     counts = {1: 200 - late, 500: late}
     assert percentiles(counts, 10**6) == Percentiles(count=200, p50=1e-06, p99=p99, max=1.0)
 
 
 def test_no_percentile_is_over_the_maximum() -> None:
-    """The maximum is exact, in milliseconds; a percentile is the bound of a bucket, but at most the maximum."""
+    """The maximum is exact; a percentile is the upper bound of a bucket, limited by the maximum."""
     max_ns = 123_456_789_012
     ((bucket,), (count,)) = bucket_counts(np.array([max_ns], dtype=np.int64))
     exact = 123_456.789012
@@ -178,7 +178,7 @@ def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
 
 @given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=8), cuts=st.sets(st.integers(1, 7)))
 def test_a_clock_set_back_is_seen_wherever_splits_are_cut(starts: list[int], cuts: set[int]) -> None:
-    """Whether any event lies over a second before one with a lower number does not depend on the splits."""
+    """The result, whether an event is over a second before one with a lower number, does not depend on the splits."""
     seconds = np.array(starts, dtype=np.int64)
     borders = [0, *sorted(cut for cut in cuts if cut < len(starts)), len(starts)]
     surveys = []
@@ -193,7 +193,8 @@ def test_a_clock_set_back_is_seen_wherever_splits_are_cut(starts: list[int], cut
     assert bool(merge(surveys).sources["s"].steps) == jumped
 
 
-# -- quick ways to find and to sort against numpy's general ones -------------------------------------------------------
+# -- fast search and sort, compared with numpy
+# ---------------------------------------------------------------------------
 
 CLOSE = st.integers(-5, 12)
 FAR = st.sampled_from([BEGINNING, -(1 << 40), 1 << 40, NEVER])
@@ -201,13 +202,13 @@ NUMBERS = st.lists(CLOSE | FAR, max_size=12).map(sorted)
 
 
 def integers(numbers: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """As the judge has them."""
+    """An array of integers as the judge uses it."""
     return np.array(numbers, dtype=np.int64)
 
 
 @given(numbers=NUMBERS | st.lists(CLOSE, max_size=30).map(sorted), wanted=st.lists(CLOSE | FAR, max_size=12))
 def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -> None:
-    """Close together or far apart, twice or missing, and also below and above all of them."""
+    """Ranks equal those of a bisection for dense, sparse, missing, repeated and out-of-range numbers."""
     ascending, one = Grouped(integers([0] * len(numbers)), integers(numbers), 1), integers([0] * len(wanted))
     assert (
         ascending.below(one, integers(wanted)).tolist() == np.searchsorted(integers(numbers), integers(wanted)).tolist()
@@ -222,7 +223,7 @@ def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -
     wanted=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=12),
 )
 def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
-    """As a bisection of the numbers of one group; running extremes begin again with each group."""
+    """Each group is searched as by its own bisection, and running extremes restart with each group."""
     group, numbers = (integers([row[place] for row in rows]) for place in (0, 1))
     told, order = grouped(group, numbers, 4)
     asked, numbers_asked = (integers([row[place] for row in wanted]) for place in (0, 1))
@@ -244,14 +245,14 @@ def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: 
 
 @pytest.mark.parametrize(("numbers", "has_table"), [([], True), ([7], True), ([0, 4, 7], True), ([0, 1 << 40], False)])
 def test_a_table_is_made_where_numbers_lie_close_together(numbers: list[int], has_table: bool) -> None:
-    """One of the size of the spread: far numbers would need more memory than there is."""
+    """The table has the size of the range, so numbers far apart must not use one."""
     near = Grouped(integers([0] * len(numbers)), integers(numbers), 1)
     assert (near._table is not None) is has_table
 
 
 @given(values=st.lists(CLOSE), wanted=st.lists(CLOSE, max_size=12))
 def test_membership_is_that_of_a_set(values: list[int], wanted: list[int]) -> None:
-    """Of few wanted numbers and of many."""
+    """Membership equals that of a set, for few and for many wanted numbers."""
     assert is_one_of(integers(values), wanted).tolist() == [value in set(wanted) for value in values]
 
 
@@ -260,7 +261,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), CLOSE), max_size=20)
 
 @given(rows=ROWS | ROWS.map(sorted) | ROWS.map(lambda rows: sorted(rows, key=lambda row: row[1])))
 def test_the_order_is_by_group_and_then_by_moment_and_stable(rows: list[tuple[int, int]]) -> None:
-    """In order already, in order of time, or in none."""
+    """The order is by group, then time, and stable, for input in order, by time, or in random order."""
     groups, moments = integers([group for group, _moment in rows]), integers([moment for _group, moment in rows])
     assert order_by(groups, moments).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
@@ -272,7 +273,7 @@ PAIRS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-(2**60), 0, 1, 2
 def test_pairs_are_numbered_alike_where_they_are_equal(
     own: list[tuple[int, int]], other: list[tuple[int, int]]
 ) -> None:
-    """By numbers close together and far apart; and what is asked of such numbers is what a dictionary tells."""
+    """Equal pairs get equal numbers, for dense and sparse values, and look-ups equal those of a dictionary."""
     lots = [
         [np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)] for pairs in (own, other) if pairs
     ]
@@ -302,7 +303,7 @@ def test_pairs_are_numbered_alike_where_they_are_equal(
 def test_the_highest_before_a_moment_is_the_last_of_the_greatest(
     ended: list[tuple[int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
-    """Of its group, of those that ended before the moment."""
+    """The result is the last maximum of the group among entries that ended before the time."""
     group, ended_ns, value = (np.array([one[place] for one in ended], dtype=np.int64) for place in range(3))
     about, moment_ns = (np.array([one[place] for one in asked], dtype=np.int64) for place in range(2))
     rows = [
@@ -315,13 +316,13 @@ def test_the_highest_before_a_moment_is_the_last_of_the_greatest(
 
 @given(rows=ROWS | ROWS.map(sorted))
 def test_a_run_begins_where_any_column_changes(rows: list[tuple[int, int]]) -> None:
-    """With the first row, if there is one."""
+    """A run begins where any column changes, and at the first row."""
     columns = [integers([row[place] for row in rows]) for place in range(2)]
     wanted = [place for place, row in enumerate(rows) if place == 0 or row != rows[place - 1]]
     assert run_starts(*columns).tolist() == wanted
 
 
-# -- memory of columns that are done with is kept for the next ones ----------------------------------------------------
+# -- memory of released columns is reused -----------------------------------------------------------------------------
 
 PAGE_BYTES = 4096
 COLUMN_BYTES, COLUMNS, TIMES = 2 << 20, 4, 10
@@ -341,7 +342,7 @@ print(before - first, faults() - before)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
 def test_columns_of_the_same_size_take_the_memory_of_those_before_them() -> None:
-    """The memory is not requested again page by page. Runs in another process."""
+    """Memory of the same size is not requested from the system again; the test runs in another process."""
     found = subprocess.run([sys.executable, "-c", AGAIN_AND_AGAIN], capture_output=True, text=True, check=True)
 
     kept, given_back = map(int, found.stdout.split())

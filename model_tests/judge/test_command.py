@@ -1,4 +1,4 @@
-"""The command `judge`: its exit codes, its JSON and its reports."""
+"""The command `judge`: its exit codes, JSON and reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments: object) -> Result:
 
 @pytest.mark.parametrize(("fault", "code"), [(None, 0), ("next_wrong", 1), ("half_line", 3)])
 def test_the_exit_code_is_the_verdict(clean: Path, tmp_path: Path, fault: str | None, code: int) -> None:
-    """0 valid, 1 invalid, 3 unknown; the table and the JSON say the same."""
+    """The exit code is 0 for valid, 1 for invalid and 3 for unknown; the table and the JSON agree."""
     directory = tmp_path / "history"
     if fault is None:
         directory = clean
@@ -51,7 +51,7 @@ def test_a_mistake_is_exit_2_without_traceback(arguments: list[str]) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_a_mistake(clean: Path, tmp_path: Path) -> None:
-    """The line names the file."""
+    """A report that cannot be written is a usage error that names the file."""
     result = run(clean, "--report", tmp_path / "none" / "page.html")
 
     assert result.exit_code == 2
@@ -60,7 +60,7 @@ def test_a_report_that_cannot_be_written_is_a_mistake(clean: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["meta.json", "part-000000.ndjson", "part-verdict.json"])
 def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name: str) -> None:
-    """Exit 2 before the work, by way of a link too, and every file stays as it was."""
+    """A report that would overwrite evidence exits with 2 before the work, also through a link."""
     history = shutil.copytree(clean, tmp_path / "history")
     (tmp_path / "report.json").symlink_to(history / name)
     before = {file.name: file.read_bytes() for file in history.iterdir()}
@@ -73,7 +73,7 @@ def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name
 
 
 def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: Path) -> None:
-    """Exit 3, and a sentence that names the file."""
+    """If the disk is full, the command exits with 3 and names the file."""
     (tmp_path / "report.json").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:
         exit_codes.ended(
@@ -92,7 +92,7 @@ def test_a_limit_is_a_finite_number(clean: Path, number: str) -> None:
 
 
 def test_the_command_writes_both_reports(clean: Path, tmp_path: Path) -> None:
-    """The JSON is what `--json` prints; another kind, and a former option, are one clear line."""
+    """The JSON report equals the output of `--json`; another format and a removed option give one clear line."""
     plant(clean, "wake_delayed", tmp_path / "history")
     pages = tmp_path / "r.html", tmp_path / "r.json"
     told = run(tmp_path / "history", *(word for page in pages for word in ("--report", page)), "--json")

@@ -1,4 +1,4 @@
-"""Findings about offsets older than a group committed."""
+"""Findings about queries that got an older offset than the group had committed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OF_COMMITS: Final = [one for one in STORIES if one.title == "An older commit ove
 
 @pytest.mark.parametrize("number", range(len(OF_COMMITS)))
 def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, number: int) -> None:
-    """It is the only one, also of Parquet, of which only the needed columns are read."""
+    """The finding is the only one, also for Parquet, of which only the needed columns are read."""
     directory = write_story(OF_COMMITS[number], tmp_path / "history")
     result = judge([directory], engine="local")
     (finding,) = result.findings
@@ -41,7 +41,7 @@ def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, num
 
 
 def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
-    """Where events are missing an explicit commit may be among them: unknown."""
+    """If events are missing, an explicit commit may be among them, so the verdict is unknown."""
     *events, last = OF_COMMITS[-1].told()
     last = msgspec.structs.replace(last, sequence=last.sequence + 4)
     result = judged(tmp_path / "history", [*events, last], OF_COMMITS[-1].meta)
@@ -50,7 +50,7 @@ def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
 
 
 def drive(address: tuple[str, int], *, deletes: bool) -> None:
-    """Commit 2 with a pull, then 1 with another, and ask; another group commits one way, and may be deleted."""
+    """Commit 2 and then 1 with pulls, and query; another group commits one way, and may be deleted."""
     with RawClient(address) as client:
         for number in range(3):
             send_message(client, "T", b"%d" % number)
@@ -60,7 +60,7 @@ def drive(address: tuple[str, int], *, deletes: bool) -> None:
         asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
         other = asked | {"consumerGroup": "H", "commitOffset": "3"}
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other, flag=CommandFlag.ONE_WAY)
-        # A proxy knows its moments only so well: what comes right after the commit may have come before it.
+        # A proxy's intervals are wide, so the next event may have come before the commit.
         for number in range(30):
             send_message(client, "U", b"%d" % number)
         if deletes:
@@ -78,7 +78,7 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
     ids=["strict", "4.9", "deleted, observed"],
 )
 def test_a_client_may_put_its_own_offset_back(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
-    """4.9 obeys the later pull, which commits less, and strict does not; deleting the group is neither's fault."""
+    """4.9 obeys the later pull, which commits less, and strict does not; a deleted group is no violation."""
     history = tmp_path / "history"
     inside = {} if observed else {"record_directory": str(history)}
     options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}

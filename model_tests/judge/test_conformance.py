@@ -1,4 +1,4 @@
-"""The judge checks histories of steps against the specification, and reports and explains each forbidden step."""
+"""The judge checks histories of steps against the specification, and explains each forbidden step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEEDS: Final = range(3)
 
 
 def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Events as the pipeline passes them."""
+    """Events as the pipeline passes them on."""
     return [{**DEFAULTS, **msgspec.structs.asdict(event)} for event in events]
 
 
@@ -42,21 +42,21 @@ def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
 
 
 def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = None) -> Result:
-    """The result for a recorded history of steps."""
+    """The judge's result for a recorded history of steps."""
     write(directory, observed(load) if events is None else events, meta_of(load), events_per_part=50)
     return judge([directory], engine="local")
 
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_runs_of_the_law_follow_it(policy: str) -> None:
-    """Random runs of every preset have no finding, even if some times are inexact."""
+    """Random runs of every preset give no finding, even if some times are inexact."""
     assert [found(attrs.evolve(LOAD, policy=policy, seed=seed)) for seed in SEEDS] == [[], [], []]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", ["strict-clone", "rocketmq-5"])
 def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault) -> None:
-    """If all times are exact, the window is the single forbidden step, with the reason."""
+    """If all times are exact, the finding's window is the single forbidden step, with the reason."""
     for seed in SEEDS:
         load = attrs.evolve(LOAD, policy=policy, fault=fault, seed=seed, overlapping=0.0)
         wrong_at = run_of(load).wrong_at
@@ -79,7 +79,7 @@ def test_a_run_of_another_policy_is_none_of_this_one() -> None:
 
 
 def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
-    """A recorded run is valid; with a fault it is not, and NDJSON and Parquet give the same finding."""
+    """A recorded run is valid, and with a fault invalid; NDJSON and Parquet give the same finding."""
     faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
     result = judged(tmp_path / "wrong", faulty)
     convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet")
@@ -97,7 +97,7 @@ def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> Non
 
 
 def test_a_lost_step_gives_unknown(tmp_path: Path) -> None:
-    """A run without some steps is unknown, whether the observer or the sequence numbers show the loss."""
+    """A run that lacks steps is unknown, whether the observer or the sequence numbers show the loss."""
     load = attrs.evolve(LOAD, overlapping=0.0)
     events = list(observed(load))
     lost = next(at for at, event in enumerate(events) if event.event == "pull_read")
@@ -111,7 +111,7 @@ def test_a_lost_step_gives_unknown(tmp_path: Path) -> None:
 
 
 def test_actions_that_are_not_recorded_may_have_happened() -> None:
-    """A history without time and pulls follows the specification only if it declares these as hidden."""
+    """A history without ticks and pulls follows the specification only if it declares these as hidden."""
     hidden = ["tick", "next_pull"]
     events = as_dicts(event for event in run_of(LOAD).events if event.event not in hidden)
 
@@ -120,7 +120,7 @@ def test_actions_that_are_not_recorded_may_have_happened() -> None:
 
 
 def test_who_acted_may_be_left_out() -> None:
-    """Runs with partly or wholly unknown actors follow the specification; a run with a fault does not."""
+    """Runs with partly or wholly unknown actors follow the specification, and a run with a fault does not."""
     for rewritten in ("", "?"):
         for fault in ("", "disabled_step"):
             events = as_dicts(run_of(attrs.evolve(LOAD, law=Law(requests=2), fault=fault, overlapping=0.0)).events)
@@ -136,7 +136,7 @@ def test_who_acted_may_be_left_out() -> None:
     ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
 def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
-    """An unknown policy or bounds leave the history unjudged; it is never valid."""
+    """A history with an unknown policy or unknown bounds is not judged, and never valid."""
     declared = attrs.evolve(LOAD, policy=policy, law=law)
     write(tmp_path / "history", observed(LOAD), meta_of(declared))
     result = judge([tmp_path / "history"], engine="local")
@@ -154,7 +154,7 @@ def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
 
 
 def test_too_many_possibilities_are_unknown() -> None:
-    """Where more is possible at once than is followed nothing is violated."""
+    """If more states are possible than the limit, the verdict is unknown."""
     checker = Checker(model_of("strict", LAW), frozenset({"tick", "next_pull"}), possible_max=3)
     ((finding,), _placed) = judge_run(checker, as_dicts(run_of(LOAD).events), is_whole=True)
 

@@ -1,4 +1,4 @@
-"""Unusable events: the event behind them may have happened, so its absence proves nothing."""
+"""A damaged event may hide an event that happened, so the absence of an event behind it proves nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY, UPDATE = 14, 15
 
 
 def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
-    """Change the first event of a name after a part of the history; of a hold, if it has none of that name."""
+    """Damage the first event of a name after a part of the history; or a hold, if there is none of that name."""
     begin = int(part * len(recording.events))
     later = range(begin, len(recording.events))
     places = [n for kind in (name, "hold") for n in later if recording.events[n].event == kind]
@@ -47,7 +47,7 @@ def damage(recording: Recording, name: str, fields: dict[str, Any], part: float 
 def test_a_damaged_event_accuses_nobody(
     clean: Path, tmp_path: Path, name: str, fields: dict[str, Any], gap: str
 ) -> None:
-    """It is named, and what cannot be read of it is a hole of the record at its moment."""
+    """The damaged event is reported and counts as a gap of the record at its time."""
     recording = load(clean)
     damage(recording, name, fields)
     result = judged(tmp_path / "history", recording.events, recording.meta)
@@ -57,7 +57,7 @@ def test_a_damaged_event_accuses_nobody(
 
 
 def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) -> None:
-    """A pull that was never answered long before it stays convicted."""
+    """A pull that was never answered long before the damage remains a violation."""
     recording = load(clean)
     request, answer = next(iter(recording.exchanges()))
     recording.replace(answer)
@@ -77,7 +77,7 @@ def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) 
 
 
 def early_refusal(recording: Recording) -> None:
-    """A refusal of a pull that lies before its receipt."""
+    """A refusal of a pull with a timestamp before the pull's receipt."""
     request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
     told = {"code": 2, "offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
     early = {"after_ns": request.after_ns - 20 * MS, "before_ns": request.after_ns - 10 * MS}
@@ -85,7 +85,7 @@ def early_refusal(recording: Recording) -> None:
 
 
 def early_about_offsets(recording: Recording, code: int) -> None:
-    """An answer about a committed offset that lies before its request."""
+    """An answer about a committed offset with a timestamp before its request."""
     later = recording.events[len(recording.events) // 2 :]
     request = next(one for one in later if one.event == "request_received")
     asked = Event(
@@ -120,7 +120,7 @@ def early_about_offsets(recording: Recording, code: int) -> None:
     ids=["refusal", "query", "update"],
 )
 def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: Callable[[Recording], None]) -> None:
-    """Whatever was asked and however it was answered."""
+    """An answer before its request is a violation, for every request and every code."""
     recording = load(clean)
     plant(recording)
     result = judged(tmp_path / "history", recording.events, recording.meta)
@@ -150,7 +150,7 @@ def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tm
 def test_an_answer_that_names_another_queue_is_an_answer(
     clean: Path, tmp_path: Path, event: str, fields: dict[str, Any]
 ) -> None:
-    """The pull is answered; which queue it was about is not known, so it is not judged, and told so."""
+    """The pull counts as answered, but its queue is unknown, so it is reported as not judged."""
     recording = load(clean)
     request, answer = next(
         pair for n, pair in enumerate(recording.exchanges()) if n > 100 and pair[0].code in PULLS and pair[0].may_hold

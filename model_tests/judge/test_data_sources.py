@@ -1,4 +1,4 @@
-"""Spark's format `longpoll`: the rows are the events of the files, however these are cut."""
+"""Spark's format `longpoll`: the rows are the events of the files, however the files are split."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from longpoll_spec.history import META_FILE
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDDLE: Final = "2023-11-14T22:30:00.600"
 MIDDLE_NS: Final = 1_700_001_000_600_000_000
-"""A moment in the middle of the history `clean`."""
+"""A time in the middle of the history `clean`."""
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 
 
 def events_of(directory: Path) -> list[dict[str, Any]]:
-    """The events of a history on the common clock."""
+    """The events of a history, with times on the common clock."""
     return [row for part in find([directory]).splits for row in read_split(part)[0].to_pylist()]
 
 
 def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """The rows of a history as the source gives them to Spark."""
+    """The rows of a history as the data source gives them to Spark."""
     source = HistorySource({"path": str(directory), **options})
     schema = SimpleNamespace(fieldNames=lambda: list(columns or FRAME_SCHEMA.names))
     reader = source.reader(schema)
@@ -51,7 +51,7 @@ def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, An
 
 
 def test_a_row_has_the_time_of_its_event_and_null_for_what_that_lacks(clean: Path) -> None:
-    """So a sum over a column needs no filter, and a join by request no exception."""
+    """Missing fields are null, so a sum over a column needs no filter and a join by request no exception."""
     events = events_of(clean)
     rows = {row["sequence"]: row for row in rows_of(clean)}
     lacking = Counter(name for row in rows.values() for name, value in row.items() if value is None)
@@ -82,7 +82,7 @@ def test_a_row_has_the_time_of_its_event_and_null_for_what_that_lacks(clean: Pat
 def test_options_choose_the_rows(
     options: dict[str, str], is_chosen: Callable[[dict[str, Any]], bool], clean: Path
 ) -> None:
-    """By the events' own fields, whatever columns are asked for; other rows do not reach Java."""
+    """Options choose rows by the events' fields, whatever columns are selected; other rows do not reach Java."""
     events = events_of(clean)
     chosen = {event["sequence"] for event in events if is_chosen(event)}
 
@@ -106,7 +106,7 @@ def test_an_option_that_is_none_is_a_sentence(options: dict[str, str], why: str,
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The plan scans four columns and has one exchange; damage is a row still, and a wrong column is a sentence."""
+    """The plan scans four columns with one exchange; damage is still a row, and a wrong column is an error."""
     session = spark_engine.session
     register(session)
     plant(clean, "half_line", tmp_path / "torn")
@@ -127,7 +127,7 @@ def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: Spa
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_spark_reads_a_directory_of_parquet_parts(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """A meta file whose name begins with an underscore is not part of the table, and the judge finds it."""
+    """A meta file with a leading underscore is not part of the table, and the judge still finds it."""
     write_large(tmp_path, Load(events=2_000))
     (tmp_path / META_FILE).rename(tmp_path / f"_{META_FILE}")
 
@@ -153,10 +153,10 @@ def test_damage_in_a_history_is_a_row(clean: Path, tmp_path: Path, spark_engine:
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("fault", ["next_wrong", "half_line"])
 def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """Its findings are those of the history that it was read from, and damage leaves it open.
+    """A frame gets the findings of the history that it was read from, and damage makes its verdict unknown.
 
-    Events that come twice, names in capitals, other integers, a column without values, another column, another time
-    zone and ANSI's rules change nothing. The events are read and exchanged once.
+    Repeated events, names in capitals, other integer types, empty or extra columns, another time zone and the ANSI mode
+    change nothing. Spark reads and exchanges the events once.
     """
     session = spark_engine.session
     register(session)

@@ -1,4 +1,4 @@
-"""Injected faults: each is found and named, by the clauses of the contract, in a simulated history."""
+"""Each injected fault in a simulated history is found, with its clause of the contract."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ SAYS: Final[dict[str, tuple[str, str]]] = {
     "lost_declared": ("says that it lost 3 events", "evidence.lost"),
     **dict.fromkeys((*CONTRACT_FAULTS, *EXCHANGE_FAULTS), ("", "")),
 }
-"""Of each fault what some finding or gap says, and the clause that it breaks; with a `+` the fault breaks others too.
+"""Fault -> the text of a finding or gap, and the violated clause; a `+` means that the fault violates more clauses.
 
 The faults of the contract name their clause themselves.
 """
@@ -110,11 +110,11 @@ ELSEWHERE = {
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract.clauses -->", "<!-- end of clauses -->"
 OF_THE_LOG = {OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE}
-"""Properties that no single request breaks."""
+"""Properties that concern the log instead of a single request."""
 
 
 def clause_tables() -> str:
-    """The clauses as Markdown, a table a group."""
+    """The clauses as Markdown, one table per group."""
     groups = (
         ("Pulls", PULL_CLAUSES),
         ("Logs", LOG_CLAUSES),
@@ -142,7 +142,7 @@ def _table(title: str, clauses: tuple[Clause, ...]) -> str:
 
 
 def test_the_page_prints_the_clauses() -> None:
-    """docs/contract.md has what `clause_tables()` gives; ids are unique, and every property has a clause."""
+    """docs/contract.md has the output of `clause_tables()`; ids are unique, and every property has a clause."""
     page = PAGE.read_text(encoding="utf-8")
     assert page.split(BEGIN)[1].split(END)[0].strip() == clause_tables().strip()
     assert len({clause.id for clause in CLAUSES}) == len(CLAUSES)
@@ -150,7 +150,7 @@ def test_the_page_prints_the_clauses() -> None:
 
 
 def test_every_clause_has_an_injected_fault() -> None:
-    """No line of the contract is a check that cannot fail."""
+    """A fault violates each clause, so no clause is a check that cannot fail."""
     broken = {each for _says, clauses in SAYS.values() for each in clauses.strip("+").split()}
     assert broken | {fault.clause for fault in FAULTS.values()} - {""} | ELSEWHERE.keys() == {
         each.id for each in CLAUSES
@@ -158,7 +158,7 @@ def test_every_clause_has_an_injected_fault() -> None:
 
 
 def test_a_simulated_history_is_valid(clean: Path) -> None:
-    """A history of a correct broker is valid, and its latencies were measured."""
+    """The history of a correct broker is valid, and its latencies were measured."""
     result = judge([clean], engine="local")
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
@@ -176,7 +176,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_path: Path, name: str) -> None:
-    """The verdict, the properties, the clauses and the reason are those of the fault."""
+    """The verdict, properties, clauses and reason are those of the fault."""
     needs_more = name in {"tag_changed", "unheld_late", "question_unanswered"}
     fault = plant(longer if needs_more else clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
@@ -203,7 +203,7 @@ def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_
 
 
 def test_a_deleted_answer_whose_number_stays_missing_convicts_nobody(clean: Path, tmp_path: Path) -> None:
-    """A line deleted by hand leaves a gap, which may have held the answer."""
+    """A line deleted by hand leaves a gap in the numbers, which may have been the answer."""
     request = next(
         answer.request for pull, answer in load(clean).exchanges() if answer.cause == "expired" and pull.offset > 0
     )
@@ -221,7 +221,7 @@ def test_a_deleted_answer_whose_number_stays_missing_convicts_nobody(clean: Path
 
 
 def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
-    """A wake that is 2 s late is allowed where 10 s are, and unknown by a clock that may be 5 s off."""
+    """A wake that is 2 s late is permitted by a limit of 10 s, and unknown with a clock that may be 5 s off."""
     plant(clean, "wake_delayed", tmp_path / "planted")
     recording = load(tmp_path / "planted")
     assert recording.meta is not None
@@ -236,7 +236,7 @@ def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 24])
 def test_a_subscription_that_tags_cannot_decide_is_not_passed_over(clean: Path, tmp_path: Path, code: int) -> None:
-    """An answer to an SQL92 subscription is noted; a refusal has nothing to decide."""
+    """An answer to an SQL92 subscription is noted as not judged, and a refusal needs no decision."""
     recording = load(clean)
     request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
     recording.replace(request, change(request, expression_type="SQL92", expression="a > 1"))
@@ -249,7 +249,7 @@ def test_a_subscription_that_tags_cannot_decide_is_not_passed_over(clean: Path, 
 
 
 def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -> None:
-    """A pull for one tag at offset -1 is sent to offset 0: no message stood between, so no tag is missing."""
+    """A pull at offset -1 is sent to offset 0, and no message is between these, so no tag is missing."""
     recording = load(clean)
     request, answer = next(
         pair for pair in recording.exchanges() if pair[1].code == 0 and pair[0].expression not in {"", "*"}
@@ -261,7 +261,7 @@ def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -
 
 
 def test_a_fault_that_finds_no_victim_says_so(tmp_path: Path, clean: Path) -> None:
-    """Planting in a history without pulls is the user's mistake, and nothing is written."""
+    """Injecting a fault into a history without pulls is a usage error, and nothing is written."""
     few: list[Event] = load(clean).events[:1]
     (tmp_path / "few").mkdir()
     shutil.copy(clean / "meta.json", tmp_path / "few")

@@ -1,4 +1,4 @@
-"""Histories by URI: what `file://` and S3 have is judged as on a disk, and a bad address is a sentence."""
+"""Histories by URI: `file://` and S3 are judged like a local directory, and a bad address is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from longpoll_spec.history import META_FILE, PART_FILES, PART_SUFFIXES
 
 
 def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
-    """Also with letters that a URI writes otherwise."""
+    """A file URI is the same as its path, also with escaped characters."""
     odd = tmp_path / "a history"
     shutil.copytree(clean, odd)
 
@@ -43,7 +43,7 @@ def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_cannot_be_is_a_sentence(uri: str, said: str) -> None:
-    """Exit code 2, and nothing that was secret is in it."""
+    """A bad address exits with code 2, and the message has no secret of the address."""
     done = CliRunner().invoke(main, ["judge", uri, "--engine", "local"])
 
     assert done.exit_code == 2
@@ -63,7 +63,7 @@ def test_a_name_has_no_options() -> None:
 def test_parts_below_are_found_elsewhere_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_history_within: bool
 ) -> None:
-    """A partitioned table is named by its first file; a history inside is not read."""
+    """A partitioned table is named by its first file, and a history inside another one is not read."""
     served = filesystems.SubTreeFileSystem(str(tmp_path), filesystems.LocalFileSystem())
     monkeypatch.setattr(files, "_file_system", lambda _root, _shown: (served, ""))
     for name in ("history/_tool/part-0.parquet", "history/day=1/queue=2/0.parquet", "history/day=2/0.parquet"):
@@ -79,7 +79,7 @@ def test_parts_below_are_found_elsewhere_too(
 
 
 def test_a_mark_before_a_text_is_no_damage(clean: Path, tmp_path: Path) -> None:
-    """Some shells write one before UTF-8, of a part and of what tells the clocks; anywhere else it is damage."""
+    """Some shells write a byte order mark before UTF-8 text; in any other place it is damage."""
     marked = Path(shutil.copytree(clean, tmp_path / "marked"))
     part = min(marked.glob("*.ndjson"))
     for path in (part, marked / META_FILE):
@@ -117,7 +117,7 @@ def test_a_directory_that_may_not_be_looked_at_is_damage(
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The query by which a bucket of a server on this machine is found."""
+    """The URI query that finds the bucket of a server on this machine."""
     with s3_bucket() as query:
         yield query
 
@@ -129,7 +129,7 @@ def bucket() -> Iterator[str]:
 def test_what_lies_in_s3_is_judged_as_on_a_disk(
     kind: str, clean: Path, bucket: str, spark_engine: SparkEngine, tmp_path: Path
 ) -> None:
-    """By both engines; a part that is damaged is named, and what is not there is said."""
+    """The two engines judge it alike, name a damaged part, and report a missing history."""
     directory = clean
     if kind == "parquet":
         directory = tmp_path / "columns"

@@ -1,4 +1,4 @@
-"""A history that is still written, or whose parts change: judged as far as it is whole, and at the end as complete."""
+"""A history that still grows or changes is judged as far as it is complete, and at the end as a whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Grow = Callable[[bytes], None]
 
 
 def faulty_events() -> list[Event]:
-    """A simulated history in whose first half one answer says a wrong next offset."""
+    """A simulated history with an answer in its first half that has a wrong next offset."""
     events = list(simulate(Load(events=700, timeout_ms=60)))
     at = next(n for n, event in enumerate(events) if n > 200 and event.event == "answer_sent")
     events[at] = replace(events[at], offset_next=events[at].offset_next + 9)
@@ -51,7 +51,7 @@ def faulty_events() -> list[Event]:
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
-    """A history with nothing in it yet, and what adds bytes to its only part."""
+    """An empty history, and a function that appends bytes to its only part."""
     directory = tmp_path / "history"
     directory.mkdir()
     (directory / META_FILE).write_bytes(msgspec.json.encode(simulated_meta()))
@@ -64,7 +64,10 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
 
 
 def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result, list[Result]]:
-    """Follow without Spark; each wait does one action. Returns the last result and all reported ones."""
+    """Follow a history without Spark, where each wait runs one action.
+
+    Returns the last result and all reported ones.
+    """
     told: list[Result] = []
     rest = iter(actions)
 
@@ -80,7 +83,7 @@ def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result
 
 
 def test_a_finding_is_told_before_the_history_is_complete(growing: tuple[Path, Grow]) -> None:
-    """Unfinished writes are not damage; the last verdict is that of the complete history."""
+    """Unfinished writes are not damage, and the last verdict is that of the complete history."""
     directory, grow = growing
     content = lines_of(faulty_events())
     half = len(content) // 2
@@ -106,7 +109,7 @@ def test_nothing_new_is_not_judged_again(growing: tuple[Path, Grow]) -> None:
 
 
 def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
-    """However far a line has been written, the events before it are read, and nothing of it."""
+    """If a line is incomplete, the events before it are read and no part of the line is."""
     directory, grow = growing
     part = directory / "part-0.ndjson"
     lines = lines_of(faulty_events()[:3]).splitlines(keepends=True)
@@ -122,7 +125,7 @@ def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
 
 
 def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
-    """Parquet has its contents at its end; a compressed part counts once it has stopped growing."""
+    """A Parquet part has its index at its end, and a compressed part counts when it has stopped growing."""
     directory, _grow = growing
     content = lines_of(faulty_events()[:100])
     (directory / "lines").write_bytes(content)
@@ -144,7 +147,7 @@ def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None:
-    """The command reports a finding while it follows. On interrupt it prints the verdict and exits with its code."""
+    """The command reports a finding while it follows; on interrupt it prints the verdict and exits with its code."""
     directory, grow = growing
     command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", "--follow", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -165,7 +168,7 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
 def test_a_stream_of_spark_has_each_event_once(
     growing: tuple[Path, Grow], tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """After its line is whole."""
+    """Spark's stream has each event once, as soon as its line is complete."""
     from longpoll_judge.read.data_sources import register  # noqa: PLC0415 - a run without Spark does not pay for it
 
     directory, grow = growing
@@ -187,7 +190,7 @@ def test_a_stream_of_spark_has_each_event_once(
 
 
 def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a part with many splits the one that is being written ends early, and those before it are as ever."""
+    """If a part has many splits, only the one that is being written ends early."""
     directory, grow = growing
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", 1_000)
     content = lines_of(faulty_events()[:30])
@@ -205,7 +208,7 @@ def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    """The three parts of a valid history of Parquet, in order."""
+    """The three parts of a valid Parquet history, in order."""
     write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta(), events_per_part=80)
     for number, part in enumerate(sorted((tmp_path / "lines").glob("part-*"))):
         one, more = tmp_path / f"one-{number}", tmp_path / ("history" if not number else f"more-{number}")
@@ -219,12 +222,12 @@ def parts(tmp_path: Path) -> list[Path]:
 
 
 def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Have something change between the look at all splits and the judgement of what is in them."""
+    """Change the history between the survey of all splits and their judgement."""
     surveys = LocalReading.surveys
 
     def looked_over(self: LocalReading) -> Iterator[object]:
         yield from surveys(self)
-        # As of a history that is more than one window.
+        # The survey reports more than one window.
         self._kept.clear()
         change()
 
@@ -232,7 +235,7 @@ def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[]
 
 
 def of_the_same_moments(part: Path) -> None:
-    """Put as many events of the same moments in the place of a part's own: its log lies elsewhere."""
+    """Replace a part by one with equally many events at the same times, whose log offsets differ."""
     table = parquet.read_table(part)
     at = table.schema.get_field_index("queue_offset")
     offsets = table["queue_offset"].to_numpy().copy()
@@ -252,7 +255,7 @@ CHANGES: dict[str, Callable[[list[Path]], object]] = {
 def test_what_changes_while_it_is_judged_convicts_nobody(
     how: str, parts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a part the pulls whose answers it has would look as if they were never answered."""
+    """If a part vanished, pulls whose answers were in it would seem unanswered."""
     assert judge([parts[0].parent], engine="local").verdict == "valid"
     change_once_looked_over(monkeypatch, lambda: CHANGES[how](parts))
     with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed during the judgement; judge again"):
@@ -264,7 +267,7 @@ def test_what_changes_while_it_is_judged_convicts_nobody(
 def test_who_follows_on_spark_judges_again(
     parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker finds another part than was surveyed; the follower reports that and judges again."""
+    """A Spark worker finds another part than the survey did; the follower reports that and judges again."""
     from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
 
     changes = iter([lambda: of_the_same_moments(parts[1])])
@@ -288,14 +291,14 @@ def test_who_follows_on_spark_judges_again(
 
 
 def overwritten(part: Path, content: bytes) -> None:
-    """Write over a part; a file system's clock may stand still for some milliseconds."""
+    """Overwrite a part; the file system's clock may not advance for some milliseconds."""
     seen = part.stat()
     part.write_bytes(content)
     os.utime(part, ns=(seen.st_atime_ns, seen.st_mtime_ns + 1_000_000))
 
 
 def moved_there(part: Path, content: bytes) -> None:
-    """Move another file, as old as the part is, into its place."""
+    """Move a file with the same timestamp to the place of the part."""
     other, seen = part.with_name("other"), part.stat()
     other.write_bytes(content)
     os.utime(other, ns=(seen.st_atime_ns, seen.st_mtime_ns))
@@ -307,7 +310,7 @@ REPLACED = pytest.mark.parametrize("replaced", [overwritten, moved_there])
 
 @REPLACED
 def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes], None], tmp_path: Path) -> None:
-    """Its time tells, or which file it is; what is as it was is not read again."""
+    """The modification time or the inode shows the change; unchanged parts are not read again."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     part = sorted(tmp_path.glob("part-*"))[1]
     content = part.read_bytes()
@@ -328,7 +331,7 @@ def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes]
 def test_a_part_that_is_rewritten_is_counted(
     replaced: Callable[[Path, bytes], None], kind: str, parts: list[Path], tmp_path: Path
 ) -> None:
-    """Wherever in it the difference lies that its places show; one that was only touched is still the same."""
+    """A rewritten part counts as changed wherever the content differs, and a touched part does not."""
     if kind == "lines":
         write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta())
     part = next(iter(sorted((tmp_path / kind).glob("part-*"))))
@@ -351,14 +354,14 @@ def test_a_part_that_is_rewritten_is_counted(
 
 
 def test_who_follows_a_long_history_begins_again(growing: tuple[Path, Grow]) -> None:
-    """If a part was rewritten: an event that was read before, and again after its place changed, is there once."""
+    """After a part was rewritten the follower starts again, so each event is read once."""
     _begins_again("local", *growing)
 
 
 @pytest.mark.long
 @on_spark
 def test_who_follows_on_spark_begins_again(growing: tuple[Path, Grow], spark_engine: object) -> None:
-    """The same: the query is begun again, with a new checkpoint."""
+    """With Spark the query starts again with a new checkpoint."""
     assert spark_engine is not None
     _begins_again("spark", *growing)
 
@@ -374,8 +377,8 @@ def _begins_again(engine: EngineName, directory: Path, grow: Grow) -> None:
         last_s[0] = time.monotonic()
 
     def stops(seconds: float) -> bool:
-        """Rewrite the part and add a line once all of it was judged; stop once all of the new part was."""
-        assert time.monotonic() < last_s[0] + PATIENCE_S, "the follower brought nothing"
+        """Rewrite the part and append a line after all of it was judged; stop after the new part was judged."""
+        assert time.monotonic() < last_s[0] + PATIENCE_S, "the follower returned nothing"
         is_told = len(told) > 1 and told[-1].events == part.read_bytes().count(b"\n")
         if is_told and part.stat().st_size == half:
             overwritten(part, changed + content[half : content.index(b"\n", half) + 1])
@@ -412,7 +415,7 @@ def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: py
 
 
 def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its splits lie where those lay that were read before and kept."""
+    """The part is read again, though its new splits have the same positions as the old ones."""
     directory, grow = growing
     before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(before) // 20)
@@ -429,7 +432,7 @@ def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monke
 
 
 def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And if it comes back with the same size that is noticed, and it is read."""
+    """A part that vanishes after the listing is missing; if it returns with the same size, it is read."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     gone = sorted(tmp_path.glob("part-*"))[1]
     content = gone.read_bytes()

@@ -1,4 +1,4 @@
-"""Neither the format of its parts nor the way in which a large history is divided changes a verdict."""
+"""Neither the file format nor the division of a large history changes a verdict."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ Engine = LocalEngine | SparkEngine
 
 
 def said(directory: Path, engine: Engine | None = None) -> bytes:
-    """The whole result but the time it took, with so little allowed that there is much to say."""
+    """The result without its duration, under limits so small that there are many findings."""
     chosen = engine or LocalEngine(threads=1)
     result = judge_on(chosen, find([directory]), wake_ms=1, late_ms=0, say=lambda _text: None)
     return msgspec.json.encode(without_time(result))
 
 
 def nothing(_done: int, _whole: int) -> None:
-    """Hear of no progress."""
+    """Ignore progress messages."""
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,13 @@ def in_parquet(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plainly(table: pa.Table) -> pa.Table:
-    """Events with all columns, in the types that other writers give them."""
+    """Events with all columns, in the types that other writers use."""
     filled = fill(table)
     return filled.cast(pa.schema([(name, PLAIN_SCHEMA.field(name).type) for name in filled.column_names]))
 
 
 def compressed(history: Path, target: Path) -> Path:
-    """The history with each of its parts compressed."""
+    """The history with compressed parts."""
     target.mkdir()
     (target / "meta.json").write_bytes((history / "meta.json").read_bytes())
     for part in history.glob("part-*.ndjson"):
@@ -77,14 +77,14 @@ def compressed(history: Path, target: Path) -> Path:
 
 
 def rows(directory: Path) -> list[dict[str, object]]:
-    """All events in order of their numbers."""
+    """All events, ordered by their numbers."""
     tables = [read_split(part)[0] for part in find([directory]).splits]
     events = [event_dict(row) for table in tables for row in table.to_pylist()]
     return sorted(events, key=lambda event: (event["source"], event["sequence"], event["after_ns"]))
 
 
 def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
-    """There and back again every event is what it was."""
+    """Events are the same after a conversion to Parquet and back."""
     convert(in_parquet, tmp_path / "back", into="ndjson")
 
     assert len(rows(faulty)) > 2_000
@@ -92,13 +92,13 @@ def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path:
 
 
 def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
-    """NDJSON, compressed NDJSON and Parquet get the same result to the last byte."""
+    """NDJSON, compressed NDJSON and Parquet give the same result in every byte."""
     assert len(msgspec.json.decode(said(faulty))["findings"]) > 100
     assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
 
 
 def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
-    """A history whose lines are shuffled over more parts gets the same findings."""
+    """A history whose lines are shuffled over more parts gives the same findings."""
     recording = load(faulty)
     random.Random(1).shuffle(recording.events)
     write(tmp_path / "shuffled", recording.events, recording.meta, events_per_part=137)
@@ -107,7 +107,7 @@ def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
 
 
 def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
-    """The broker's inside in one directory and its outside in another make one history; one alone is not enough."""
+    """An inside and an outside record in two directories form one history; either alone is incomplete."""
     recording = load(clean)
     both = ("source_started", "source_stopped")
     alone = ("append", "make_visible", "hold", "expire")
@@ -123,14 +123,14 @@ def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", quick_if([1, 2], lambda threads: threads == 2))
 def test_a_large_history_gets_the_same_verdict(faulty: Path, in_parquet: Path, threads: int) -> None:
-    """Window by window, from columns or from lines kept on disk: the findings, their order and their number stay."""
+    """Judged in windows, from columns or lines, a large history gives the same findings in the same order."""
     engine = LocalEngine(threads=threads, window_events=400)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
 
 
 def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_parquet: Path, tmp_path: Path) -> None:
-    """Columns without nulls are read sooner; the same events are judged alike with them."""
+    """Columns without nulls are faster to read, and columns with nulls give the same result."""
     (written,) = in_parquet.glob("part-*")
     assert [field.name for field in parquet.read_schema(written) if field.nullable] == ["may_hold"]
     shutil.copytree(in_parquet, tmp_path / "copy")
@@ -148,7 +148,7 @@ def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_p
 def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
     in_parquet: Path, tmp_path: Path, encoding: str, has_nulls: bool
 ) -> None:
-    """DuckDB writes most texts so in version 2; each row group says how."""
+    """DuckDB's version 2 writes most texts without a dictionary; each row group names its encoding."""
     shutil.copytree(in_parquet, tmp_path / "copy")
     (part,) = (tmp_path / "copy").glob("part-*")
     table = plainly(parquet.read_table(part))
@@ -174,7 +174,7 @@ def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
 def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, kind: pa.DataType) -> None:
-    """As Polars, pandas (categories) and others write them: the file names their type."""
+    """Polars, pandas (categories) and other writers use other text types, which the file names."""
     shutil.copytree(in_parquet, tmp_path / "copy")
     (part,) = (tmp_path / "copy").glob("part-*")
     table = plainly(parquet.read_table(part))
@@ -186,13 +186,13 @@ def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, ki
 
 
 def looked_over(part: InputSplit) -> tuple[Survey, Extent]:
-    """The survey of a split and its extent, as the engine without Spark reads it."""
+    """The survey of a split and its extent, as the local engine reads it."""
     table, damages = read_split(part, sparse=True)
     return survey_split(fill(table), damages), extent_of(table)
 
 
 def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
-    """Columns that are at their default in every row may be left out; nothing of any event is."""
+    """Columns with only default values may be left out, but no field of any event."""
     for part in find([in_parquet]).splits:
         (whole, _damages), (sparse, _none) = read_split(part), read_split(part, sparse=True)
         left_out = set(whole.column_names) - set(sparse.column_names)
@@ -204,7 +204,7 @@ def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
 
 @pytest.mark.parametrize(("losses", "kept"), [([0, 0], False), ([0, 1], True), ([1, 1], True), ([False, False], True)])
 def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, losses: list[int], kept: bool) -> None:
-    """A value that is another than the default in any row is read, and so is one of another type that equals it."""
+    """A column is read if any row differs from the default, or equals it in another type."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": losses})
     parquet.write_table(table, tmp_path / "part-0.parquet", row_group_size=1)
@@ -253,7 +253,7 @@ def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> N
 
 
 def test_answers_without_a_queue_are_placed_in_buckets_too(clean: Path, tmp_path: Path) -> None:
-    """A history in many buckets whose answers name no queue is judged as if they did."""
+    """A history in many buckets whose answers name no queue gets the same result as with queues."""
     events = [
         msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
         for event in load(clean).events
@@ -275,7 +275,7 @@ def test_answers_without_a_queue_are_placed_in_buckets_too(clean: Path, tmp_path
 
 
 def damaged(directory: Path) -> list[str]:
-    """The damage that the judge reports; the files must not be valid."""
+    """The damage that the judge reports; asserts that the files are not valid."""
     result = judge([directory], engine="local")
     assert result.verdict == "unknown"
     return [gap["why"] for gap in result.gaps if gap["kind"] == "damage"]
@@ -284,7 +284,7 @@ def damaged(directory: Path) -> list[str]:
 @pytest.mark.long
 @on_spark
 def test_what_spark_writes_is_judged_alike(in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """In several files, with unordered rows, and next to Spark's own files."""
+    """Spark writes several files with unordered rows, and its own files next to them."""
     events = spark_engine.session.read.parquet(str(in_parquet / "part-*"))
     events.repartition(3).write.option("compression", "zstd").parquet(str(tmp_path / "copy"))
     shutil.copy(in_parquet / "meta.json", tmp_path / "copy")
@@ -294,7 +294,7 @@ def test_what_spark_writes_is_judged_alike(in_parquet: Path, spark_engine: Spark
 
 
 def test_a_torn_compressed_part_is_read_up_to_its_tear(clean: Path, tmp_path: Path) -> None:
-    """The events before the tear count; that there may be more is said."""
+    """The events before the tear count, and a gap says that more events may be missing."""
     directory = compressed(clean, tmp_path / "zst")
     part = max(directory.glob("part-*.zst"), key=lambda path: path.stat().st_size)
     part.write_bytes(part.read_bytes()[:-40])
@@ -305,7 +305,7 @@ def test_a_torn_compressed_part_is_read_up_to_its_tear(clean: Path, tmp_path: Pa
 
 
 def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    """Nulls, intervals back to front and huge numbers are damage of their row; unknown columns are not read."""
+    """Nulls, reversed intervals and huge numbers are damage of their row; unknown columns are ignored."""
     write(tmp_path, [], simulated_meta())
     good: dict[str, object] = {
         "event": "expire",
@@ -332,7 +332,7 @@ def test_bad_rows_of_parquet_are_named_and_the_rest_is_read(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: Path, statistics: bool) -> None:
-    """Of an answer whose messages are not all known nothing is concluded."""
+    """If the messages of an answer are not all known, the judge draws no conclusion from it."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
     part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
@@ -349,7 +349,7 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
 def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
     tmp_path: Path, name: str, kind: pa.DataType
 ) -> None:
-    """Its row group is, and the others are read."""
+    """The row group with the text is damage, and the other row groups are read."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = plainly(pa.table({"event": ["append"] * 3, "source": ["s"] * 3, **moments}))
     texts = pa.array([b"s", None if name == "tag" else b"s", b"\xff"], pa.binary()).view(pa.string()).cast(kind)
@@ -365,7 +365,7 @@ def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
 
 
 def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:
-    """Whose statistics tell no numbers."""
+    """A timestamp column is read as numbers, although its statistics are not numbers."""
     write(tmp_path, [], simulated_meta())
     columns: dict[str, object] = {
         name: pa.array([5, 6], pa.timestamp("ns")) for name in ("after_ns", "before_ns")
@@ -379,19 +379,19 @@ def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:
 
 
 def in_arrow_s_dictionary(part: Path) -> None:
-    """A dictionary that is not written as one: Arrow writes what it does not read."""
+    """A dictionary in Arrow's own encoding, which Arrow can write and not read."""
     table = plainly(pa.table({name: ["1"] for name in ("event", "source", "tag")} | {name: [1] for name in MOMENTS}))
     table = table.set_column(table.schema.get_field_index("tag"), "tag", table["tag"].dictionary_encode())
     parquet.write_table(table, part, use_dictionary=False, column_encoding={"tag": "DELTA_BYTE_ARRAY"})
 
 
 def of_columns(**columns: list[str]) -> Callable[[Path], None]:
-    """Parquet with these columns."""
+    """A Parquet file with these columns."""
     return lambda part: parquet.write_table(pa.table(columns), part)
 
 
 def with_a_column_twice(part: Path) -> None:
-    """It is ambiguous which of both is meant."""
+    """A file with a repeated column, which is ambiguous."""
     names = ["event", "source", "sequence", "after_ns", "before_ns", "queue", "queue"]
     parquet.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), names), part)
 
@@ -415,7 +415,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_cannot_be_read_is_named(clean: Path, tmp_path: Path, name: str) -> None:
-    """Nothing of the part is read, and the rest is: the verdict is unknown, with the reason."""
+    """The unreadable part is skipped and the rest is read; the verdict is unknown, with the reason."""
     file, damage, why = DAMAGES[name]
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -427,7 +427,7 @@ def test_what_cannot_be_read_is_named(clean: Path, tmp_path: Path, name: str) ->
 
 
 def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> None:
-    """Neither parts nor meta.json, and a hint at what there is."""
+    """A directory with only partition directories is a usage error with a hint at the histories in it."""
     (tmp_path / "source=a").mkdir()
     (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
 
@@ -439,7 +439,7 @@ def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> Non
     "name", ["_delta/part-0.parquet", ".old/part-0.ndjson", "notes/read.txt", "other/part-0.ndjson"]
 )
 def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: str) -> None:
-    """Files that tools keep for themselves, other formats, and a history inside another one."""
+    """Private files of tools, other formats, and a history inside another one are ignored."""
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_bytes(b"")

@@ -1,4 +1,4 @@
-"""Queues begin again: deleted, killed and started again, or unseen across a hole; a correct broker has no violation."""
+"""Queues that begin again after a deletion, a kill or an unseen change give no violation of a correct broker."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ INSIDE = ("append", "make_visible", "hold", "expire")
 
 
 def one_life(seed: int, events: int = 700) -> list[Event]:
-    """A source's events between its beginning and its end."""
+    """A source's events from its beginning to its end."""
     return list(simulate(Load(events=events, queues=2, timeout_ms=60, seed=seed)))[1:-1]
 
 
 def outside(events: list[Event]) -> list[Event]:
-    """A proxy's view of it."""
+    """The events that a proxy sees."""
     named = [change(each, event="message_acknowledged") if each.event == "append" else each for each in events]
     return [each for each in named if each.event not in INSIDE]
 
 
 def inside(events: list[Event]) -> list[Event]:
-    """All of it."""
+    """All events, as seen from inside."""
     return events
 
 
 def later(events: list[Event], after: list[Event], pause_ns: int, name: str = "again-") -> list[Event]:
-    """The events so much later, with separate requests."""
+    """The same events at a later time, with other request identifiers."""
     delay_ns = max(event.before_ns for event in after) + pause_ns - START_NS
     return [moved(change(event, request=event.request and name + event.request), delay_ns) for event in events]
 
@@ -54,14 +54,14 @@ def told(event: str, moment_ns: int, **fields: object) -> Event:
 
 
 def life_of(source: str, events: list[Event], *, is_whole: bool = True) -> list[Event]:
-    """The events as those of one source, from its start to its end."""
+    """The events as those of one source, with its start and its end."""
     first_ns, last_ns = events[0].after_ns - MS, max(event.before_ns for event in events) + MS
     ends = [told("source_started", first_ns), *events, told("source_stopped", last_ns)][: None if is_whole else -1]
     return [change(event, source=source, sequence=number) for number, event in enumerate(ends)]
 
 
 def meta_of(*sources: str) -> Meta:
-    """The meta file of some sources on one clock."""
+    """The meta file of these sources, with a common clock."""
     meta = simulated_meta()
     named = [msgspec.structs.replace(meta.sources[0], name=source) for source in sources]
     return msgspec.structs.replace(meta, sources=named)
@@ -84,7 +84,7 @@ def test_lives_of_neighbouring_queues_do_not_meet(tmp_path: Path) -> None:
 
 
 def judged(directory: Path, events: list[Event], *sources: str) -> Result:
-    """The verdict on some sources."""
+    """The verdict on these sources together."""
     return judged_with(directory, events, meta_of(*sources))
 
 
@@ -104,7 +104,7 @@ def made_anew(seen: Seen, *, deleted: bool = True, pause_ns: int = PAUSE_NS) -> 
 
 @SEEN
 def test_a_topic_made_anew_is_valid(tmp_path: Path, seen: Seen) -> None:
-    """Offsets begin at 0 again, with other tags: each life is judged by its own log."""
+    """Offsets begin at 0 again, and each generation is judged by its own log."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen)), SOURCE)
 
     assert (result.verdict, result.findings) == ("valid", [])
@@ -114,7 +114,7 @@ def test_a_topic_made_anew_is_valid(tmp_path: Path, seen: Seen) -> None:
 @SEEN
 @pytest.mark.parametrize("name", ["message_missing", "next_wrong", "legal_called_illegal", "end_too_low"])
 def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
-    """A wrong answer in the second life is one, by that life's log."""
+    """A wrong answer in the second generation is a violation of this generation's log."""
     first = one_life(1)
     second = Recording(later(one_life(2), first, PAUSE_NS), simulated_meta())
     FAULTS[name].apply(second)
@@ -129,14 +129,14 @@ def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
 
 @SEEN
 def test_a_deletion_amid_traffic_accuses_nobody(tmp_path: Path, seen: Seen) -> None:
-    """The topic is created again at once; near the change either generation explains an answer."""
+    """The topic is created again at once, and near the change either generation explains an answer."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen, pause_ns=2 * MS)), SOURCE)
 
     assert violated(result) == []
 
 
 def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
-    """Another client deleted the topic: offset 0 is given twice, so the log may be another; the verdict is unknown."""
+    """An unseen deletion gives offset 0 twice, so the log may be another one, and the verdict is unknown."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(outside, deleted=False)), SOURCE)
 
     assert (result.verdict, violated(result)) == ("unknown", [])
@@ -148,7 +148,7 @@ def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("untold", [1, 150])
 @SEEN
 def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:
-    """Its recorder lost the last events; the log that it comes back with has its tail, or has not."""
+    """The recorder lost the last events, and the restarted broker's log has its last messages or lacks them."""
     first = one_life(1)
     recorded = seen(first)[:-untold]
     events = life_of("broker-a#1", recorded, is_whole=False) + life_of("broker-a#2", seen(restarted(first, survives)))
@@ -159,7 +159,7 @@ def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, unt
 
 
 def restarted(first: list[Event], survives: bool) -> list[Event]:
-    """A second life of the same queues, which goes on after all that was appended or after half of it."""
+    """A second run of the same queues, which continues after all the appends or after half of them."""
     ends = {queue: sum(each.event == "append" and each.queue == queue for each in first) for queue in (0, 1)}
     if not survives:
         ends = {queue: end // 2 for queue, end in ends.items()}

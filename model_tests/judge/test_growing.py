@@ -1,4 +1,4 @@
-"""A history that grows: what is reported early is a finding of the whole, and the last verdict is that of the whole."""
+"""Findings that are reported while a history grows are findings of the whole, and the last verdict is the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = frozenset({
 
 
 def missed(recording: Recording, directory: Path, seed: int, pieces: int = 8) -> set[str]:
-    """Follow a history by random pieces, and check what is reported; the findings that came at the end only."""
+    """Follow a history in random pieces and check the reports; returns the findings that came only at the end."""
     whole = judge([written(recording, directory / "whole")], engine="local")
     found = follow_pieces(written(recording, directory / "growing"), pieces, seed)
 
@@ -58,7 +58,7 @@ def test_the_findings_of_a_real_recording_are_reported_early(name: str, tmp_path
 
 
 def test_an_event_that_comes_late_is_no_false_finding(tmp_path: Path) -> None:
-    """An append that is written after its readers were answered."""
+    """An append that is written after its readers' answers is no violation."""
     recording = simulated(5, 700)
     late = next(event for event in recording.events[200:] if event.event == "append")
     recording.events.remove(late)

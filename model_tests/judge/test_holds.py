@@ -1,4 +1,4 @@
-"""A broker that holds more pulls than it promises is found. Histories: `stories/hold_limit.txt`."""
+"""A broker that holds more pulls than its policy permits is reported. Histories: `stories/hold_limit.txt`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMIT: Final = 2
 
 
 def crowded(directory: Path) -> Result:
-    """Four pulls at a broker that promises to hold two."""
+    """Four pulls at a broker whose policy permits two held pulls."""
     config = attrs.evolve(BrokerConfig(), held_count_max=LIMIT)
     options: dict[str, Any] = {"config": config, "store_config": SMALL_STORE}
     history = directory / "history"
@@ -37,13 +37,13 @@ def crowded(directory: Path) -> Result:
         assert made is not None
         for _ in range(2 * LIMIT):
             client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=60_000))
-        # What is answered after the pulls was asked after they were held.
+        # A request that is answered after the pulls were held was sent after they were held.
         assert client.reply(client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})) is not None
     return judge([history], engine="local")
 
 
 def test_a_broker_keeps_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The strict broker answers who finds no room; one whose table always has room is found."""
+    """The strict broker answers a pull at once if the table is full; a broker without a limit is reported."""
     right = crowded(tmp_path / "right")
     monkeypatch.setattr(HoldLimit, "take", lambda _room: True)
     wrong = crowded(tmp_path / "wrong")

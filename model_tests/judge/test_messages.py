@@ -1,4 +1,4 @@
-"""What the analyses of messages observe, and what they leave open. Their findings: `stories/messages.txt`."""
+"""What the analyses of messages observe, and what they leave unknown. Their findings: `stories/messages.txt`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ META: Final = Meta(format_version=1, sources=[Source(name="s", clock="monotonic"
 
 
 def at(kind: str, moment_ms: float, **fields: Any) -> Told:
-    """One event, that takes 1 ms; `where` names its connection."""
+    """An event that takes 1 ms; `where` names its connection."""
     place = PLACE | {"connection": fields.pop("where", "c")}
     begin_ns = round((10_000 + moment_ms) * MS)
     return {"event": kind, "after_ns": begin_ns, "before_ns": begin_ns + MS} | place | fields
 
 
 def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fields: Any) -> list[Told]:
-    """A send, and its acknowledgement at an offset 2 ms later; without one it is stored elsewhere."""
+    """A send and its acknowledgement 2 ms later; without an offset the message is stored somewhere else."""
     own = {"request": request, "where": "p"}
     identity = {"ids": [message], "bodies": [100 + message]}
     asked = at("request_received", moment_ms, code=10, **own, **identity, **fields)
@@ -39,7 +39,7 @@ def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fi
 
 
 def got(moment_ms: float, request: str, first: int, messages: list[int], **fields: Any) -> list[Told]:
-    """A pull at an offset that gets these messages 2 ms later, or after `held` ms; it has none where they are none."""
+    """A pull and its answer after 2 ms or after `held` ms; without messages there is no answer."""
     wait_ms, own = fields.pop("held", 2), {"request": request, "where": fields.pop("where", "c")}
     bodies, told = fields.pop("bodies", [100 + message for message in messages]), fields.pop("told", {})
     end = first + len(messages)
@@ -54,12 +54,12 @@ def got(moment_ms: float, request: str, first: int, messages: list[int], **field
 
 
 def ended(moment_ms: float, message: int, outcome: str) -> list[Told]:
-    """The end of a transaction."""
+    """The request that ends a transaction."""
     return [at("request_received", moment_ms, code=37, ids=[message], transaction=outcome, where="p")]
 
 
 def judge_these(directory: Path, *several: list[Told]) -> Result:
-    """Judge these events of a source outside."""
+    """Judge these events as an outside source."""
     events = sorted((event for each in several for event in each), key=lambda event: event["before_ns"])
     opened = [at("connection_opened", -5, where=name) for name in ("p", "c", "d")]
     whole = [at("source_started", -10), *opened, *events, at("source_stopped", 120_000)]
@@ -68,13 +68,13 @@ def judge_these(directory: Path, *several: list[Told]) -> Result:
 
 
 def said(result: Result) -> set[tuple[str, str]]:
-    """The clauses about messages that findings and observations name, with their verdicts."""
+    """The message clauses in findings and observations, with their verdicts."""
     found = [*result.findings, *result.observations]
     return {(one.clause, one.verdict) for one in found if one.property == MESSAGE_IS_DELIVERED}
 
 
 def test_the_tables_are_the_contract() -> None:
-    """Each analysis has a clause, and each clause an analysis."""
+    """Each analysis has a clause, and each clause has an analysis."""
     assert {each.id for each in CLAUSES if each.property == MESSAGE_IS_DELIVERED} == {*OF_MESSAGES, *OF_POLLS}
 
 
@@ -102,7 +102,7 @@ OBSERVED: Final[dict[str, tuple[list[list[Told]], str]]] = {
 
 @pytest.mark.parametrize("name", OBSERVED)
 def test_what_is_observed_leaves_the_verdict_alone(tmp_path: Path, name: str) -> None:
-    """Nothing else about messages is said. The faults are in `stories/messages.txt`."""
+    """An observation is reported alone and does not change the verdict; `stories/messages.txt` has the faults."""
     history, clause = OBSERVED[name]
     result = judge_these(tmp_path, *history)
     about = {told for told in said(result) if told[0] != "message.unseen" or clause == "message.unseen"}
@@ -111,13 +111,13 @@ def test_what_is_observed_leaves_the_verdict_alone(tmp_path: Path, name: str) ->
 
 
 def test_another_group_s_place_is_no_skip(tmp_path: Path) -> None:
-    """Each group has its own place, and a group that begins anywhere skips nothing."""
+    """Each group has its own offset, and a group may begin anywhere without skipping messages."""
     pulls = got(10, "r1", 0, [1]), got(20, "r2", 5, [6], group="H", where="d")
     assert said(judge_these(tmp_path, *pulls)) == set()
 
 
 def test_a_hole_leaves_a_delivery_open(tmp_path: Path) -> None:
-    """A commit may be among what was lost."""
+    """A commit may be among the lost events, so the verdict is unknown."""
     lost = [at("lost", 5, lost_count=1)]
     history = sent(0, "s1", 1, transaction="prepared"), ended(4, 1, "rollback"), lost, got(10, "r1", 0, [1])
     assert ("message.committed", "unknown") in said(judge_these(tmp_path, *history))
@@ -125,7 +125,7 @@ def test_a_hole_leaves_a_delivery_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("offset", "verdict"), [(5, "unknown"), (6, "violated")])
 def test_a_message_without_an_append_may_be_older_than_the_record(tmp_path: Path, offset: int, verdict: str) -> None:
-    """A producer may have sent it before the record, and again after: then one refusal or place is not all of it."""
+    """A producer may have sent the message before the record began, so one refusal does not decide."""
     inside = [at("append", 0, queue_offset=6), at("append", 1, queue_offset=7), at("make_visible", 2, visible_end=8)]
     refused = at("request_received", 0, code=10, request="s1", ids=[1]), at("answer_sent", 2, code=2, request="s1")
     again = sent(0, "s2", 2, offset=7)
@@ -145,7 +145,7 @@ def test_a_deleted_topic_begins_with_other_messages(tmp_path: Path) -> None:
 
 
 def test_findings_that_are_not_listed_are_counted_once(tmp_path: Path) -> None:
-    """Each strange answer to a send is a finding, and no rule lists more than some."""
+    """Each strange answer to a send is a finding, and each rule lists a limited number and counts the rest."""
     count = FINDINGS_MAX + 9
     answers = ((at("request_received", 0, code=10, request=f"s{n}", ids=[n]), f"s{n}") for n in range(1, count + 1))
     sends = [[asked, at("answer_sent", 2, code=19, request=request)] for asked, request in answers]

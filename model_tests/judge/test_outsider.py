@@ -1,4 +1,4 @@
-"""Histories that someone wrote from docs/history.md alone, each with its right verdict."""
+"""Histories that an outside author wrote from docs/history.md alone, each with its right verdict."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
-    # The client's own pull put the offset back: nothing is wrong. It is an excerpt: events are left out.
+    # The client's own pull moved the offset back, so this is no violation. Some events are left out.
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
     "rolled_back_delivered": ("invalid", "message.committed"),
@@ -90,7 +90,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "tx_not_woken": ("invalid", "pull.wake.prompt"),
     "value_changes_over_restart": ("invalid", "message.one_value"),
 }
-"""Of each folder the verdict, and a clause that the report names."""
+"""Folder -> its verdict, and a clause that the report names."""
 
 
 def clauses(result: Result) -> set[str]:
@@ -102,7 +102,7 @@ def clauses(result: Result) -> set[str]:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_an_outsider_s_history_has_its_verdict(name: str) -> None:
-    """No legal one is invalid, no wrong one valid without a clause that names it."""
+    """No correct history is invalid, and each wrong one is reported with its clause."""
     verdict, clause = RIGHT[name]
     result = judge([CASES / name], engine="local")
     assert result.verdict == verdict, (result.findings, result.gaps)
@@ -110,7 +110,7 @@ def test_an_outsider_s_history_has_its_verdict(name: str) -> None:
 
 
 def neighbour(directory: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str) -> Judged:
-    """A changed history, of which both judges say this, and which the first breaks this clause."""
+    """A changed history, with the verdict of the two judges and the clause that it violates first."""
     told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])
     meta = json.loads((CASES / name / "meta.json").read_bytes())
     counts: Counter[str] = Counter()
@@ -129,7 +129,7 @@ Events = list[dict[str, Any]]
 
 
 def one_stays_open(events: Events) -> Events:
-    """One connection outlives what looked like a kill."""
+    """One connection stays open beyond the assumed kill."""
     return [one for one in events if (one["event"], one.get("connection")) != ("connection_closed", "d")]
 
 
@@ -141,7 +141,7 @@ def killed_later(events: Events, ms: int = 20_000) -> Events:
 
 
 def killed_soon(events: Events) -> Events:
-    """The broker is killed almost as long after as its disk is behind at most."""
+    """The broker is killed when its disk is almost as far behind as permitted."""
     return killed_later(events, 11_900)
 
 
@@ -155,7 +155,7 @@ def back_at_once(events: Events) -> Events:
 
 
 def nothing_lost(events: Events) -> Events:
-    """The group's offset is there."""
+    """The group's offset is not lost."""
     return [one | {"code": 0, "offset": 100} if one.get("code") == 22 else one for one in events]
 
 
@@ -177,19 +177,19 @@ def nothing_lost(events: Events) -> Events:
 def test_a_broker_may_lose_what_it_had_not_saved(
     tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
 ) -> None:
-    """All its connections closed, so it may have been restarted, and messages older than 15 s are on its disk."""
+    """All connections closed, so the broker may have been restarted; messages older than 15 s are on its disk."""
     first = neighbour(tmp_path, name, changed, verdict, clause)
     assert verdict == "invalid" or not clause or "from 2023-11-14T22:13" in first.reasons[0]
 
 
 def one_observer(events: Events) -> Events:
-    """The source that sees the sends sees the pulls too."""
+    """The source of the sends records the pulls too."""
     told = [one | {"source": "s"} for one in events if one["source"] == "s" or "connection" in one]
     return sorted(told, key=lambda one: one["after_ns"])
 
 
 def both_see_sends(events: Events) -> Events:
-    """The source that sees the pulls sees a send too."""
+    """The source of the pulls records a send too."""
     mine = {"source": "u", "connection": "e"}
     told = [one | mine if one.get("request") == "ST0-5-s-20" else one for one in events]
     return sorted(told, key=lambda one: one["after_ns"])
@@ -201,7 +201,7 @@ def both_see_sends(events: Events) -> Events:
 def test_a_source_without_sends_may_stand_before_a_slave(
     tmp_path: Path, changed: Callable[[Events], Events], verdict: str
 ) -> None:
-    """The denied messages may not have been copied yet."""
+    """The slave may not have copied the missing messages yet."""
     neighbour(tmp_path, "L_slave_same_name", changed, verdict, "pull.none.true")
 
 
@@ -215,7 +215,7 @@ def test_a_source_without_sends_may_stand_before_a_slave(
     ],
 )
 def test_a_recheck_shows_a_message(tmp_path: Path, event: str, fields: dict[str, object], verdict: str) -> None:
-    """A pull that takes it is not held on, although no other event shows the message."""
+    """A pull that accepts the message is not held further, although no other event shows the message."""
 
     def changed(events: Events) -> Events:
         return [one | (fields if one["event"] == event else {}) for one in events]
@@ -249,7 +249,7 @@ OTHER, SHORT = ("ack_other_id", "send.acknowledged.identity"), ("id_list_short",
 def test_a_message_is_the_one_that_its_send_lists(
     tmp_path: Path, case: tuple[str, str], of: tuple[str, int], lists: dict[str, list[int]], verdict: str
 ) -> None:
-    """Its ids and bodies are compared as far as both tell them, and a list has all of them or none."""
+    """Ids and bodies are compared if both events have them, and a list has all of them or none."""
 
     def changed(events: Events) -> Events:
         return [
@@ -263,12 +263,12 @@ def test_a_message_is_the_one_that_its_send_lists(
 
 
 Change = tuple[str, dict[str, Any] | None]
-"""The change to the events of the request, connection or source that the key names; None leaves the events out."""
+"""The change to the events of the named request, connection or source; None removes the events."""
 BEGIN_NS: Final = 1_700_000_000_000_000_000
 
 
 def at(seconds: float) -> dict[str, int]:
-    """A moment of these histories, 1 us wide."""
+    """A time in these histories, 1 us wide."""
     return {"after_ns": BEGIN_NS + round(seconds * 10**9), "before_ns": BEGIN_NS + round(seconds * 10**9) + 1_000}
 
 
@@ -341,7 +341,7 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
 def test_a_neighbour_of_such_a_history_has_its_verdict(
     tmp_path: Path, name: str, changes: list[Change], verdict: str, clause: str
 ) -> None:
-    """Both judges say so."""
+    """The two judges agree on the verdict of each changed history."""
 
     def changed(events: Events) -> Events:
         told = []
@@ -365,7 +365,7 @@ def test_a_neighbour_of_such_a_history_has_its_verdict(
 def test_retention_removes_nothing_that_is_new(
     tmp_path: Path, name: str, clause: str, age_s: float, verdict: str
 ) -> None:
-    """The last message that is passed over was acknowledged so long before the answer."""
+    """The last skipped message was acknowledged this long before the answer."""
 
     def changed(events: Events) -> Events:
         told = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "queue_offset": 7, "tag": "a"}
@@ -384,7 +384,7 @@ def test_every_folder_has_a_verdict() -> None:
 
 
 def test_a_slow_read_is_no_lost_wakeup() -> None:
-    """The pull was never held: the finding names this, and the rate counts no wake."""
+    """The finding says that the pull was never held, and the rate counts no lost wakeup."""
     result = judge([CASES / "min_slow_immediate"], engine="local")
     (finding,) = result.findings
     assert finding.property != NO_LOST_WAKEUP
@@ -393,7 +393,7 @@ def test_a_slow_read_is_no_lost_wakeup() -> None:
 
 
 def test_a_pause_is_one_cause() -> None:
-    """Three pulls of three queues were due while the broker stood still for 180 ms."""
+    """Three pulls of three queues were due while the broker paused for 180 ms, so there is one finding."""
     result = judge([CASES / "broker_stood_still"], engine="local")
     (finding,) = result.findings
     assert sum(each.count for each in finding.follows) == 2
@@ -402,7 +402,7 @@ def test_a_pause_is_one_cause() -> None:
 
 
 def test_a_finding_names_its_client_and_its_codes() -> None:
-    """When it was, of which group and connection, and what the codes mean."""
+    """A finding has its time, group and connection, and the meaning of its codes."""
     (finding,) = judge([CASES / "found_at_max"], engine="local").findings
     assert (finding.time, finding.group, finding.connection) == ("2023-11-14T22:13:20.500000Z", "G", "c")
     assert finding.codes == {"request": "11 PULL_MESSAGE", "answer": "0 SUCCESS"}

@@ -1,4 +1,4 @@
-"""The judge's page: findings are drawn to scale, hostile texts stay texts, and nothing is cut off in a browser."""
+"""The judge's page draws findings to scale, escapes hostile texts, and fits into a browser window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES: Final = frozenset({"source", "broker", "topic", "request", "connection", 
 
 
 class Page(HTMLParser):
-    """Collects the tags, addresses and texts of a page. Invariant: `open` are the tags that are not closed."""
+    """Collects the tags, addresses and texts of a page. Invariant: `open` has the tags that are not closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def lost() -> Result:
 
 
 def test_a_finding_is_drawn_to_scale(lost: Result) -> None:
-    """The pull that was not woken takes the finding's window, and the message is a moment at its begin."""
+    """The pull's bar covers the finding's window, and the message is a mark at the window's begin."""
     (finding,) = lost.findings
     drawn = {row.kind: row for row in rows(finding)}
     late, message = drawn["violated"], drawn[""]
@@ -75,7 +75,7 @@ def test_a_finding_is_drawn_to_scale(lost: Result) -> None:
 
 
 def test_the_page_says_first_what_is_wrong(lost: Result, clean: Path) -> None:
-    """And groups the findings by the line of the contract; of a valid history it says that nothing was found."""
+    """The page lists violations first, grouped by clause; for a valid history it says that nothing was found."""
     text = render_html(lost)
     (group,) = groups(lost.findings)
 
@@ -99,7 +99,7 @@ def test_the_page_lists_what_was_observed_and_what_was_not_judged(lost: Result) 
 
 
 def hostile(result: Result) -> Result:
-    """The same with a hostile text wherever a stranger may write one."""
+    """The lost wakeup with a hostile text in every field that a client can set."""
     fields = dict.fromkeys(("topic", "why", "clause", "property", "tag"), EVIL)
     findings = [
         msgspec.structs.replace(
@@ -115,7 +115,7 @@ def hostile(result: Result) -> Result:
 
 
 def test_texts_of_strangers_stay_texts(lost: Result) -> None:
-    """The tags are those of the harmless page, and none of them loads or runs anything."""
+    """The page has the same tags as with harmless texts, and loads or runs nothing."""
     text = render_html(hostile(lost))
     page, harmless = Page(text), Page(render_html(lost))
 
@@ -129,7 +129,7 @@ def test_texts_of_strangers_stay_texts(lost: Result) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests, which watches what is drawn."""
+    """A browser for all tests, which checks the layout."""
     with open_browser(tmp_path_factory.mktemp("browser")) as opened:
         opened.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_CANVAS)
         yield opened
@@ -140,7 +140,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_the_page_of_every_fault_fits(
     screen: tuple[int, bool], browser: Browser, lost: Result, clean: Path, tmp_path: Path
 ) -> None:
-    """And one with hostile texts, and of a record with nothing in it."""
+    """Each page fits the window, also with hostile texts and for an empty record."""
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "meta.json").write_text('{"format_version":1,"sources":[]}')
     results = {"hostile": hostile(lost), "lost": lost, "nothing": judge([tmp_path / "nothing"], engine="local")}

@@ -1,4 +1,4 @@
-"""Where the record has holes, or its clock was set back, nothing that rests on that is certain; elsewhere it is."""
+"""A gap in the record or a clock that was set back makes dependent findings unknown, and no others."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ INSIDE = ("make_visible", "hold", "expire")
 
 
 def seen_from_outside(recording: Recording) -> None:
-    """Leave what a proxy sees: each append becomes its acknowledgement."""
+    """Keep the events that a proxy sees: each append becomes its acknowledgement."""
     kept = [event for event in recording.events if event.event not in INSIDE]
     named = [change(each, event="message_acknowledged") if each.event == "append" else each for each in kept]
     recording.events = numbered(named)
 
 
 def without(recording: Recording, first: int, count: int) -> None:
-    """Events go missing without a word."""
+    """Remove events without a `lost` event."""
     del recording.events[first : first + count]
 
 
 def declared(recording: Recording, first: int, count: int) -> None:
-    """The observer says that it lost the events, and numbers the others as if they had not been."""
+    """Remove events, report them as lost, and renumber the others."""
     lost = recording.events[first : first + count]
     first_ns, last_ns = min(event.after_ns for event in lost), max(event.before_ns for event in lost)
     told = Event(event="lost", after_ns=first_ns, before_ns=last_ns, source=SOURCE, sequence=0, lost_count=count)
@@ -44,7 +44,7 @@ def declared(recording: Recording, first: int, count: int) -> None:
 
 
 def nothing(_recording: Recording) -> None:
-    """Leave the history as it was seen from inside."""
+    """Keep the history as seen from inside."""
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_200_missing_events_accuse_nobody(
     lose: Callable[[Recording, int, int], None],
     seen: Callable[[Recording], None],
 ) -> None:
-    """Wherever they are missing, told or not: the history of a good broker is unknown, and nothing is violated."""
+    """With events missing anywhere, reported or not, the history of a correct broker is unknown, not invalid."""
     recording = load(clean)
     seen(recording)
     lose(recording, 1 + int(part * len(recording.events)), 200)
@@ -77,7 +77,7 @@ def test_200_missing_events_accuse_nobody(
 def test_a_record_that_breaks_off_is_named(
     clean: Path, tmp_path: Path, kept: float, seen: Callable[[Recording], None]
 ) -> None:
-    """A killed observer leaves no source_stopped, which is a gap even without open pulls."""
+    """A killed observer leaves no source_stopped event, which is a gap even without open pulls."""
     recording = load(clean)
     seen(recording)
     recording.events = recording.events[: int(kept * len(recording.events))]
@@ -91,7 +91,7 @@ def test_a_record_that_breaks_off_is_named(
 
 
 def test_a_hole_elsewhere_excuses_nobody(clean: Path, tmp_path: Path) -> None:
-    """A pull that is never answered at the beginning is so, though the end of the record has a hole."""
+    """A pull at the beginning that is never answered is a violation, though the end of the record has a gap."""
     recording = load(clean)
     FAULTS["answer_deleted"].apply(recording)
     last_ns = recording.events[-1].after_ns
@@ -104,7 +104,7 @@ def test_a_hole_elsewhere_excuses_nobody(clean: Path, tmp_path: Path) -> None:
 
 
 def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
-    """The observer's clock is set back at these places, each time as far."""
+    """The observer's clock is set back at these places, by the same amount each time."""
     starts = [int(place * len(recording.events)) for place in places]
     for number, event in enumerate(recording.events):
         steps = sum(number >= start for start in starts)
@@ -122,7 +122,7 @@ def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
 def test_a_clock_set_back_accuses_nobody(
     clean: Path, tmp_path: Path, places: list[float], step_ms: int, seen: Callable[[Recording], None]
 ) -> None:
-    """Whenever and however often: numbers tell the order, so the step is seen, and no moment counts."""
+    """The numbers give the order, so the clock's step is seen, and no time of the source counts."""
     recording = load(clean)
     seen(recording)
     set_back(recording, places, step_ms)
@@ -133,7 +133,7 @@ def test_a_clock_set_back_accuses_nobody(
 
 
 def test_what_rests_on_no_moment_stays_certain(clean: Path, tmp_path: Path) -> None:
-    """A pull with two answers has two answers, whatever the clock did."""
+    """A second answer to a pull remains a violation, whatever the clock did."""
     recording = load(clean)
     FAULTS["answer_duplicated"].apply(recording)
     set_back(recording, [0.5], 5_000)
@@ -154,7 +154,7 @@ def test_what_rests_on_no_moment_stays_certain(clean: Path, tmp_path: Path) -> N
     ],
 )
 def test_odd_numbers_of_a_source_are_damage(clean: Path, tmp_path: Path, field: str, value: int, says: str) -> None:
-    """A width below 0 would make intervals shorter than they were; no such number is used, and it is named."""
+    """A negative uncertainty would shorten intervals, so it is reported as damage and not used."""
     meta = simulated_meta()
     odd = msgspec.structs.replace(meta, sources=[msgspec.structs.replace(meta.sources[0], **{field: value})])
     result = judged(tmp_path / "history", load(clean).events, odd)
@@ -167,7 +167,7 @@ def test_odd_numbers_of_a_source_are_damage(clean: Path, tmp_path: Path, field: 
 
 
 def block(recording: Recording, answer: Event, direction: str, first_ns: int, last_ns: int) -> None:
-    """The connection of the answer is not read in one direction."""
+    """One direction of the answer's connection is not read for a while."""
     for name, moment_ns in (("blocked", first_ns), ("unblocked", last_ns)):
         place = next(
             (n for n, event in enumerate(recording.events) if event.after_ns > moment_ns), len(recording.events) - 1
@@ -199,7 +199,7 @@ def late_answer(clean: Path) -> tuple[Recording, Event]:
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
 def test_a_client_that_does_not_read_convicts_nobody(clean: Path, tmp_path: Path, direction: str) -> None:
-    """The answer waited for its reader; that it is late is not certain, and the text says why."""
+    """The answer waited for its reader, so the late answer is not certain, and the text says why."""
     recording, answer = late_answer(clean)
     block(recording, answer, direction, answer.after_ns - 1_500 * MS, answer.after_ns - 10 * MS)
     result = judged(tmp_path / "history", recording.events, recording.meta)
@@ -209,7 +209,7 @@ def test_a_client_that_does_not_read_convicts_nobody(clean: Path, tmp_path: Path
 
 
 def test_what_is_not_read_at_another_time_convicts(clean: Path, tmp_path: Path) -> None:
-    """A connection that was not read before the pull came, or another one, excuses nothing."""
+    """A blocked connection before the pull came, or another blocked connection, excuses nothing."""
     recording, answer = late_answer(clean)
     block(recording, answer, "answers", answer.after_ns - 6_000 * MS, answer.after_ns - 5_000 * MS)
     block(recording, change(answer, connection="other"), "answers", 0, answer.after_ns + 10**12)
@@ -220,7 +220,7 @@ def test_what_is_not_read_at_another_time_convicts(clean: Path, tmp_path: Path) 
 
 
 def test_answers_that_nobody_reads_are_not_missing(clean: Path, tmp_path: Path) -> None:
-    """A connection that is not read to the end: none of its pulls is said to be left without an answer."""
+    """If a connection is not read until the end, none of its pulls counts as unanswered."""
     recording = load(clean)
     victim = next(answer.connection for _request, answer in recording.exchanges() if answer.cause == "expired")
     silent = [
@@ -253,7 +253,7 @@ def test_answers_that_nobody_reads_are_not_missing(clean: Path, tmp_path: Path) 
 
 
 def test_many_holes_are_few() -> None:
-    """Of more holes than are kept apart those that lie closest are one; none is left out."""
+    """If there are more gaps than the limit, the closest ones are merged and none is dropped."""
     many = [(place * 10 + place % 7, place * 10 + place % 7 + 1) for place in range(3 * GAPS_MAX)]
     holes = gaps_of(many)
 
@@ -267,7 +267,7 @@ def test_many_holes_are_few() -> None:
 def test_numbers_that_are_missing_or_stand_twice_are_seen_in_any_order(
     numbers: list[int], shuffled: random.Random
 ) -> None:
-    """The runs are those of the sorted numbers."""
+    """Runs of missing and repeated numbers equal those of the sorted numbers."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -288,7 +288,7 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1,
 
 @given(moments=MOMENTS | MOMENTS.map(lambda told: [(after_s, 0) for after_s, _width_s in told]), shuffled=st.randoms())
 def test_a_source_shows_how_far_its_moments_go_back(moments: list[tuple[int, int]], shuffled: random.Random) -> None:
-    """Whether its moments are exact or intervals, in order or not, and in whatever order its events are read."""
+    """The largest backward step of the times is seen for exact times, intervals and any order of events."""
     told = [
         (number, after_s * SECOND_NS, (after_s + width_s) * SECOND_NS)
         for number, (after_s, width_s) in enumerate(moments)

@@ -1,4 +1,4 @@
-"""Short pieces of real recordings keep their verdicts; how often a property is violated."""
+"""Short parts of real recordings keep their verdicts and their rates of violations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAKE_MS = 500.0
     ],
 )
 def test_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -> None:
-    """Each finding is certain and named; nothing else is said, and no evidence is missing."""
+    """Each finding is certain and named, there is no other finding, and no evidence is missing."""
     result = judge([RECORDINGS / name], engine="local", wake_ms=WAKE_MS)
     assert Counter(finding.property for finding in result.findings) == violated
     assert {finding.verdict for finding in result.findings} <= {"violated"}
@@ -41,7 +41,7 @@ def test_findings_left_out_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_real_recordings_have_rates_and_hints() -> None:
-    """5.5.0 lost two wakeups, which two ticks of its scan ended 5 s apart; a page tells how often, and the race."""
+    """5.5.0 lost two wakeups, which two scans ended 5 s apart; the page gives the rate and explains the race."""
     result = judge([RECORDINGS / "java-5.5.0-lost-wakeup"], engine="local", wake_ms=WAKE_MS)
     lost, late = result.rates[NO_LOST_WAKEUP], result.rates[ANSWERED_BY_DEADLINE]
     one, two = sorted(finding.window_end_ms for finding in result.findings)

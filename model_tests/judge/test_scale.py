@@ -24,14 +24,14 @@ from longpoll_judge.run.pipeline import judge_on
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024
 PEAK_BYTES_MAX = 640 << 20
-"""With the interpreter and its libraries; docs/performance.md has measured figures."""
+"""Includes the interpreter and its libraries; docs/performance.md has measured figures."""
 
 
 def peak_of(history: Path) -> int:
-    """The most memory that a process took which judged the history, in bytes; it must be valid."""
+    """The largest memory of a process that judged the history, in bytes; the verdict must be valid."""
     result = judge_on(LocalEngine(threads=1), find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     assert result.verdict == "valid"
-    # Not getrusage: its maximum is handed down from the process that started this one.
+    # getrusage is not used, because it inherits the maximum of the parent process.
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     (peak,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(peak.split()[1]) * KIB
@@ -44,7 +44,7 @@ ONE_QUEUE: Final = pytest.param(
 
 @pytest.mark.parametrize("queues", [ONE_QUEUE, 16])
 def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
-    """Eight times as many events take hardly more memory, and less than is stated."""
+    """Eight times as many events take hardly more memory, and less than the documented limit."""
     peaks = []
     for events in (1_000_000, 8_000_000):
         directory = tmp_path / str(events)
@@ -62,7 +62,7 @@ LAGGING_PEAK_BYTES_MAX = 600 << 20
 
 @pytest.mark.parametrize("queues", [ONE_QUEUE, 16])
 def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> None:
-    """Three times as many events, and laggards three times as far behind, take hardly more memory."""
+    """Three times as many events, with groups three times as far behind, take hardly more memory."""
     peaks = []
     for events in (1_600_000, 5_000_000):
         directory = tmp_path / str(events)
@@ -78,11 +78,11 @@ def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> N
 
 HUGE_BYTES: Final = 1 << 30
 MEMORY_KIB_MAX: Final = 600 * 1024
-"""The memory limit of a judgement; a judge without events takes a quarter of it."""
+"""The memory limit of a judgement in KiB; a judge without events uses a quarter of it."""
 
 
 def huge_part(directory: Path, kind: str) -> int:
-    """A history whose only part has a line of a gigabyte in its middle; returns how many events it has."""
+    """A history whose only part has a line of a gigabyte in its middle; returns its number of events."""
     write(directory, simulate(Load(events=2_000, timeout_ms=60)), simulated_meta())
     part = directory / "part-000000.ndjson"
     lines = part.read_bytes().splitlines(keepends=True)
@@ -90,7 +90,8 @@ def huge_part(directory: Path, kind: str) -> int:
     if kind == "plain":
         with part.open("wb") as file:
             file.write(b"".join(lines[:half]))
-            file.seek(HUGE_BYTES, os.SEEK_CUR)  # a hole, which is read as zeros and takes no room
+            # The line is a hole in the file, which reads as zeros and takes no disk space.
+            file.seek(HUGE_BYTES, os.SEEK_CUR)
             file.write(b"\n" + b"".join(lines[half:]))
     else:
         part.unlink()

@@ -22,9 +22,9 @@ from model_tests.judge.second.observer import History, observe
 
 SEED = int(os.environ.get("LONGPOLL_SEED", "0")) * 1_000_000
 WORKERS = 4
-"""Into how many pieces a long test is cut, each a group of its own."""
+"""The number of pieces of a long test, each in its own group."""
 FAULTS = 20
-"""How many changed histories come of one."""
+"""The number of changed histories made from one."""
 QUICK_CHANGED, LONG_CHANGED = 15, 10_000
 QUICK_TROUBLED, LONG_TROUBLED = 6, 1_000
 
@@ -35,22 +35,21 @@ ONCE_APART = (
     (300_052, 36, "set after_ns 0"),
     (400_050, 11, "set queue_offset other"),
 )
-"""In which history, and where in it, which fault was judged otherwise by the judge and the second one."""
+"""History, place in it and fault for which the two judges once disagreed."""
 NEEDLESS_MOST = 0.01
-"""Of the changed histories of which the second judge knows what to think, how many the judge may leave open: of those
-that were valid before."""
+"""The largest permitted share of needlessly `unknown` verdicts, among histories that were valid before the fault."""
 UNKNOWN_MOST = 0.2
-"""How many may be `unknown` although the fault left every event what it was, evidence: of those that were valid before.
+"""The largest share of `unknown` verdicts if the fault left the evidence, among histories that were valid before.
 
-Most of them lack a beginning or an end, name another queue than what they belong to, or tags that nobody recorded. What
-lacks a field is no evidence, and not among them.
+Most of them lack a beginning or an end, or name another queue than their request, or tags that were not recorded.
+Histories with a missing field are not counted here.
 """
 CONVICTED_LEAST = 0.97
-"""Of what the second judge convicts, how much the judge convicts too."""
+"""The least share of the second judge's violations that the judge must report too."""
 
 
 def pieces(quick: int, long: int) -> list[object]:
-    """A small piece for `make test`, and the whole in as many pieces as there are workers."""
+    """A small piece for `make test`, and all pieces for the long test."""
     whole = [
         pytest.param(number, long // WORKERS, marks=(*LONG, pytest.mark.xdist_group(f"beside-{number}")))
         for number in range(1, WORKERS + 1)
@@ -59,9 +58,9 @@ def pieces(quick: int, long: int) -> list[object]:
 
 
 def faulty(piece: int) -> Iterator[tuple[str, History, bool]]:
-    """Histories with one fault each, without end: four of five of a calm broker, the others of a troubled one.
+    """An endless sequence of histories with one fault each; four in five are of a calm broker.
 
-    With each whether it was not `valid` without the fault.
+    Each comes with whether it was not `valid` without the fault.
     """
     used: Counter[tuple[str, str]] = Counter()
     seed = SEED + 100_000 * piece
@@ -75,12 +74,12 @@ def faulty(piece: int) -> Iterator[tuple[str, History, bool]]:
 
 @cache
 def quick() -> list[tuple[str, History, bool]]:
-    """Those of the small piece, which three tests compare."""
+    """The small piece, which three tests share."""
     return list(islice(faulty(0), QUICK_CHANGED))
 
 
 def compared(piece: int, count: int, directory: Path, judge: Judge | None = None) -> Agreement:
-    """Compare the two on so many changed histories."""
+    """Compare the two judges on a number of changed histories."""
     found = Agreement() if judge is None else Agreement(judge)
     for operation, history, was_open in quick() if count == QUICK_CHANGED else islice(faulty(piece), count):
         found.compare(history, operation, directory, was_open=was_open)
@@ -88,7 +87,7 @@ def compared(piece: int, count: int, directory: Path, judge: Judge | None = None
 
 
 def too_careful(found: Agreement) -> Iterator[str]:
-    """In which way the judge leaves open what it could know."""
+    """Sentences about shares of needless `unknown` verdicts that exceed their limit."""
     needless = found.share("unknown", "valid", sound=True), found.share("unknown", "invalid", sound=True)
     if found.share("invalid", "invalid") < CONVICTED_LEAST:
         yield f"convicts {found.share('invalid', 'invalid'):.1%} of what the second judge convicts"
@@ -100,7 +99,7 @@ def too_careful(found: Agreement) -> Iterator[str]:
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_CHANGED, LONG_CHANGED))
 def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, count: int, tmp_path: Path) -> None:
-    """Not one disagreement, whatever was dropped, doubled, swapped, moved or set; and seldom `unknown` without need."""
+    """The judges never disagree, whatever the fault, and the judge rarely answers `unknown` needlessly."""
     found = compared(piece, count, tmp_path / "history")
     assert found.count == count
     assert not found.disagreements, found.told()
@@ -112,7 +111,7 @@ def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, 
 
 @pytest.mark.parametrize(("seed", "place", "operation"), ONCE_APART)
 def test_what_once_set_them_apart_does_not(seed: int, place: int, operation: str, tmp_path: Path) -> None:
-    """Topics that are deleted twice, or two messages at one offset: what lies before, behind and around them."""
+    """Topics that are deleted twice, or two messages at one offset, with their neighbouring faults."""
     history = observe(*calm(seed, 60))
     changed = apply([dict(event) for event in history.events], place, operation, random.Random(0))
     found = Agreement()
@@ -123,7 +122,7 @@ def test_what_once_set_them_apart_does_not(seed: int, place: int, operation: str
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])
 def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_path: Path) -> None:
-    """A judge that leaves everything open is too cautious; one that permits everything disagrees."""
+    """A judge that always says `unknown` is too cautious, and one that always says `valid` disagrees."""
 
     def judge(_history: History, _directory: Path) -> Judged:
         return Judged(verdict, frozenset(), ())
@@ -135,7 +134,7 @@ def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_pat
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_TROUBLED, LONG_TROUBLED))
 def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, count: int, tmp_path: Path) -> None:
-    """Deletions, kills, restarts, cut records, holes, clocks that are set: no accusation, and often `valid` at that."""
+    """Deletions, kills, restarts, cut records, gaps and set clocks give no violation, and often `valid`."""
     found = Agreement()
     for number in range(count):
         seed = SEED + 100_000 * piece + number
@@ -144,7 +143,7 @@ def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, co
     assert found.share("invalid") == 0, told
     assert not found.disagreements, told
     assert found.pairs["valid", "valid"] > 0, told
-    # Of a few histories a share says nothing: with other seeds one is too many, or too few.
+    # A share of few histories would depend on the seed.
     if count > QUICK_TROUBLED:
         assert found.pairs["unknown", "valid"] <= 0.01 * count, told
         assert found.share("valid") > 0.25, told
@@ -158,7 +157,7 @@ TROUBLES = (
 
 @pytest.fixture(scope="module")
 def befallen() -> Counter[str]:
-    """In how many of some histories each trouble is."""
+    """Trouble -> the number of histories that have it."""
     found: Counter[str] = Counter()
     for seed in range(SEED, SEED + 150):
         found.update(trouble for trouble, count in observe(*troubled(seed, 120)).troubles.items() if count)

@@ -1,6 +1,6 @@
-"""The smallest histories on which the two judges once differed: now they agree on each.
+"""The smallest histories on which the two judges once differed: now the judges agree on each.
 
-`second/differences.txt` has a story a line, after what both say: a verdict, a clause, or `any`.
+`second/differences.txt` has one story per line, after the common result: a verdict, a clause, or `any`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def history_of(one: Story) -> History:
 
 
 def agree(history: History, says: str, directory: Path) -> None:
-    """Both judges say this. The second judge may find more of an answer that breaks several clauses."""
+    """Assert the same result from both judges; the second may report more clauses of one answer."""
     first, second = judge_it(history, directory), weigh(history.meta, history.events)
     assert first.violated <= second.violated, (first, second)
     assert bool(first.violated) == bool(second.violated), (first, second)
@@ -58,7 +58,7 @@ def test_both_judges_say_the_same(one: Story, tmp_path: Path) -> None:
 @pytest.mark.parametrize("declares", DECLARED)
 @pytest.mark.parametrize("one", [pytest.param(one, id=one.title.partition(" ")[0]) for one in KNOWN])
 def test_a_clock_that_is_not_declared_well_measures_nothing(one: Story, declares: str, tmp_path: Path) -> None:
-    """Only that a request has two answers needs no clock."""
+    """Only a second answer to a request is a violation without a valid clock."""
     history, declaration = history_of(one), DECLARED[declares]
     (source,) = history.meta["sources"]
     history.meta["sources"] = [] if declaration is None else [source | declaration]

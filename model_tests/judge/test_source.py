@@ -1,4 +1,4 @@
-"""Reading: damage is named and never fatal, and splits do not show."""
+"""Reading a history: damage is reported and never fatal, and splits do not change the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BAD_LINES = {
 
 
 def event(sequence: int) -> Event:
-    """Some event."""
+    """An event with default fields."""
     return Event(event="append", after_ns=5, before_ns=7, source="broker-a#1", sequence=sequence, tag="a b\u00e9")
 
 
@@ -63,7 +63,7 @@ def test_the_schema_is_the_specs() -> None:
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, place: int) -> None:
-    """Three good lines around it are read; file and byte are named."""
+    """The three good lines around the damage are read, and the report names file and byte."""
     lines = [msgspec.json.encode(event(sequence)) for sequence in range(3)]
     lines.insert(place, line)
     write(tmp_path, [], simulated_meta())
@@ -82,7 +82,10 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, p
     [(b"A A\n\n", [0]), (b"\nA A\n", [1]), (b"A\nA A\n\nA", [1]), (b"A A\nA1\nA2\nA\n", [0, 1, 2])],
 )
 def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: bytes, places: list[int]) -> None:
-    """Two on one line are damage, and so is one on two lines. `A` is an event, `A1` and `A2` are its halves."""
+    """Two objects on one line are damage, and so is one object on two lines.
+
+    `A` is an event, `A1` and `A2` are its halves.
+    """
     encoded = msgspec.json.encode(event(0))
     head, comma, tail = encoded.partition(b",")
     content = content.replace(b"A1", head + comma).replace(b"A2", tail).replace(b"A", encoded)
@@ -97,7 +100,7 @@ def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: b
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
-    """Unknown fields are ignored, however often they are there."""
+    """Lines with unknown fields are read at once, however often the fields occur."""
     line = msgspec.json.encode(event(0))
     table = ndjson._parse_fast(end.join([line, line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}', b""]))
 
@@ -147,7 +150,7 @@ def test_a_huge_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
-    """offset_ns is added and uncertainty_ns widens both sides."""
+    """`offset_ns` is added to the times, and `uncertainty_ns` widens the interval on both sides."""
     meta = simulated_meta()
     clock = msgspec.structs.replace(meta.sources[0], offset_ns=1_000, uncertainty_ns=10)
     write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[clock]))
@@ -158,7 +161,7 @@ def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_a_moment_that_a_clock_moves_out_of_range_is_at_its_end(tmp_path: Path, sign: int) -> None:
-    """And those that stay in range are moved like all others."""
+    """A time that the clock moves out of range becomes the end of the range; other times are moved normally."""
     meta = simulated_meta()
     clock = msgspec.structs.replace(meta.sources[0], offset_ns=sign * (INTEGER_LIMIT - 10), uncertainty_ns=5)
     far = msgspec.structs.replace(event(0), after_ns=sign * 100, before_ns=sign * 100)
@@ -217,7 +220,7 @@ UNREADABLE: dict[str, list[object]] = {
 def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
     tmp_path: Path, clean: Path, declares: dict[str, object] | None
 ) -> None:
-    """Without meta.json, or with a declaration that cannot be read, late answers are late for all that is known."""
+    """Without meta.json, or with an invalid declaration, late answers are not certain."""
     plant(clean, "answer_delayed", tmp_path)
     assert judge([tmp_path], engine="local").verdict == "invalid"
 
@@ -231,7 +234,7 @@ def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
 
 
 def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp_path: Path) -> None:
-    """Which of the two declarations is the right one is not told."""
+    """It is unknown which of the two declarations is right."""
     meta = simulated_meta()
     other = msgspec.structs.replace(meta.sources[0], uncertainty_ns=10**15)
     write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[*meta.sources, other]))
@@ -252,7 +255,7 @@ def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_
 
 
 def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:
-    """Neither a missing path nor an empty directory is a history."""
+    """A missing path and an empty directory are usage errors."""
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(HistoryNotFoundError):
             source.find([path])

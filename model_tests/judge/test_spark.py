@@ -1,4 +1,4 @@
-"""The Spark session: quiet, tidy, and gone at once on Ctrl-C."""
+"""The Spark session writes no log, leaves no files, and ends at once on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ main()
 
 
 def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
-    """`longpoll judge` in a separate process, with a new directory and temporary files below it."""
+    """Run `longpoll judge` in a separate process, with a new directory and temporary files below it."""
     (directory / "work").mkdir()
     (directory / "temporary").mkdir()
     return subprocess.Popen(
@@ -38,13 +38,13 @@ def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """The files that the process left."""
+    """The files that the process left behind."""
     return sorted(path.name for path in directory.glob("*/*") if not path.name.startswith("hsperfdata"))
 
 
 @pytest.mark.long
 def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path, tmp_path: Path) -> None:
-    """Nothing of Spark's chatter reaches stdout or stderr, and no file stays."""
+    """No log line of Spark reaches stdout or stderr, and no file remains."""
     process = start(clean, tmp_path)
     told, complained = process.communicate(timeout=WAIT_S)
 
@@ -56,7 +56,7 @@ def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path
 
 @pytest.mark.long
 def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
-    """Interrupted while Spark works, it leaves with one word, no Java process and no file."""
+    """If it is interrupted while Spark works, it prints one word and leaves no Java process and no file."""
     process = start(clean, tmp_path)
     deadline = time.monotonic() + WAIT_S
     while not list(tmp_path.glob("temporary/longpoll-spark-*/local/blockmgr-*")):
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) -> None:
-    """The line names the fault, exit 2, and nothing stays."""
+    """An invalid master exits with 2 and one line that names it, and nothing remains."""
     process = start(clean, tmp_path, "--master", "nonsense")
     told, complained = process.communicate(timeout=WAIT_S)
 

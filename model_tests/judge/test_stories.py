@@ -1,4 +1,4 @@
-"""Small histories and the clauses that the judge reports for each: at once, in buckets, while they grow, and alone."""
+"""Small histories with their expected clauses, judged together, in buckets, while they grow, and alone."""
 
 from __future__ import annotations
 
@@ -38,22 +38,25 @@ TITLES: Final = {
     for one in STORIES
 }
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
-"""Stories that can be parts of one history."""
+"""Stories that can be combined into one history."""
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
-"""The same, without a step that is recorded before its request; a follower reports that too early."""
+"""Combinable stories without a step that is recorded before its request, which a follower reports too early."""
 LINKED: Final = "Connections that overlap are of one life"
-"""A third connection links two others: the evidence of the finding lacks its events."""
+"""In this story a third connection links two others, and its events are not in the evidence."""
 MANY: Final = 12
 
 
 def judged(directory: Path) -> Result:
-    """The judgement of a history, with the limits of the stories."""
+    """The judge's result for a history, with the limits of the stories."""
     return judge([directory], engine="local", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
 
 
 @pytest.mark.parametrize("title", TITLES, ids=" ".join)
 def test_the_judge_reports_the_clauses_of_a_story(title: tuple[str, str], tmp_path: Path) -> None:
-    """These and no others. Most stories are judged several in one history, which takes less time than one by one."""
+    """The judge reports exactly these clauses.
+
+    Most stories are judged together in one history, which takes less time than one by one.
+    """
     mixed = [one for one in TITLES[title] if one in MIXED]
     for first in range(0, len(mixed), MANY):
         several = mixed[first : first + MANY]
@@ -66,7 +69,7 @@ def test_the_judge_reports_the_clauses_of_a_story(title: tuple[str, str], tmp_pa
 
 
 def _judge_alone(one: Story, directory: Path) -> None:
-    """The verdict is the story's, and each finding is about it."""
+    """The verdict is the story's, and each finding concerns its queue."""
     result = judged(write_story(one, directory))
     requests = {"", *(event.get("request", "") for event in one.events)}
 
@@ -81,7 +84,7 @@ def _judge_alone(one: Story, directory: Path) -> None:
 
 @pytest.mark.parametrize("number", range(0, len(STORIES), 50))
 def test_the_evidence_alone_shows_a_violation(number: int, tmp_path: Path) -> None:
-    """The events of each certain finding, as a history, are judged to violate the same clause."""
+    """The events of each certain finding form a history that violates the same clause."""
     for one in (one for one in STORIES[number : number + 50 : 5] if one.title != LINKED):
         result = judged(write_story(one, tmp_path / "story"))
         certain = [each for each in result.findings if each.verdict == "violated" and each.meta]
@@ -107,7 +110,7 @@ def test_the_evidence_alone_shows_a_violation(number: int, tmp_path: Path) -> No
 def test_a_finding_about_two_messages_shows_both(
     clause: str, events: str, shown: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    """The requests, and the acknowledgement of each message with its offset."""
+    """The evidence has the requests, and the acknowledgement of each message with its offset."""
     one = story(f"{clause}: send a @0; ack a queue_offset=7 @2; {events}")
     (finding,) = (each for each in judged(write_story(one, tmp_path)).findings if each.clause == clause)
 
@@ -116,7 +119,7 @@ def test_a_finding_about_two_messages_shows_both(
 
 
 def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
-    """Write a history whose parts end at these places."""
+    """Write a history in parts that end at these places."""
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
@@ -130,7 +133,7 @@ def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[
 
 
 def findings_of(result: Result) -> list[str]:
-    """Each finding in full, in one order."""
+    """Each finding in full, sorted."""
     return sorted(msgspec.json.encode(finding).decode() for finding in result.findings)
 
 
@@ -145,7 +148,7 @@ def test_buckets_parts_and_order_change_nothing(
     borders: list[int],
     how: tuple[int, str, random.Random],
 ) -> None:
-    """Stories in one history are judged as each alone, whatever part and bucket an event lies in."""
+    """Combined stories give the same findings as each alone, whatever part or bucket an event is in."""
     (size, order, dice), (meta, events) = how, together(several)
     if order == "time":
         events.sort(key=lambda event: event.after_ns)
@@ -169,13 +172,13 @@ LINKED_ELSEWHERE: Final = story(
     "none r4 queue=1 @30..31; pull r40 connection=d offset=10 may_hold=false @40..41; "
     "none r40 connection=d offset_min=2 offset_max=10 offset_next=10 @42..43"
 )
-"""The least offset of queue 0 falls; that its broker lived on is only shown by answers of two other queues."""
+"""The lowest offset of queue 0 falls; only answers of two other queues show that the broker was not restarted."""
 
 
 @pytest.mark.parametrize("border", range(9))
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_connections_link_queues_wherever_a_part_ends(tmp_path: Path, border: int, is_reversed: bool) -> None:
-    """An answer also shows how long its connection lasted if its request is in another part, before it or after it."""
+    """An answer also extends its connection's time if its request is in an earlier or later part."""
     meta, events = together([LINKED_ELSEWHERE])
     history = find([write_parts(tmp_path, meta, events[::-1] if is_reversed else events, [border])])
     engine = LocalEngine(threads=1, window_events=1)
@@ -187,7 +190,7 @@ def test_connections_link_queues_wherever_a_part_ends(tmp_path: Path, border: in
 
 @pytest.mark.parametrize("number", range(0, len(GROWING), 60))
 def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_path: Path) -> None:
-    """Findings reported before the end are certain at the end, and the end has the findings of each story alone."""
+    """Findings that are reported early remain certain, and the end has the findings of each story alone."""
     several = GROWING[number : number + MANY]
     meta, events = together(several)
     events.sort(key=lambda event: event.after_ns)
@@ -202,7 +205,7 @@ def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_pa
 
 
 def some_sends(dice: random.Random) -> Story:
-    """Sends to two queues with what becomes of them, much of it wrong, and identifiers that come again."""
+    """Sends to two queues with their results, many of which are wrong, and repeated identifiers."""
     lines, at = list[str](), 0
     for number in range(12):
         at += dice.choice([0, 1, 2, 5])
@@ -221,7 +224,7 @@ def some_sends(dice: random.Random) -> Story:
 
 @pytest.mark.parametrize("seed", range(9))
 def test_the_order_of_sends_in_the_files_changes_no_finding(seed: int, tmp_path: Path) -> None:
-    """Of several messages that one is at odds with, the earliest is reported, not the first that was read."""
+    """If several messages contradict one message, the earliest is reported, not the first that was read."""
     dice = random.Random(seed)
     one = some_sends(dice)
     events, found = one.told(), list[list[str]]()

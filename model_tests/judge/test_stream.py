@@ -1,4 +1,4 @@
-"""A growing history as a stream of Spark's: judged in buckets of queues, and its query starts again if it fails."""
+"""A growing history as a Spark stream, judged in buckets of queues; a failed query starts again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PIECES = 3
 
 @define
 class Streamed:
-    """A history of one part that grows, as Spark judges it, without Spark."""
+    """A history of one growing part, judged as by Spark, but without it."""
 
     directory: Path
     listing: Listing = field(factory=lambda: Listing(LIMITS))
@@ -43,7 +43,7 @@ class Streamed:
     _offset: dict[str, Any] = field(factory=dict)
 
     def look(self) -> Batch:
-        """Judge what is new; Spark brings the rows of a batch in any order."""
+        """Judge the new rows; a batch of Spark's may have them in any order."""
         source = NewEvents([str(self.directory)])
         start = self._offset or source.initialOffset()
         self._offset = source.latestOffset()
@@ -60,7 +60,7 @@ class Streamed:
 
 
 def streamed(recording: Recording, directory: Path, pieces: int = PIECES) -> Streamed:
-    """The history, judged after each of some pieces, each with some splits."""
+    """The history, judged after each of some pieces, each in some splits."""
     part = written(recording, directory) / PART
     lines = part.read_bytes().splitlines(keepends=True)
     found = Streamed(directory)
@@ -81,7 +81,7 @@ FAULTY = (
 
 @pytest.mark.parametrize("faults", quick_if(FAULTY, lambda names: names == FAULTY[0]))
 def test_groups_tell_what_one_process_tells(faults: str, tmp_path: Path) -> None:
-    """Of every injected fault, with evidence that shows it alone; nothing else than the judgement of the whole."""
+    """Every injected fault gives the same findings as the whole history, each with sufficient evidence."""
     recording = simulated(3, 1_000)
     for fault in faults.split():
         FAULTS[fault].apply(recording)
@@ -105,7 +105,10 @@ NOWHERE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", NOWHERE)
 def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str, tmp_path: Path) -> None:
-    """If it names another queue than its request the verdict is unknown, as of the whole; without one it is placed."""
+    """An answer with another queue than its request makes the verdict unknown, as for the whole history.
+
+    An answer without a queue belongs to its request's queue.
+    """
     recording = simulated(3, 120)
     recording.events = [
         change(event, queue=NOWHERE[what]["queue"]) if event.event == NOWHERE[what]["event"] else event
@@ -119,7 +122,7 @@ def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str
 
 
 def test_offsets_say_what_is_new(tmp_path: Path) -> None:
-    """A restarted reader continues from an offset."""
+    """A restarted reader continues from its offset."""
     part = written(simulated(1, 300), tmp_path / "history") / PART
     content = part.read_bytes()
     half = content.index(b"\n", len(content) // 2) + 1
@@ -139,21 +142,21 @@ def test_offsets_say_what_is_new(tmp_path: Path) -> None:
 
 @define
 class Query:
-    """Of a streaming query what a follower asks of it; it has ended."""
+    """A streaming query that has ended, with the methods that a follower uses."""
 
     why: str = WHY
     isActive: bool = False  # noqa: N815 - Spark's name
 
     def exception(self) -> str:
-        """Why it ended."""
+        """The reason for the end."""
         return self.why
 
 
 class Failing(StreamJudge):
-    """Queries that end as soon as they are begun."""
+    """A source of queries that end as soon as they begin."""
 
     def begin(self) -> None:
-        """As the real one, without Spark."""
+        """Begin a query without Spark."""
         self.begun += 1
         query: Any = Query()
         self._query = query
@@ -161,7 +164,7 @@ class Failing(StreamJudge):
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Failing:
-    """One whose first query has failed."""
+    """A follower whose first query has failed."""
     engine: Any = None
     found = Failing(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path)
     found.begin()
@@ -169,7 +172,7 @@ def failing(tmp_path: Path) -> Failing:
 
 
 def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
-    """As often as `BEGUN_MAX`; then its own words say why nothing comes, and what may help."""
+    """After `BEGUN_MAX` starts the error has the reason and a hint."""
     for number in range(1, BEGUN_MAX):
         assert failing.begun == number
         assert failing.look() is None
@@ -178,7 +181,7 @@ def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
 
 
 def test_a_query_that_fails_for_another_reason_is_not_begun_again(failing: Failing) -> None:
-    """Another query would fail in the same way."""
+    """If another query would fail in the same way, the follower stops."""
     query: Any = Query("ValueError: the part is gone")
     failing._query = query
     with pytest.raises(SparkUnavailableError, match="new events ended: ValueError: the part is gone; "):
@@ -186,15 +189,15 @@ def test_a_query_that_fails_for_another_reason_is_not_begun_again(failing: Faili
 
 
 class Refused(StreamJudge):
-    """Spark begins no query, as for a damaged checkpoint."""
+    """Spark refuses to start the query, as with a damaged checkpoint."""
 
     def outcomes(self) -> Any:
-        """No rows."""
+        """No rows are returned."""
         raise PySparkException(f"An error occurred while calling o96.start.\n: {WHY}\n\tat org.apache.spark")
 
 
 def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> None:
-    """With the line that says why, and not with Java's frames."""
+    """The error has the checkpoint and the line with the reason, and no Java stack trace."""
     engine: Any = None
     found = Refused(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path / "stream")
     with pytest.raises(SparkUnavailableError) as told:
@@ -203,7 +206,7 @@ def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> Non
 
 
 def test_what_a_query_brought_before_it_failed_counts(failing: Failing) -> None:
-    """The failures of before are forgotten."""
+    """After a successful batch the count of earlier failures is reset."""
     failing.look()
     so_far: Any = None
     batch = Batch(so_far, {PART: 7})

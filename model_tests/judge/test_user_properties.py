@@ -1,4 +1,4 @@
-"""The user-defined property of docs/judge.md finds an injected fault on both engines."""
+"""The user-defined property of docs/judge.md finds an injected fault with both engines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from longpoll_runtime.real import RealRuntime
 def test_the_pages_example_prints_what_the_page_shows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Typed in the project's folder, as the page says."""
+    """The example runs in the project's folder, as the page says."""
     program, shown = shown_on_page("judge_it.py")
     monkeypatch.chdir(PAGE.parents[1])
     exec(program, {})  # noqa: S102 - it is the page's
@@ -39,7 +39,7 @@ def test_the_pages_example_prints_what_the_page_shows(
 
 
 def recorded(directory: Path, *offsets: int) -> Path:
-    """A history of a consumer of three messages that asks for these offsets, one after the other."""
+    """A history of a consumer of three messages whose pulls ask for these offsets in this order."""
     with HistoryWriter(RealRuntime(), directory) as history:
         for offset in range(3):
             history.published("jobs", offset)
@@ -50,20 +50,20 @@ def recorded(directory: Path, *offsets: int) -> Path:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """The page's file."""
+    """The file of the page."""
     file = tmp_path / "mine.py"
     file.write_text(SNIPPET)
     return file
 
 
 def command(*words: str | Path) -> tuple[int, dict[str, Any], str]:
-    """Exit code, result and errors of `longpoll judge`."""
+    """Exit code, output and errors of `longpoll judge`."""
     done = CliRunner().invoke(main, ["judge", *map(str, words), "--engine", "local", "--json"])
     return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def test_the_pages_property_finds_who_goes_back(mine: Path, tmp_path: Path) -> None:
-    """And nobody else."""
+    """Only the consumer whose offset goes back is reported."""
     asked = "--property", f"{mine}:reads_forward"
     code, result, _err = command(recorded(tmp_path / "forward", 0, 1, 2), *asked)
     assert (code, result["verdict"], result["judged"]["own.reads_forward"]) == (0, "valid", 3)
@@ -77,28 +77,28 @@ def test_the_pages_property_finds_who_goes_back(mine: Path, tmp_path: Path) -> N
 
 
 def every_pull(pulls: pa.Table) -> list[tuple[int, str]]:
-    """All of them are wrong."""
+    """Report every pull as a violation."""
     return [(row, "is there") for row in range(len(pulls))]
 
 
 def raises(pulls: pa.Table) -> Iterator[tuple[int, str]]:
-    """Ends in the middle."""
+    """Raise an error in the middle."""
     yield 0, "is there"
     raise ValueError("three")
 
 
 def exits(pulls: pa.Table) -> list[tuple[int, str]]:
-    """Would end the process, as if all were well."""
+    """Exit the process with code 0."""
     raise SystemExit(0)
 
 
 def names_no_row(pulls: pa.Table) -> list[tuple[int, str]]:
-    """There are fewer."""
+    """Report a row that does not exist."""
     return [(len(pulls), "is there")]
 
 
 def says_nothing(pulls: pa.Table) -> list[tuple[int, Any]]:
-    """No sentence."""
+    """Report a violation without a sentence."""
     return [(0, None)]
 
 
@@ -112,7 +112,7 @@ def judged(engine: Engine, history: Path, *properties: Any) -> Result:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
-    """Findings, their order and their evidence."""
+    """The engines give the same findings, in the same order and with the same evidence."""
     scope: dict[str, Any] = {}
     exec(SNIPPET, scope)  # noqa: S102 - it is the page's
     history = recorded(tmp_path / "history", 0, 1, 0, 2, 1)
@@ -133,14 +133,14 @@ def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: P
     ],
 )
 def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:
-    """With the reason, and without its findings."""
+    """The reason is a gap, and findings of the faulty property are dropped."""
     result = longpoll.judge(recorded(tmp_path, 0, 1), properties=[own])
     assert (result.verdict, result.findings, result.judged[f"own.{own.__name__}"]) == ("unknown", [], 0)
     assert why in result.gaps[0]["why"]
 
 
 def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
-    """A pull without an answer, and moments of a clock that may be set."""
+    """A pull without an answer and times of a clock that may be set give unknown."""
     with HistoryWriter(RealRuntime(), tmp_path / "open") as history:
         history.published("jobs", 0)
         history.abandoned(history.polled("jobs", 1, 1_000))
@@ -153,7 +153,7 @@ def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
 
 
 def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
-    """And makes no evidence that would be taken for a history."""
+    """Every report has the finding; it gets no evidence file, because its evidence is no history."""
     history = recorded(tmp_path / "history", 0, 0)
     files = [tmp_path / f"report.{kind}" for kind in ("html", "json")]
     reports = [word for file in files for word in ("--report", file)]
@@ -166,7 +166,7 @@ def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
 def test_a_file_without_such_a_function_is_one_sentence(content: str, mine: Path, tmp_path: Path) -> None:
-    """Before anything is judged."""
+    """A file without the function is an error before anything is judged."""
     mine.write_text(content)
     code, result, err = command(recorded(tmp_path / "history", 0), "--property", f"{mine}:reads_forward")
     assert (code, result, err.count("\n")) == (2, {}, 1)

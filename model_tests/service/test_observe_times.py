@@ -380,7 +380,7 @@ class TruthfulBroker:
                 sender.join()
 
     def outside(self, history: Path) -> tuple[int, list[str]]:
-        """How many answers a history has, and the events whose interval misses that of the call of the kernel.
+        """The number of answers in a history, and the events whose interval misses that of their system call.
 
         An answer counts as sent with its first byte, and cannot be read before its last byte was sent.
         """

@@ -113,7 +113,7 @@ def of(broker: Broker, name: str) -> Quota:
 
 
 def test_a_deleted_topics_queues_are_not_counted(broker: Broker) -> None:
-    """Also beyond the limit for clients, because `topics.json` may have more queues, deleted ones are not counted."""
+    """Deleted queues leave the count, including those beyond the limit for clients that `topics.json` declares."""
     broker.topics.put(TopicConfig("Loaded", 2000, 2000))
     quota = of(broker, "queues")
     before = quota.used

@@ -13,7 +13,7 @@ from model_tests.judge.second.reading import FAR, LAW_EVENTS, PULLS, WAKE_NS, Qu
 from longpoll_spec.policy import PRESETS
 
 DELETED_NS: Final = 5_000 * MS
-"""Until how long after its receipt a deletion (215) may take effect: nobody tells of its answer."""
+"""A deletion (request 215) may take effect until this time after its receipt, because no event shows its answer."""
 
 RESTART_NS: Final = 1_000 * MS
 """A broker that has no connection for this long may have been restarted."""
@@ -22,42 +22,39 @@ KEPT_NS: Final = 15_000 * MS
 STARTED_NS: Final = 60_000 * MS
 """A broker that is back within this time after an orderly stop was restarted."""
 STOPPING_NS: Final = 5_000 * MS
-"""Within this a broker that stops closes the connections of those that it has answered."""
+"""A stopping broker closes the connections of the pulls that it has answered within this time."""
 STOPPED_NS: Final = 15_000 * MS
 """A broker that reports its stop and continues for longer than this did not stop."""
 
 
 @frozen
 class Said:
-    """A clause is broken, or may be."""
+    """A violation or a possible violation of a clause."""
 
     verdict: str
     source: str
-    """By whose events."""
+    """The source whose events show it."""
     why: str
 
 
 def violated(one: Seen, why: str) -> Said:
-    """No choice of moments makes it good."""
+    """A violation: no choice of times within the intervals satisfies the clause."""
     return Said("violated", one.source, why)
 
 
 def unknown(one: Seen, why: str) -> Said:
-    """Some choice makes it good."""
+    """A possible violation: some choice of times within the intervals satisfies the clause."""
     return Said("unknown", one.source, why)
 
 
 def absent(record: Record, one: Seen, lo: int, hi: int, why: str) -> Iterator[Said]:
-    """Something is missing that would stand between two moments: broken where the record is whole there.
-
-    Where it is not, the hole alone leaves the verdict open.
-    """
+    """A missing event between two times: a violation if the record is whole there, otherwise unknown."""
     if record.is_whole(one.source, lo, hi):
         yield violated(one, why)
 
 
 def unrecorded(record: Record, request: Seen, hi: int, why: str) -> Iterator[Said]:
-    """A queue's log shows nothing that it should by a moment: broken where all that was seen of its broker is whole."""
+    """A queue's log lacks an event by some time: a violation if the broker's record is whole, otherwise unknown."""
     tellers = {one.source for one in record.events if one.broker == request.broker}
     if all(record.is_whole(source, -FAR, hi) for source in tellers):
         yield violated(request, why)
@@ -79,7 +76,7 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """How to call it."""
+        """The name of the pull in a finding."""
         return f"{self.request.source} {self.request.request}"
 
 
@@ -107,7 +104,7 @@ def is_sole(record: Record, one: Seen) -> bool:
 
 
 def is_after_close(record: Record, one: Seen) -> bool:
-    """Whether an answer's connection was closed before it, and not before its request: then another has the name."""
+    """Whether the answer's connection was closed after the request and before the answer, so the name was reused."""
     name = one.source, one.connection
     closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
     request = next((each for each in record.of("request_received") if each.about == one.about), None)
@@ -118,19 +115,19 @@ def is_after_close(record: Record, one: Seen) -> bool:
 
 
 def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Pulls that were answered after a read of the store, with these answers."""
+    """Pulls that were answered after a read of the store, with the answers."""
     for one in exchanges(record):
         if one.answer is not None and one.code in {0, 19, 20, 21}:
             yield one.request, one.answer
 
 
 def is_own(record: Record) -> bool:
-    """Whether the broker is this project's own design: no law but its own applies, and it has no slaves."""
+    """Whether the broker has this project's own design: only our specification applies, and there are no slaves."""
     return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
 
 
 def may_follow(record: Record, request: Seen) -> bool:
-    """Whether a pull may be at a slave: its observer sees no send to the broker, and is not the only one outside."""
+    """Whether a slave may answer the pull: its observer sees no sends, and another observer exists outside."""
     senders = {one.source for one in record.of("message_acknowledged")}
     of_master = {
         one.source
@@ -147,12 +144,12 @@ def seen_inside(record: Record, queue: Queue) -> bool:
 
 
 def is_inside(record: Record, source: str) -> bool:
-    """Whether this source writes events of the law."""
+    """Whether this source records the events of the specification from inside the broker."""
     return any(one.source == source and one.event in LAW_EVENTS for one in record.events)
 
 
 def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool:
-    """Whether every policy of the history has this value of a knob; `unnamed` where none is named."""
+    """Whether every policy of the history has this value of a knob; `unnamed` if the history names none."""
     for text in record.policies:
         preset, *knobs = text.split("+")
         if preset not in PRESETS:
@@ -167,7 +164,7 @@ def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool
 
 
 def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
-    """When a broker may have been restarted: for a second or more nobody outside it had a connection."""
+    """Intervals in which a broker may have been restarted, because no client was connected for a second or more."""
     if broker not in record.restarts:
         tellers = {one.source for one in record.events if one.broker == broker}
         inside = any(is_inside(record, source) for source in tellers)
@@ -176,7 +173,7 @@ def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
 
 
 def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, int]]:
-    """Between which times that some connection is open none is."""
+    """Intervals in which no connection is open, between times at which one is open."""
     moments: list[tuple[int, int, int]] = []
     for opened in record.of("connection_opened"):
         if opened.source in sources:
@@ -230,26 +227,26 @@ def kills(record: Record, broker: str) -> list[tuple[int, int]]:
 
 
 def restarted(record: Record, broker: str, first: Seen, second: Seen) -> bool:
-    """Whether a broker may have been restarted between two events, whichever came first."""
+    """Whether a broker may have been restarted between two events, in either order."""
     lo, hi = min(first.lo, second.lo), max(first.hi, second.hi)
     return any(since <= hi and lo <= until for since, until in restarts(record, broker))
 
 
 def outlives(record: Record, broker: str, old: Seen, new: Seen) -> bool:
-    """Whether an event is so much older than what may have restarted the broker since, that its effect is on disk."""
+    """Whether an event is so old at a possible restart that its effect is certainly on disk."""
     between = [since for since, until in restarts(record, broker) if since <= new.hi and old.lo <= until]
     return not between or (old.hi < min(between) - KEPT_NS and old.hi < new.lo)
 
 
 def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> bool:
-    """Whether the topic may have been deleted between two events, whichever came first, or the broker restarted."""
+    """Whether the topic may have been deleted, or the broker restarted, between two events in either order."""
     return restarted(record, queue[0], first, second) or is_other_log(record, queue, first, second)
 
 
 def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_order: bool = False) -> bool:
-    """The same, whatever is lost by a restart, or by an end in order."""
+    """Like `deleted_between`, whatever a restart or an orderly stop loses."""
     one, other = sorted((first, second), key=lambda event: event.lo)
-    # The first to begin may be the last to end.
+    # The source that begins first may end last.
     end = max(one.hi, other.hi)
     if {one.source, other.source} & record.jumped and (record.deletions() or record.holes):
         return True
@@ -266,7 +263,7 @@ def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_
 
 
 def begun_anew(record: Record) -> list[tuple[Queue, int, int]]:
-    """evidence.begun_anew: the intervals in which an unseen client may have deleted a topic."""
+    """Intervals in which an unseen client may have deleted a topic (clause `evidence.begun_anew`)."""
     if record.anew is None:
         record.anew = list(_begun_anew(record))
     return record.anew
@@ -287,14 +284,17 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
 
 
 def unwatched(record: Record, broker: str, *, in_order: bool = False) -> list[tuple[int, int]]:
-    """The intervals in which a broker may have run without an observer; or, if it is said to, not have run at all."""
+    """Intervals in which a broker may have run without an observer.
+
+    With `in_order`, a source that ends in order ends together with its broker.
+    """
     if (broker, in_order) not in record.unwatched:
         record.unwatched[broker, in_order] = _unwatched(record, broker, in_order=in_order)
     return record.unwatched[broker, in_order]
 
 
 def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int, int]]:
-    """The same: who stands inside it and ends in order ends with it."""
+    """The intervals of `unwatched`; a source inside the broker leaves no such interval."""
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
     found: list[tuple[int, int]] = []
@@ -309,7 +309,7 @@ def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int
 
 
 def lasts_until(record: Record, gone: Seen) -> int:
-    """Until when a deletion may take effect: a clock that may be set does not tell."""
+    """The time until which a deletion may take effect; without a bound if the clock may have been set."""
     return FAR if gone.source in record.loose else gone.hi + DELETED_NS
 
 
@@ -330,7 +330,7 @@ def messages(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 
 
 def holds(record: Record) -> list[Seen]:
-    """Holds that name the queue of their request; others have no known meaning."""
+    """Hold events that name the queue of their request; other hold events are ignored."""
     places = {(one.about, one.place) for one in record.of("request_received") if is_sole(record, one)}
     return [one for one in record.of("hold") if (one.about, one.place) in places]
 
@@ -339,21 +339,21 @@ def tags(record: Record, request: Seen) -> dict[int, set[str]]:
     """The reported tags of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
     for kind in ("append", "message_acknowledged", *(() if seen_inside(record, request.place) else ("message_seen",))):
-        # What was appended is what is there, whatever its producer was told; and what was appended first, if a later
-        # life of the broker, which another one left in order, has something else there.
+        # A producer may get a wrong answer, so the append decides. If a later run of a broker that was stopped in order
+        # has another message at the offset, the first append decides.
         for one in sorted(messages(record, request, kind), key=lambda told: told.lo):
             found.setdefault(one.queue_offset, {one.tag})
     return found
 
 
 def takes(request: Seen, tag: str) -> bool:
-    """Whether a pull whose subscription can decide takes a message of this tag."""
+    """Whether a pull with a known subscription accepts a message with this tag."""
     codes = wanted(request)
     return codes is None or (not isinstance(codes, str) and java_hash(tag) in codes)
 
 
 def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int] | None:
-    """The interval in which this offset became visible, as far as it was reported."""
+    """The interval in which this offset became visible, as far as events show it."""
     if seen_inside(record, request.place):
         past = [one for one in messages(record, request, "make_visible") if one.visible_end > offset]
     else:
@@ -362,7 +362,7 @@ def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int
 
 
 def deliveries(record: Record, request: Seen) -> list[tuple[Seen, int]]:
-    """Answers that show, to whomever, an end of a pull's queue, which is seen from outside; with that end."""
+    """Answers to any client that show a visible end of the pull's queue from outside, with this end."""
     if seen_inside(record, request.place):
         return []
     mine = {id(one) for one in messages(record, request, "answer_sent")}
@@ -376,7 +376,7 @@ def deliveries(record: Record, request: Seen) -> list[tuple[Seen, int]]:
 
 
 def certain_end(record: Record, request: Seen, *, delivered: bool = False) -> int:
-    """The visible end that was certainly there before a pull was received, be it by what others were given."""
+    """The visible end that certainly existed before a pull was received, also as shown by answers to other pulls."""
     if seen_inside(record, request.place):
         ends = [one.visible_end for one in messages(record, request, "make_visible") if before(one, request)]
     else:
@@ -387,7 +387,7 @@ def certain_end(record: Record, request: Seen, *, delivered: bool = False) -> in
 
 
 def emptied_before(record: Record, request: Seen) -> list[Seen]:
-    """The deletions of a pull's topic that had certainly taken effect before it came."""
+    """The deletions of a pull's topic that certainly took effect before the pull."""
     return [
         gone
         for gone in record.deletions()
@@ -396,37 +396,37 @@ def emptied_before(record: Record, request: Seen) -> list[Seen]:
 
 
 def left_to(record: Record, request: Seen, *kinds: str) -> list[Seen]:
-    """Events of a pull's queue, without what was certainly deleted before the pull came."""
+    """Events of a pull's queue, except those that a deletion before the pull certainly removed."""
     emptied = emptied_before(record, request)
     own = [one for one in record.of(*kinds) if one.place == request.place]
     return [one for one in own if not any(before(one, gone) for gone in emptied)]
 
 
 def first_known(record: Record, request: Seen) -> int:
-    """From which offset on a pull's queue is in the record if it is in the log."""
+    """The offset from which on the record has every message of the pull's queue."""
     shown = [one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")]
     return 0 if emptied_before(record, request) else min(shown, default=FAR)
 
 
 def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
-    """The highest visible end that is possible by the end of an event; None for any."""
+    """The highest possible visible end before the end of an event; None if any end is possible."""
     if not seen_inside(record, request.place) or deleted_between(record, request.place, request, moment):
         return None
-    # An end of an earlier life of the queue, but for one that was deleted, makes more possible, never less.
+    # The end in an earlier run of the queue, unless the queue was deleted, can only raise the possible end.
     ends: list[int] = [one.visible_end for one in left_to(record, request, "make_visible") if one.lo <= moment.hi]
     base = first_known(record, request)
     return max([0, *ends, 0 if base == FAR else base])
 
 
 def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:
-    """The closes of a request's connection that may have come after its answer."""
+    """The closes of the request's connection that may have come after its answer."""
     mine = (request.source, request.connection)
     closes = [one for one in record.of("connection_closed") if (one.source, one.connection) == mine]
     return [one for one in closes if not before(one, answer)]
 
 
 def told_to_stop(record: Record, request: Seen, answer: Seen) -> str:
-    """Whether its broker reports that it answered a pull because it stopped: "yes", "perhaps" or "no"."""
+    """Whether the broker reports that it answered the pull because of its stop: "yes", "perhaps" or "no"."""
     says = answer.cause == "stopped" and is_inside(record, request.source)
     if not says and not any(one.about == request.about for one in record.of("stop")):
         return "no"
@@ -445,7 +445,7 @@ def _is_known(record: Record) -> bool:
 
 
 def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
-    """Whether, seen from outside, every connection that was opened before may be closed by then."""
+    """Whether every connection that was opened before may be closed by then, as seen from outside."""
     opened = [one for one in record.of("connection_opened") if one.source == answer.source and one.lo <= answer.lo]
     closed = [one for one in record.of("connection_closed") if one.source == answer.source and one.lo <= soon]
     gone = [any(end.connection == one.connection and end.lo >= one.lo for end in closed) for one in opened]
@@ -453,7 +453,7 @@ def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
 
 
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
-    """Why a response 19 is wrong, unless the broker stops: then it answers held pulls and closes its connections."""
+    """The violation or doubt about a response 19, unless the broker stops and closes its connections."""
     told = told_to_stop(record, request, answer)
     if told == "yes":
         return

@@ -24,9 +24,9 @@ class Judged:
 
     verdict: str
     violated: frozenset[str]
-    """Clauses that are certainly broken; of one answer the first that it breaks."""
+    """Clauses that are certainly violated; if an answer violates several, only the first."""
     reasons: tuple[str, ...]
-    """Each finding and gap, for people."""
+    """Each finding and gap as a sentence."""
 
 
 def judge_it(history: History, directory: Path) -> Judged:
@@ -46,8 +46,9 @@ def judge_it(history: History, directory: Path) -> Judged:
 def disagreement(first: Judged, second: Opinion) -> str:
     """Why the two disagree; empty if they agree.
 
-    `valid` must be harmless to the second judge, and `invalid` must be invalid by the same clauses. The judge may
-    answer `unknown` where the second does not. That is caution, and its rate has a bound over many histories.
+    If the judge says `valid`, the second judge must not find a violation; if it says `invalid`, the second judge must
+    report the same clauses. The judge may answer `unknown` where the second does not. That is caution, and its rate has
+    a bound over many histories.
     """
     if first.verdict == "valid" and second.verdict != "valid":
         return f"the judge says valid, the second {second.verdict}: {second.clauses}"
@@ -60,7 +61,7 @@ def disagreement(first: Judged, second: Opinion) -> str:
 
 
 def caution(first: Judged, second: Opinion) -> str:
-    """The findings that only the judge leaves open; may be empty."""
+    """The findings that only the judge leaves unknown; may be empty."""
     if first.verdict == "unknown" and second.verdict != "unknown":
         return f"unknown for {second.verdict}"
     if first.verdict == "invalid" and second.violated - first.violated:
@@ -69,50 +70,53 @@ def caution(first: Judged, second: Opinion) -> str:
 
 
 def difference(history: History) -> str:
-    """The disagreement of the two about one history; empty where there is none."""
+    """The disagreement of the two judges about one history; empty if there is none."""
     with tempfile.TemporaryDirectory(prefix="longpoll-second-") as directory:
         return disagreement(judge_it(history, Path(directory) / "history"), weigh(history.meta, history.events))
 
 
 Judge = Callable[[History, Path], Judged]
 EVIDENCE_FIELDS: Final = ("event", "source", "sequence", "after_ns", "before_ns")
-"""What makes an event evidence: where these are wrong, mostly nothing but `unknown` can be said."""
+"""Fields that make an event usable as evidence; if one of them is wrong, the verdict is mostly `unknown`."""
 OF_EVIDENCE: Final = ("forget", "write twice", "say-moved", *(f"set {name}" for name in EVIDENCE_FIELDS))
-"""A moment that is told wrong, and its number not, is one of these."""
+"""Faults that give an event a wrong timestamp or number."""
 
 
 def kind_of(operation: str) -> str:
-    """An operation of faults without its numbers and classes of value: `move`, `set offset`."""
+    """An operation of faults without numbers and value classes: `move`, `set offset`."""
     words = operation.partition(" (")[0].split(" ")
     return " ".join(words[:2] if words[0] in {"set", "write"} else [words[0]])
 
 
 @define
 class Agreement:
-    """The results of many comparisons."""
+    """The results of many comparisons between the two judges."""
 
     judge: Judge = judge_it
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
-    """How often the judge said the one and the second the other."""
+    """(Verdict of the judge, verdict of the second judge) -> number of histories."""
     sound_pairs: Counter[tuple[str, str]] = field(factory=Counter)
-    """The same of histories that were valid before they were changed.
+    """Like `pairs`, only for histories that were valid before the fault.
 
-    One that was open already may lack a hole once its events are numbered anew: then what it hid seems to be a fault.
+    Renumbering an incomplete history may hide its gap, and then the missing events look like a fault.
     """
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
-    """How often the judge said what of each kind of operation; on what was valid before and lacks no field."""
+    """(Kind of operation, verdict of the judge) -> number.
+
+    Only for histories that were valid before and lack no field.
+    """
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
 
     def compare(self, history: History, what: str, directory: Path, *, was_open: bool = False) -> None:
-        """Compare the two on one more history, which is written to the directory.
+        """Write one more history to the directory and compare the two judges on it.
 
-        `was_open`: before the change it could not be `valid`.
+        `was_open`: before the fault it could not be `valid`.
         """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
         self.sound_pairs[first.verdict, second.verdict] += not was_open
-        # An event that lacks what it needs is none.
+        # An event that lacks a required field is left out.
         is_event = not any(reason.startswith("evidence.field_missing") for reason in second.reasons)
         self.by_kind[kind_of(what), first.verdict] += is_event and not was_open
         why, careful = disagreement(first, second), caution(first, second)
@@ -123,26 +127,26 @@ class Agreement:
 
     @property
     def count(self) -> int:
-        """How many histories were compared."""
+        """The number of compared histories."""
         return self.pairs.total()
 
     def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
-        """The share of histories of which the judge says this; of those only of which the second says the other.
+        """The share of histories with this verdict of the judge, among those with the given second verdict.
 
-        `sound` counts those alone that were valid before they were changed.
+        `sound` counts only histories that were valid before the fault.
         """
         pairs = self.sound_pairs if sound else self.pairs
         told = Counter({pair: count for pair, count in pairs.items() if second in {"", pair[1]}})
         return sum(count for (first, _second), count in told.items() if first == verdict) / max(told.total(), 1)
 
     def unknown_share(self, *, of_evidence: bool) -> float:
-        """How often the judge says `unknown` where a fault took what makes an event evidence, or did not."""
+        """The share of `unknown` among histories whose fault took evidence away, or among the others."""
         mine = {pair: count for pair, count in self.by_kind.items() if (pair[0] in OF_EVIDENCE) == of_evidence}
         unknown = sum(count for (_kind, verdict), count in mine.items() if verdict == "unknown")
         return unknown / max(sum(mine.values()), 1)
 
     def told(self) -> str:
-        """The table, and the first disagreements as the smallest histories on which they last."""
+        """The table of verdicts, and the first disagreements, shrunk to the smallest histories."""
         rows = [f"judge {first}, second {second}: {count}" for (first, second), count in sorted(self.pairs.items())]
         rows += [f"unknown after {kind}: {count}" for (kind, what), count in self.by_kind.items() if what == "unknown"]
         rows += [f"caution: {text}: {count}" for text, count in self.cautions.most_common()]
@@ -155,7 +159,7 @@ class Agreement:
 
 
 SHOWN: Final = 3
-"""How many disagreements are shrunk and shown."""
+"""The number of disagreements that are shrunk and shown."""
 
 
 def _differs_so(kind: str, history: History) -> bool:
@@ -163,7 +167,7 @@ def _differs_so(kind: str, history: History) -> bool:
 
 
 def shrunk(history: History, differs: Callable[[History], bool]) -> History:
-    """A smallest piece of the history on which they still differ: pieces are left out as long as that lasts."""
+    """A smallest part of the history on which the judges still disagree, found by leaving events out."""
     events = list(history.events)
     size = len(events) // 2
     while size:
@@ -179,13 +183,13 @@ def shrunk(history: History, differs: Callable[[History], bool]) -> History:
 
 
 def _without(events: list[Event], start: int, size: int) -> list[Event]:
-    """The events without a piece; later numbers fall by as many, so that gaps and repeats stay what they are."""
+    """The events without a part; later numbers are reduced, so that gaps and repeats stay."""
     gone = Counter(one["source"] for one in events[start : start + size])
     later = [one | {"sequence": one["sequence"] - gone[one["source"]]} for one in events[start + size :]]
     return events[:start] + later
 
 
 def as_text(history: History) -> str:
-    """The history as it can be pasted into a file: `meta.json`, then one event a line."""
+    """The history as text: `meta.json`, then one event per line."""
     encoder = msgspec.json.Encoder()
     return "\n".join(encoder.encode(one).decode() for one in (history.meta, *history.events))

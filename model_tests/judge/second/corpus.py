@@ -1,4 +1,4 @@
-"""Which worlds are looked at, and how they are seen: a function of a seed."""
+"""Which simulated brokers are used and how they are observed, as a function of a seed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ ORDERLY: tuple[Plan, ...] = (
     Plan(0, deletions=0.08),
     Plan(0, hidden=0.07, undecided=0.05),
 )
-"""Events that a broker survives without a loss; the last one has unknown values, tags included."""
+"""Plans in which the broker loses nothing; the last plan has unknown values, including tags."""
 
 
 def calm(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker, wholly seen: from inside and from outside in turns."""
+    """A correct broker that is completely observed, from inside and from outside in turn."""
     chance = random.Random(f"{seed} calm")
     plan = chance.choice(ORDERLY)
     return plan.of(seed, events), Sight(inside=seed % 2 == 0)
 
 
 def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker with random trouble for it and its observer: little, or all at once.
+    """A correct broker that has one random trouble or all of them, or whose observer has.
 
     A cut record, gaps or a clock that was set back allow only `unknown`; they test for false positives. The others test
     deletions, restarts and the like.
@@ -38,7 +38,7 @@ def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
     share = chance.choice((0.1, 0.3, 0.6))
 
     def perhaps(*ways: Any) -> Any:
-        """One of these, where this trouble has its turn; else none."""
+        """One of these values if this trouble is chosen, else None."""
         return chance.choice(ways) if chance.random() < share else type(ways[0])()
 
     inside = chance.random() < 0.5

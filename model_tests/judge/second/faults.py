@@ -1,4 +1,4 @@
-"""Faults over the event schema, one a history: drop, duplicate, swap, move in time, set a field to a class of value."""
+"""Faults over the event schema, one per history: drop, duplicate, swap, move in time, or set a field."""
 
 from __future__ import annotations
 
@@ -29,42 +29,42 @@ class Changed:
     history: History
     seed: int
     operation: str
-    """For instance `drop` or `set offset_next huge`."""
+    """Name of the operation, for instance `drop` or `set offset_next huge`."""
     event: str
-    """The kind of event that was changed."""
+    """The kind of the changed event."""
     place: int
-    """Its place in the history that was changed."""
+    """The place of the changed event in the history."""
 
 
 def renumbered(events: Sequence[Event], source: str) -> Events:
-    """Renumber one source's events in their current order, as an observer would that saw them so."""
+    """Renumber one source's events in their current order, as if the observer had recorded them so."""
     numbers = itertools.count()
     return [one | {"sequence": next(numbers)} if one["source"] == source else one for one in events]
 
 
 def drop(events: Events, place: int) -> Events:
-    """It did not happen."""
+    """Drop an event and renumber, as if it had not happened."""
     source = events[place]["source"]
     return renumbered(events[:place] + events[place + 1 :], source)
 
 
 def forget(events: Events, place: int) -> Events:
-    """It was not written down, which the numbers show."""
+    """Drop an event and keep the numbers, which show the gap."""
     return events[:place] + events[place + 1 :]
 
 
 def duplicate(events: Events, place: int) -> Events:
-    """It happened twice."""
+    """Duplicate an event and renumber, as if it had happened twice."""
     return renumbered([*events[: place + 1], dict(events[place]), *events[place + 1 :]], events[place]["source"])
 
 
 def write_twice(events: Events, place: int) -> Events:
-    """Write it twice with one number."""
+    """Write an event twice with the same number."""
     return [*events[: place + 1], dict(events[place]), *events[place + 1 :]]
 
 
 def swap(events: Events, place: int) -> Events:
-    """It and the next event of its source change their moments and numbers."""
+    """Swap the times and numbers of an event and the next event of its source."""
     one = events[place]
     others = [at for at in range(place + 1, len(events)) if events[at]["source"] == one["source"]]
     if not others:
@@ -78,7 +78,7 @@ def swap(events: Events, place: int) -> Events:
 
 
 def swap_contents(events: Events, place: int) -> Events:
-    """Swap its contents with those of the next event of its kind."""
+    """Swap the contents of an event with those of the next event of its kind."""
     one = events[place]
     kept = ("event", "after_ns", "before_ns", "sequence", "source", "broker")
     others = [
@@ -96,7 +96,7 @@ def swap_contents(events: Events, place: int) -> Events:
 
 
 def move(events: Events, place: int, by_ns: int) -> Events:
-    """It happened earlier or later, and was written down when it was."""
+    """Move an event in time, together with its number."""
     one = events[place]
     moved = one | {"after_ns": one["after_ns"] + by_ns, "before_ns": one["before_ns"] + by_ns}
     rest = events[:place] + events[place + 1 :]
@@ -125,7 +125,7 @@ def _may_pass(one: Event, source: str, ends: tuple[str, ...]) -> bool:
 
 
 def say_moved(events: Events, place: int, by_ns: int) -> Events:
-    """Report a wrong timestamp and keep the number."""
+    """Change the timestamp of an event and keep its number."""
     one = events[place]
     changed = list(events)
     changed[place] = one | {"after_ns": one["after_ns"] + by_ns, "before_ns": one["before_ns"] + by_ns}
@@ -133,7 +133,7 @@ def say_moved(events: Events, place: int, by_ns: int) -> Events:
 
 
 def widen(events: Events, place: int, by_ns: int) -> Events:
-    """Its moment is less well known."""
+    """Widen the interval of an event."""
     one = events[place]
     changed = list(events)
     changed[place] = one | {"after_ns": one["after_ns"] - by_ns, "before_ns": one["before_ns"] + by_ns}
@@ -144,7 +144,7 @@ VALUES: Final = ("default", "0", "-1", "less", "more", "other", "huge", "empty",
 
 
 def value_of(kind: str, name: str, events: Events, place: int, chance: random.Random) -> Any:
-    """A value of this class for a field; None where there is none."""
+    """A value of this class for a field; None if the class has none."""
     old: Any = events[place].get(name, DEFAULTS.get(name))
     of_type = FIELD_TYPES[name]
     if kind == "other":
@@ -169,7 +169,7 @@ def value_of(kind: str, name: str, events: Events, place: int, chance: random.Ra
 
 
 def set_field(events: Events, place: int, name: str, kind: str, chance: random.Random) -> Events:
-    """A field has another value, or is missing."""
+    """Set a field to another value, or remove it."""
     changed = list(events)
     one = dict(events[place])
     if kind == "default":
@@ -193,24 +193,24 @@ PLAIN: Final[dict[str, Operation]] = {
     "swap contents": swap_contents,
 }
 FIELDS: Final = tuple(name for name in FIELD_TYPES if name != "actors")
-"""`actors` stands in histories of steps, which are judged against the law itself."""
+"""The fields to change; `actors` occurs only in histories of steps, which are judged against the specification."""
 
 
 def operations(event: Event) -> Iterator[str]:
-    """The names of all that can be done to this event."""
+    """The names of all operations on this event."""
     yield from PLAIN
     for by_ns in MOVES_NS:
         yield f"move {by_ns}"
         yield f"say-moved {by_ns}"
     yield from (f"widen {by_ns}" for by_ns in MOVES_NS if by_ns > 0)
     for name in FIELDS:
-        # What an event of its kind does not have is set too, but only to one class of value.
+        # Fields that its kind does not have are set too, but only to one value class.
         kinds: tuple[str, ...] = VALUES if name in event else ("other",)
         yield from (f"set {name} {kind}" for kind in kinds)
 
 
 def apply(events: Events, place: int, operation: str, chance: random.Random) -> Events:
-    """The events with one fault; the same list where it changes nothing."""
+    """The events with one fault; the same list if the operation changes nothing."""
     if operation in PLAIN:
         return PLAIN[operation](events, place)
     verb, *rest = operation.split(" ")
@@ -220,7 +220,7 @@ def apply(events: Events, place: int, operation: str, chance: random.Random) -> 
 
 
 def changed_histories(history: History, seed: int, count: int, used: Counter[tuple[str, str]]) -> Iterator[Changed]:
-    """So many changed histories; `used` counts what was done to which kind, and what was done least comes first."""
+    """A number of changed histories; `used` counts operations by kind of event, and the rarest come first."""
     chance = random.Random(f"{seed} changed")
     events = [dict(one) for one in history.events]
     given = 0

@@ -1,4 +1,4 @@
-"""The second judge: slow, obvious, and written from docs/contract.md alone; each line of it is one short function."""
+"""The second judge: slow and simple, written from docs/contract.md alone, with one short function per clause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     **messages.CLAUSES,
     **offsets.CLAUSES,
 }
-"""Of each clause the property that it belongs to, and the function."""
+"""Clause -> its property and its function."""
 TIMELESS: Final = (
     *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
     *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
@@ -28,21 +28,21 @@ TIMELESS: Final = (
     *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed", "pull.found.within"),
     *("send.code.known", "send.batch.gapless", "message.one_value"),
 )
-"""What stands whatever the clock did: no moment is compared, but for a deletion's, which is looked at by itself."""
+"""Clauses that compare no times, so they hold whatever the clock did; times of deletions are treated separately."""
 
 
 @frozen
 class Opinion:
-    """The second judge's result."""
+    """The second judge's result for a history."""
 
     verdict: str
     violated: frozenset[str]
-    """Clauses that are certainly broken."""
+    """Clauses that are certainly violated."""
     reasons: tuple[str, ...]
 
     @property
     def clauses(self) -> str:
-        """The ids of the clauses that are, or may be, broken."""
+        """The ids of the clauses that are violated or possibly violated."""
         return ", ".join(sorted({reason.split(": ")[0].removeprefix("? ") for reason in self.reasons}))
 
 
@@ -64,7 +64,7 @@ def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opini
 
 
 def not_judged(record: Record) -> Iterator[str]:
-    """evidence.nothing_judged, evidence.not_judged: what could not be judged."""
+    """What could not be judged (clauses `evidence.nothing_judged` and `evidence.not_judged`)."""
     pulled = list(exchanges(record))
     judged = [one for one in pulled if one.code in READS and wanted(one.request) != "undecidable"]
     queries = [one for one in record.of("request_received") if one.code == QUERY and one.request]

@@ -1,4 +1,4 @@
-"""The contract's clauses about messages that can be broken, each a function of its id; observations weigh nothing."""
+"""The contract's clauses about messages that a broker can violate; observations are left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 
 @frozen
 class Shown:
-    """One message that an event tells."""
+    """A message that an event shows."""
 
     event: Seen
     place: Queue
@@ -54,7 +54,7 @@ def _are_one_broker(record: Record, one: Seen, other: Seen) -> bool:
 
 
 def one_value(record: Record) -> Iterator[Said]:
-    """message.one_value."""
+    """Check the clause `message.one_value`."""
     for one, other in combinations(sorted(_shown(record), key=lambda each: each.event.hi), 2):
         if (one.place, one.offset) != (other.place, other.offset) or one.event is other.event:
             continue
@@ -69,7 +69,7 @@ def one_value(record: Record) -> Iterator[Said]:
 
 
 def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:
-    """Whether the broker may have been killed between two events, and have lost the first message."""
+    """Whether the broker may have been killed between two events and lost the first message."""
     tellers = {one.source for one in record.of("connection_opened")}
     if first.connection and second.connection and {first.source, second.source} <= tellers:
         old, new = min(first.hi, second.hi), max(first.hi, second.hi)
@@ -81,7 +81,7 @@ def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:
 
 
 def _sends(record: Record, shown: Shown) -> list[Seen]:
-    """The sends of a message, once for each time that they name it."""
+    """The sends of a message, once for each time that a send lists it."""
     asked = [one for one in record.of("request_received") if one.code in SENDS]
     return [one for one in asked if one.topic == shown.event.topic for each in one.ids if each == shown.id]
 
@@ -97,7 +97,7 @@ def _is_appended(record: Record, shown: Shown) -> bool:
 
 
 def stored_once(record: Record) -> Iterator[Said]:
-    """message.stored.once."""
+    """Check the clause `message.stored.once`."""
     for one, other in combinations(_shown(record), 2):
         same = one.id == other.id != 0 and one.event.topic == other.event.topic
         if not same or (one.event.queue, one.offset) == (other.event.queue, other.offset):
@@ -113,7 +113,7 @@ def stored_once(record: Record) -> Iterator[Said]:
 
 
 def _is_refused(record: Record, send: Seen) -> bool:
-    """Whether a send was answered with a code after which its messages are not in the store."""
+    """Whether a send got an error code after which its messages are not in the store."""
     same = [one for one in record.of("request_received", "message_acknowledged") if one.about == send.about]
     answers = [one for one in record.of("answer_sent") if one.about == send.about and one.offset_min < 0]
     codes = {2, 3, 13, 16, 17, 26, 29, 215, 501, 1500}
@@ -121,7 +121,7 @@ def _is_refused(record: Record, send: Seen) -> bool:
 
 
 def committed(record: Record) -> Iterator[Said]:
-    """message.committed."""
+    """Check the clause `message.committed`."""
     for one in _shown(record):
         if one.event.event != "answer_sent" or not one.id:
             continue
@@ -139,7 +139,7 @@ def committed(record: Record) -> Iterator[Said]:
 
 
 def early(record: Record) -> Iterator[Said]:
-    """message.early."""
+    """Check the clause `message.early`."""
     for one in _shown(record):
         sends = _sends(record, one) if one.id and one.event.event == "answer_sent" else []
         sends = [send for send in sends if not send.transaction]
@@ -159,7 +159,7 @@ def _delay_ns(send: Seen) -> int:
 
 
 def _due(record: Record, send: Seen, own: int) -> int:
-    """When a message is certainly to be there; `FAR` if that is not known."""
+    """When the message must certainly be there; `FAR` if that is unknown."""
     alone = [one for one in record.of("request_received") if one.request and one.about == send.about] == [send]
     is_placed = any(one.about == send.about for one in record.of("message_acknowledged"))
     stored = [
@@ -178,7 +178,7 @@ def _due(record: Record, send: Seen, own: int) -> int:
 
 
 def overdue(record: Record) -> Iterator[Said]:
-    """message.overdue."""
+    """Check the clause `message.overdue`."""
     for one in _shown(record):
         sends = _sends(record, one) if one.id and one.event.event == "answer_sent" else []
         due = max((_due(record, send, one.id) for send in sends), default=FAR) + LATE_NS
@@ -190,7 +190,7 @@ def overdue(record: Record) -> Iterator[Said]:
 
 
 def lost(record: Record) -> Iterator[Said]:
-    """message.lost."""
+    """Check the clause `message.lost`."""
     there = _shown(record)
     for send in (one for one in record.of("request_received") if one.code in SENDS and one.topic and one.broker):
         answers = [one for one in record.of("answer_sent") if one.about == send.about and one.offset_min < 0]

@@ -1,4 +1,4 @@
-"""Observers of a simulated world: histories as plain events, with clocks, intervals, gaps and cut ends."""
+"""Observers of a simulated broker: histories as plain events, with clocks, intervals, gaps and cut ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, WHITE_BOX, Event
 
 SECOND: Final = 10**9
 STEPS_NS: Final = (20 * MS, SECOND, 9 * SECOND, 50 * SECOND)
-"""By how much at most a clock is set: less and more than the silences of a world last, which is up to nine seconds."""
+"""The largest changes of a clock: shorter and longer than the silent times of a simulation (up to nine seconds)."""
 OUTSIDE_ONLY: Final = ("blocked", "unblocked")
 DEFAULTS: Final = {
     field.name: field.default for field in msgspec.structs.fields(Event) if field.default is not msgspec.NODEFAULT
@@ -28,23 +28,23 @@ DEFAULTS: Final = {
 
 @frozen
 class Sight:
-    """How a world is seen, and what went wrong with the seeing."""
+    """How a simulation is observed, and the faults of the observer."""
 
     inside: bool = True
     tail_lost: int = 0
-    """Most events that the recorder of a killed broker loses at its end."""
+    """The most events that the recorder of a killed broker loses at its end."""
     holes: int = 0
-    """Runs of events that are not recorded, each told or not."""
+    """Runs of events that are not recorded; a `lost` event may report each."""
     steps: int = 0
-    """How often a source's clock is set, either way: within what it shows on end, or a silence that hides it."""
+    """How often a source's clock is set forward or back, while it records or during a silence."""
     offset_is_wrong: bool = False
-    """Whether `offset_ns` is wrong by as much as `uncertainty_ns` says."""
+    """Whether `offset_ns` is wrong by the amount of `uncertainty_ns`."""
     ends_early: bool = False
-    """Whether a recorder is killed while its broker goes on."""
+    """Whether a recorder is killed while its broker continues."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing or doubtful."""
+        """Whether the record has no gap and no doubtful time."""
         return not (self.tail_lost or self.holes or self.steps or self.ends_early)
 
 
@@ -55,15 +55,15 @@ class History:
     meta: dict[str, Any]
     events: tuple[dict[str, Any], ...]
     troubles: Mapping[str, int] = attrs.field(factory=dict)
-    """The events in the lives of the broker and its observer, with counts; the record does not show them."""
+    """Events in the lives of broker and observer -> counts; the record does not show them."""
 
     def with_events(self, events: Iterable[dict[str, Any]]) -> History:
-        """The same with other events."""
+        """The same history with other events."""
         return attrs.evolve(self, events=tuple(events))
 
 
 def observe(plan: Plan, sight: Sight) -> History:
-    """The history of a plan's worlds, all seen alike."""
+    """The history of the brokers of a plan, all observed in the same way."""
     chance = random.Random(f"{plan.seed} seen")
     sources: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
@@ -109,7 +109,7 @@ def _recorded(
     hidden = OUTSIDE_ONLY if sight.inside else WHITE_BOX
     seen = [_seen(one, sight, chance) for one in told if one["event"] not in hidden]
     for earlier, later in itertools.pairwise(seen):
-        # One thing is written after the other.
+        # The recorder writes one event after the other.
         later["before_ns"] = max(later["before_ns"], earlier["before_ns"] + 1)
     if is_killed and sight.inside:
         seen = [one for one in seen if one["event"] != "connection_closed"]
@@ -138,7 +138,7 @@ def _recorded(
 
 
 def _seen(one: Told, sight: Sight, chance: random.Random) -> dict[str, Any]:
-    """The event as written: an interval around its moment, and no field that has its default."""
+    """The event as written: an interval around its time, and no field with its default value."""
     is_answer = one["event"] in {"answer_sent", "message_acknowledged", "connection_closed"}
     width = 40 * US if sight.inside else 4 * MS if is_answer else 200 * US
     fields = {

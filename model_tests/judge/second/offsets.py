@@ -1,4 +1,4 @@
-"""The contract's clauses about committed offsets and about how many pulls are held, each a function of its id."""
+"""The contract's clauses about committed offsets and the number of held pulls, each a function with its id."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from model_tests.judge.second.waits import over
 DELETIONS: Final = (207, 215)
 """Requests after which a group has no offset; after the other resets it may have any."""
 UNANSWERED_NS: Final = 2_000 * MS
-"""How long a request may be under way whose answer is not told."""
+"""The longest time a request without a recorded answer may be in progress."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS
 CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 
 
 @frozen
 class Commit:
-    """An offset that may have been committed, from its request's receipt on; certainly by its answer."""
+    """An offset that may be committed from the receipt of its request on, and certainly is by its answer."""
 
     request: Seen
     answer: Seen | None
-    """None where it is not known to have been done."""
+    """None if it is unknown whether the commit was done."""
 
     @property
     def offset(self) -> int:
-        """What is committed."""
+        """The committed offset."""
         return int(self.request.commit_offset)
 
 
@@ -70,18 +70,18 @@ def commits(record: Record, query: Seen) -> list[Commit]:
         answer = answers.get(one.about) if one.request else None
         is_done = answer is not None and answer.code in (READS if one.code in PULLS else (0,))
         if one.code in PULLS or answer is None or is_done:
-            # A pull that was refused in the end may have been read, and held, before.
+            # A pull that finally got an error may have been read and held before.
             found.append(Commit(one, answer if is_done else None))
     return found
 
 
 def is_lost(record: Record, done: Seen, query: Seen) -> bool:
-    """Whether the broker may have been killed before it saved what it had answered, and before the query came."""
+    """Whether the broker may have been killed after its answer and before it saved the offset, before the query."""
     return not outlives(record, query.broker, done, query)
 
 
 def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
-    """Whether what was committed may have been put elsewhere after an event."""
+    """Whether the committed offset may have been reset after an event."""
     for place, lo, hi in begun_anew(record):
         if place == one.place and hi >= one.lo and lo <= query_answer.hi:
             return True
@@ -93,12 +93,12 @@ def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
 
 
 def _until(record: Record, reset: Seen) -> int:
-    """Until when it may take effect: what is put elsewhere by the broker stays so until the group pulls."""
+    """The time until which a reset may take effect; the broker's reset stays until the group pulls."""
     return lasts_until(record, reset) if reset.code in DELETIONS else FAR
 
 
 def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Questions for a committed offset, and the first answer to each."""
+    """Queries of a committed offset, each with its first answer."""
     answers = _answers(record)
     for one in record.of("request_received"):
         answer = answers.get(one.about)
@@ -107,7 +107,7 @@ def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
 
 
 def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """Certain commits before a query, in its own source, without later moves of the offset."""
+    """Certain commits before a query from the same source, without a later reset."""
     return [
         one
         for one in commits(record, query)
@@ -120,7 +120,7 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
 
 
 def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """The same of another observer of the broker, that watched to its end, or of before a restart."""
+    """Certain commits from another observer that watched to its end, or from before a restart."""
     return [
         one
         for one in commits(record, query)
@@ -134,14 +134,14 @@ def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
 
 
 def _may_follow(other: Commit, one: Commit) -> bool:
-    """Whether the client may have made this commit after that one: with a pull by its receipt, else by its end."""
+    """Whether the client may have made this commit after that one; a pull commits at its receipt."""
     if other.request.code == UPDATE:
         return other.answer is None or not before(other.answer, one.request)
     return not before(other.request, one.request)
 
 
 def told_least(record: Record) -> Iterator[Said]:
-    """commit.told.kept."""
+    """Check the clause `commit.told.kept`."""
     for query, answer in queries(record):
         if answer.code != 0:
             continue
@@ -160,7 +160,7 @@ def told_least(record: Record) -> Iterator[Said]:
 
 
 def told_most(record: Record) -> Iterator[Said]:
-    """commit.told.most."""
+    """Check the clause `commit.told.most`."""
     for query, answer in queries(record):
         possible = [one for one in commits(record, query) if not before(answer, one.request)]
         if answer.code != 0 or answer.offset == 0 or any(one.offset >= answer.offset for one in possible):
@@ -181,7 +181,7 @@ def told_most(record: Record) -> Iterator[Said]:
 
 
 def told_within(record: Record) -> Iterator[Said]:
-    """commit.told.within."""
+    """Check the clause `commit.told.within`."""
     for query, answer in queries(record):
         about = (query.broker, query.topic, query.queue)
         shown = [one for one in record.of("answer_sent") if (one.broker, one.topic, one.queue) == about]
@@ -193,7 +193,7 @@ def told_within(record: Record) -> Iterator[Said]:
 
 
 def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
-    """The group's questions to the same observer that were certainly answered before this one."""
+    """The group's queries to the same observer that were certainly answered before this one."""
     return [
         (asked, told)
         for asked, told in queries(record)
@@ -202,7 +202,7 @@ def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
 
 
 def told_written(record: Record) -> Iterator[Said]:
-    """commit.told.written."""
+    """Check the clause `commit.told.written`."""
     for query, answer in queries(record):
         if answer.code != 0:
             continue
@@ -242,7 +242,7 @@ def told_written(record: Record) -> Iterator[Said]:
 
 
 def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
-    """Whether something since then may have left the offset that a query got."""
+    """Whether some later event may have left the offset that a query got."""
     query, answer = told
     value = answer.offset
     for one in commits(record, query):
@@ -263,7 +263,7 @@ def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
 
 
 def told_some(record: Record) -> Iterator[Said]:
-    """commit.told.some."""
+    """Check the clause `commit.told.some`."""
     for query, answer in queries(record):
         there = [one.request.lo for one in certain(record, query, answer)]
         there += [
@@ -282,7 +282,7 @@ def told_some(record: Record) -> Iterator[Said]:
 
 
 def commit_answered(record: Record) -> Iterator[Said]:
-    """commit.answered."""
+    """Check the clause `commit.answered`."""
     answers = _answers(record)
     for one in record.of("request_received"):
         is_judged = one.about not in answers or answers[one.about] is not None
@@ -292,7 +292,7 @@ def commit_answered(record: Record) -> Iterator[Said]:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """commit.code.known."""
+    """Check the clause `commit.code.known`."""
     answers = _answers(record)
     for one in record.of("request_received"):
         answer = answers.get(one.about)
@@ -303,7 +303,7 @@ def code_known(record: Record) -> Iterator[Said]:
 
 
 def limit_kept(record: Record) -> Iterator[Said]:
-    """hold.limit.kept."""
+    """Check the clause `hold.limit.kept`."""
     for source, limit in record.limits.items():
         if limit < 0:
             continue
@@ -316,7 +316,7 @@ def limit_kept(record: Record) -> Iterator[Said]:
 
 
 def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
-    """When each pull of a source was certainly held."""
+    """The interval in which each pull of a source was certainly held."""
     asked = {one.about: one for one in record.of("request_received")}
     for hold in record.of("hold", "keep"):
         if hold.source != source:

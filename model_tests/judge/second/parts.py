@@ -27,51 +27,51 @@ def java_hash(text: str) -> int:
 
 @frozen
 class Plan:
-    """The random plan of a world."""
+    """The random plan of a simulated broker."""
 
     seed: int
     events: int = 120
-    """About how many events: nothing new begins after them."""
+    """The approximate number of events; nothing new begins after them."""
     brokers: int = 1
     lives: int = 1
-    """How often each broker is started."""
+    """The number of runs of each broker."""
     kills: float = 0.6
-    """How often a life that is not the last is ended by a kill, and not in order."""
+    """The probability that a run, except the last one, ends by a kill instead of an orderly stop."""
     deletions: float = 0.0
-    """How often a topic is deleted, per message."""
+    """The probability of a deletion of the topic, per message."""
     retention: float = 0.0
-    """How often messages expire, per message."""
+    """The probability that messages expire, per message."""
     closes: float = 0.0
-    """How often a client closes its connection, per pull."""
+    """The probability that a client closes its connection, per pull."""
     blocks: float = 0.0
-    """How often the client stops reading its connection for a while, per pull."""
+    """The probability that the client stops reading its connection for a while, per pull."""
     commits: float = 0.3
-    """How often a consumer commits or asks, per pull."""
+    """The probability that a consumer commits or queries, per pull."""
     jumps: float = 0.05
-    """How often a consumer asks for some other offset, per pull."""
+    """The probability that a consumer jumps to another offset, per pull."""
     refusals: float = 0.0
-    """How often a send or a pull is one that must be refused."""
+    """The probability that a send or a pull is one that must be refused."""
     hidden: float = 0.0
     """The share of sends that no observer sees, so that their tags are unknown from outside."""
     undecided: float = 0.0
     """The share of consumers that name no subscription, so that their filters are unknown."""
     lossy_kills: bool = False
-    """Whether a kill takes the last messages and commits along."""
+    """Whether a kill loses the last messages and commits."""
     answers_on_stop: bool = True
     policy: str = "strict"
 
     def of(self, seed: int, events: int) -> Plan:
-        """The same for another seed and size."""
+        """The same plan for another seed and size."""
         return attrs.evolve(self, seed=seed, events=events)
 
 
 @define
 class Queue:
-    """Offsets `start` to `start + len(tags) - 1` are visible; what expired is before `start`."""
+    """A queue whose offsets `start` to `start + len(tags) - 1` are visible; expired messages are before `start`."""
 
     tags: list[str] = field(factory=list)
     ids: list[int] = field(factory=list)
-    """Who these messages are."""
+    """The ids of these messages."""
     start: int = 0
     held: list[Pull] = field(factory=list)
 
@@ -83,7 +83,7 @@ class Queue:
 
 @define(eq=False)
 class Pull:
-    """A pull that is under way."""
+    """A pull in progress."""
 
     consumer: Consumer
     request: str
@@ -98,7 +98,7 @@ class Pull:
 
 @define(eq=False)
 class Consumer:
-    """One group's reader of one queue."""
+    """A consumer of one group that reads one queue."""
 
     topic: str
     queue: int
@@ -111,7 +111,7 @@ class Consumer:
 
 @define
 class Life:
-    """One life of one broker; its connections are those of its clients."""
+    """One run of one broker; its connections are those of its clients."""
 
     broker: str
     number: int
@@ -121,7 +121,7 @@ class Life:
     open: set[str] = field(factory=set)
     held_most: int = 0
     blocked_until: dict[str, int] = field(factory=dict)
-    """Connections whose client does not read, until when."""
+    """Connection -> the time until which its client does not read."""
 
 
 @define

@@ -1,4 +1,4 @@
-"""The contract's clauses about what answers to pulls say, each a function of its id."""
+"""The contract's clauses about the contents of answers to pulls, each a function with its id."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def has_unknown_tag(record: Record, one: Exchange) -> bool:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """pull.code.known."""
+    """Check the clause `pull.code.known`."""
     for one in exchanges(record):
         if one.answer is not None and one.code not in {0, 19, 20, 21, *REFUSALS}:
             yield violated(one.request, f"{one.name} is answered {one.code}")
 
 
 def error_explained(record: Record) -> Iterator[Said]:
-    """pull.error.explained."""
+    """Check the clause `pull.error.explained`."""
     for one in exchanges(record):
         shown = any(other.place == one.request.place for other in record.of("append", "message_acknowledged"))
         if one.code == 1 and shown and wanted(one.request) != "undecidable" and one.request.count_max >= 0:
@@ -67,13 +67,13 @@ def error_explained(record: Record) -> Iterator[Said]:
 
 
 def _answers(record: Record) -> list[Seen]:
-    """Those of which it is known whose they are."""
+    """Answers whose request is known."""
     return [one for one in record.of("answer_sent") if not one.is_nobodys]
 
 
 def after_request(record: Record) -> Iterator[Said]:
-    """answer.after_request."""
-    # Of an identifier that came twice the first counts.
+    """Check the clause `answer.after_request`."""
+    # If an identifier occurs twice, the first request counts.
     asked = {one.about: one for one in reversed(record.of("request_received")) if one.request}
     for one in _answers(record):
         if one.about in asked and one.place == asked[one.about].place and before(one, asked[one.about]):
@@ -81,9 +81,9 @@ def after_request(record: Record) -> Iterator[Said]:
 
 
 def once(record: Record) -> Iterator[Said]:
-    """answer.once."""
+    """Check the clause `answer.once`."""
     told = Counter(one.about for one in record.of("request_received"))
-    # Of answers that name different queues nobody knows which is whose.
+    # If answers name different queues, it is unknown which one belongs to the request.
     seen: set[object] = set()
     for one in _answers(record):
         if (one.about, one.place) in seen and told[one.about] <= 1:
@@ -93,7 +93,7 @@ def once(record: Record) -> Iterator[Said]:
 
 
 def same_connection(record: Record) -> Iterator[Said]:
-    """answer.same_connection."""
+    """Check the clause `answer.same_connection`."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
     told = Counter(one.about for one in record.of("request_received"))
     for one in _answers(record):
@@ -105,7 +105,7 @@ def same_connection(record: Record) -> Iterator[Said]:
 
 
 def open_connection(record: Record) -> Iterator[Said]:
-    """answer.open_connection."""
+    """Check the clause `answer.open_connection`."""
     told = Counter(one.about for one in record.of("request_received"))
     for one in _answers(record):
         if told[one.about] <= 1 and is_after_close(record, one):
@@ -113,42 +113,42 @@ def open_connection(record: Record) -> Iterator[Said]:
 
 
 def found_some(record: Record) -> Iterator[Said]:
-    """pull.found.some."""
+    """Check the clause `pull.found.some`."""
     for request, answer in read_answers(record):
         if answer.code == 0 and not answer.offsets:
             yield violated(request, f"{request.request} is told FOUND and given nothing")
 
 
 def none_empty(record: Record) -> Iterator[Said]:
-    """pull.none.empty."""
+    """Check the clause `pull.none.empty`."""
     for request, answer in read_answers(record):
         if answer.code != 0 and answer.offsets:
             yield violated(request, f"{request.request} is given messages with {answer.code}")
 
 
 def found_ordered(record: Record) -> Iterator[Said]:
-    """pull.found.ordered."""
+    """Check the clause `pull.found.ordered`."""
     for request, answer in read_answers(record):
         if any(later <= earlier for earlier, later in pairwise(answer.offsets)):
             yield violated(request, f"{request.request} is given messages out of order")
 
 
 def found_from_asked(record: Record) -> Iterator[Said]:
-    """pull.found.from_asked."""
+    """Check the clause `pull.found.from_asked`."""
     for request, answer in read_answers(record):
         if any(offset < request.offset for offset in answer.offsets):
             yield violated(request, f"{request.request} is given what it did not ask for")
 
 
 def found_at_most(record: Record) -> Iterator[Said]:
-    """pull.found.at_most."""
+    """Check the clause `pull.found.at_most`."""
     for request, answer in read_answers(record):
         if answer.code == 0 and len(answer.offsets) > max(request.count_max, 1):
             yield violated(request, f"{request.request} is given too many messages")
 
 
 def found_visible(record: Record) -> Iterator[Said]:
-    """pull.found.visible."""
+    """Check the clause `pull.found.visible`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if end is not None and any(offset >= end for offset in answer.offsets):
@@ -157,7 +157,7 @@ def found_visible(record: Record) -> Iterator[Said]:
 
 
 def found_appended(record: Record) -> Iterator[Said]:
-    """pull.found.appended."""
+    """Check the clause `pull.found.appended`."""
     for request, answer in read_answers(record):
         shown = {one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")}
         base = first_known(record, request)
@@ -169,7 +169,7 @@ def found_appended(record: Record) -> Iterator[Said]:
 
 
 def found_tag(record: Record) -> Iterator[Said]:
-    """pull.found.tag."""
+    """Check the clause `pull.found.tag`."""
     for request, answer in read_answers(record):
         if isinstance(wanted(request), str):
             continue
@@ -180,7 +180,7 @@ def found_tag(record: Record) -> Iterator[Said]:
 
 
 def found_identified(record: Record) -> Iterator[Said]:
-    """pull.found.identified."""
+    """Check the clause `pull.found.identified`."""
     for one in record.of("answer_sent"):
         lists = (one.ids, one.bodies) if one.code == 0 and one.offset_min >= 0 else ()
         if any(told and len(told) != len(one.offsets) for told in lists):
@@ -188,7 +188,7 @@ def found_identified(record: Record) -> Iterator[Said]:
 
 
 def found_next(record: Record) -> Iterator[Said]:
-    """pull.found.next."""
+    """Check the clause `pull.found.next`."""
     for request, answer in read_answers(record):
         if answer.code != 0 or not answer.offsets:
             continue
@@ -199,7 +199,7 @@ def found_next(record: Record) -> Iterator[Said]:
 
 
 def found_complete(record: Record) -> Iterator[Said]:
-    """pull.found.complete."""
+    """Check the clause `pull.found.complete`."""
     for request, answer in read_answers(record):
         if answer.code != 0 or isinstance(wanted(request), str):
             continue
@@ -216,7 +216,7 @@ def found_complete(record: Record) -> Iterator[Said]:
 
 
 def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, at_front: bool) -> Iterator[Said]:
-    """Messages passed over before an offset, which retention may have removed if nothing older was delivered."""
+    """Skipped messages below an offset, which retention may have removed if nothing older was delivered."""
     request, answer = read
     if is_own(record) or not at_front:
         yield violated(request, why)
@@ -234,21 +234,21 @@ def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, 
 
 
 def found_within(record: Record) -> Iterator[Said]:
-    """pull.found.within."""
+    """Check the clause `pull.found.within`."""
     for request, answer in read_answers(record):
         if answer.code in {0, 20} and not answer.offset_min <= request.offset < answer.offset_max:
             yield violated(request, f"{request.request} is told {answer.code} outside of the bounds")
 
 
 def found_above_min(record: Record) -> Iterator[Said]:
-    """pull.found.above_min."""
+    """Check the clause `pull.found.above_min`."""
     for request, answer in read_answers(record):
         if any(offset < answer.offset_min for offset in answer.offsets):
             yield violated(request, f"{request.request} is given what lies below offset_min")
 
 
 def next_visible(record: Record) -> Iterator[Said]:
-    """pull.next.visible."""
+    """Check the clause `pull.next.visible`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if answer.code in {0, 20} and end is not None and answer.offset_next > end:
@@ -257,7 +257,7 @@ def next_visible(record: Record) -> Iterator[Said]:
 
 
 def next_within(record: Record) -> Iterator[Said]:
-    """pull.next.within."""
+    """Check the clause `pull.next.within`."""
     if not is_own(record):
         return
     for request, answer in read_answers(record):
@@ -266,7 +266,7 @@ def next_within(record: Record) -> Iterator[Said]:
 
 
 def none_true(record: Record) -> Iterator[Said]:
-    """pull.none.true."""
+    """Check the clause `pull.none.true`."""
     for request, answer in read_answers(record):
         if answer.code != 19 or isinstance(wanted(request), str):
             continue
@@ -285,14 +285,14 @@ def none_true(record: Record) -> Iterator[Said]:
 
 
 def none_next(record: Record) -> Iterator[Said]:
-    """pull.none.next."""
+    """Check the clause `pull.none.next`."""
     for request, answer in read_answers(record):
         if answer.code == 19 and answer.offset_next != request.offset:
             yield violated(request, f"{request.request} is told 19 and moved to {answer.offset_next}")
 
 
 def none_at_end(record: Record) -> Iterator[Said]:
-    """pull.none.at_end."""
+    """Check the clause `pull.none.at_end`."""
     for request, answer in read_answers(record):
         if answer.code == 19 and answer.offset_max != request.offset:
             why = f"{request.request} is told 19 at {request.offset} of {answer.offset_max}"
@@ -300,14 +300,14 @@ def none_at_end(record: Record) -> Iterator[Said]:
 
 
 def passed_next(record: Record) -> Iterator[Said]:
-    """pull.passed.next."""
+    """Check the clause `pull.passed.next`."""
     for request, answer in read_answers(record):
         if answer.code == 20 and answer.offset_next <= request.offset:
             yield violated(request, f"{request.request} passes over nothing")
 
 
 def passed_none_match(record: Record) -> Iterator[Said]:
-    """pull.passed.none_match."""
+    """Check the clause `pull.passed.none_match`."""
     for request, answer in read_answers(record):
         if answer.code != 20 or isinstance(wanted(request), str):
             continue
@@ -318,7 +318,7 @@ def passed_none_match(record: Record) -> Iterator[Said]:
 
 
 def illegal_outside(record: Record) -> Iterator[Said]:
-    """pull.illegal.outside."""
+    """Check the clause `pull.illegal.outside`."""
     for request, answer in read_answers(record):
         inside = answer.offset_min <= request.offset <= answer.offset_max
         if answer.code == 21 and inside:
@@ -326,7 +326,7 @@ def illegal_outside(record: Record) -> Iterator[Said]:
 
 
 def illegal_next(record: Record) -> Iterator[Said]:
-    """pull.illegal.next."""
+    """Check the clause `pull.illegal.next`."""
     for request, answer in read_answers(record):
         if answer.code != 21:
             continue
@@ -340,14 +340,14 @@ def illegal_next(record: Record) -> Iterator[Said]:
 
 
 def min_below_max(record: Record) -> Iterator[Said]:
-    """pull.min.below_max."""
+    """Check the clause `pull.min.below_max`."""
     for request, answer in read_answers(record):
         if answer.offset_min > answer.offset_max or answer.offset_min < 0:
             yield violated(request, f"{request.request} is told bounds that cross")
 
 
 def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
-    """Pairs of answers about one queue in one life of its broker, the later one certainly read after the earlier."""
+    """Pairs of answers about one queue in one run of its broker, where the second was certainly read later."""
     told = [pair for pair in read_answers(record) if pair[1].connection]
     lives = _lives_of_connections(record)
     for asked, earlier in told:
@@ -361,7 +361,7 @@ def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
 
 
 def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
-    """Which connections are of one life of a broker: those that overlap, and what others link."""
+    """Connections grouped by runs of a broker: overlapping connections, and those that other connections link."""
     spans: dict[tuple[str, str], list[int]] = {}
     brokers: dict[tuple[str, str], str] = {}
     for _asked, answer in read_answers(record):
@@ -390,20 +390,20 @@ def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
 
 
 def min_never_falls(record: Record) -> Iterator[Said]:
-    """pull.min.never_falls."""
+    """Check the clause `pull.min.never_falls`."""
     for earlier, later, request in _successive(record):
         if later.offset_min < earlier.offset_min:
             yield violated(request, f"{request.request} is told a lower offset_min than before")
 
 
 def _shown_end(answer: Seen) -> int:
-    """The highest end that an answer shows: what it delivers or passes over was visible."""
+    """The highest end that an answer shows: delivered and skipped messages were visible."""
     ends = [int(offset) + 1 for offset in answer.offsets] if answer.code == 0 else []
     return max([int(answer.offset_max), *ends, *([int(answer.offset_next)] if answer.code in {0, 20} else [])])
 
 
 def max_never_falls(record: Record) -> Iterator[Said]:
-    """pull.max.never_falls."""
+    """Check the clause `pull.max.never_falls`."""
     for earlier, later, request in _successive(record):
         if later.offset_max < _shown_end(earlier) and not seen_inside(record, request.place):
             yield violated(request, f"{request.request} is told a lower offset_max than before")
@@ -420,7 +420,7 @@ def max_never_falls(record: Record) -> Iterator[Said]:
 
 
 def _deleted(record: Record, one: Seen, other: Seen) -> bool:
-    """Whether the topic may have been deleted between two events, whatever became of the broker."""
+    """Whether the topic may have been deleted between two events, whatever happened to the broker."""
     told = [
         (gone.lo, lasts_until(record, gone))
         for gone in record.deletions()
@@ -431,7 +431,7 @@ def _deleted(record: Record, one: Seen, other: Seen) -> bool:
 
 
 def min_kept(record: Record) -> Iterator[Said]:
-    """pull.min.kept."""
+    """Check the clause `pull.min.kept`."""
     for request, answer in read_answers(record) if not is_own(record) else ():
         for one in record.of("message_acknowledged"):
             is_gone = one.place == request.place and one.queue_offset < answer.offset_min
@@ -440,7 +440,7 @@ def min_kept(record: Record) -> Iterator[Said]:
 
 
 def filter_agrees(record: Record) -> Iterator[Said]:
-    """pull.filter.agrees."""
+    """Check the clause `pull.filter.agrees`."""
     told = [(asked, answer) for asked, answer in read_answers(record) if asked.expression_type and asked.expression]
     for request, answer in told:
         if answer.code not in {0, 20} or seen_inside(record, request.place):
@@ -465,7 +465,7 @@ def filter_agrees(record: Record) -> Iterator[Said]:
 
 
 def _takes_as_much(request: Seen, asked: Seen) -> bool:
-    """Whether the one subscription takes all that the other one takes."""
+    """Whether the first subscription accepts every message that the second one accepts."""
     if (request.expression_type, request.expression) == (asked.expression_type, asked.expression):
         return True
     own, other = wanted(request), wanted(asked)
@@ -475,7 +475,7 @@ def _takes_as_much(request: Seen, asked: Seen) -> bool:
 
 
 def max_least(record: Record) -> Iterator[Said]:
-    """pull.max.least."""
+    """Check the clause `pull.max.least`."""
     for request, answer in read_answers(record):
         if answer.offset_max < certain_end(record, request):
             is_measured = request.source in record.loose and not seen_inside(record, request.place)
@@ -484,7 +484,7 @@ def max_least(record: Record) -> Iterator[Said]:
 
 
 def max_most(record: Record) -> Iterator[Said]:
-    """pull.max.most."""
+    """Check the clause `pull.max.most`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if end is not None and answer.offset_max > end:

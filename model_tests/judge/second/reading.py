@@ -1,4 +1,4 @@
-"""Reads a history for the second judge: times on one clock, gaps and doubts."""
+"""Reads a history for the second judge: times on a common clock, gaps and doubts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SENDS: Final = (10, 310, 320)
 QUERY, UPDATE = 14, 15
 RESETS: Final = (207, 215, 222, 314)
 READS: Final = (0, 19, 20, 21)
-"""Answers to a pull after a read of the store."""
+"""Codes of answers to a pull after a read of the store."""
 LAW_EVENTS: Final = frozenset(WHITE_BOX)
 WAKE_NS: Final = 100 * MS
 LATE_NS: Final = 50 * MS
@@ -29,7 +29,7 @@ DISORDER_NS: Final = 50 * MS
 """The largest distance of a missing event from its neighbours by number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
-"""Numbers of this size or more are damage."""
+"""Numbers of this size or more count as damage."""
 Queue = tuple[str, str, int]
 NOBODYS: Final[Queue] = ("", "", -2)
 """The queue of an answer that matches several requests."""
@@ -58,7 +58,7 @@ class Seen:
 
 
 def before(one: Seen, other: Seen) -> bool:
-    """Certainly before."""
+    """Whether this event was certainly before the other one."""
     return one.hi < other.lo
 
 
@@ -77,12 +77,12 @@ class Record:
 
     events: list[Seen] = field(factory=list)
     gaps: list[str] = field(factory=list)
-    """Ids of clauses of evidence."""
+    """Ids of violated clauses about evidence."""
     policies: list[str] = field(factory=list)
     limits: dict[str, int] = field(factory=dict)
     holes: list[Hole] = field(factory=list)
     jumped: set[str] = field(factory=set)
-    """Sources whose times give no order."""
+    """Sources whose clock jumped, so their times give no order."""
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set, so their durations are unknown."""
     unwatched: dict[tuple[str, bool], list[tuple[int, int]]] = field(factory=dict)
@@ -115,14 +115,14 @@ class Record:
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
     def first(self, source: str) -> Seen:
-        """The first event of a source."""
+        """The first event of a source, by number."""
         if ("first", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["first", source] = [min(mine, key=lambda one: one.lo)]
         return self._of["first", source][0]
 
     def last(self, source: str) -> Seen:
-        """The last event of a source."""
+        """The last event of a source, by number."""
         if ("last", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["last", source] = [max(mine, key=lambda one: one.lo)]
@@ -166,7 +166,7 @@ def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, An
 
 
 def _place_resets(record: Record) -> None:
-    """Give a deletion without a broker the one broker of its source; otherwise its broker is unknown."""
+    """Assign a deletion without a broker to the only broker of its source; otherwise its broker is unknown."""
     for one in record.of("request_received"):
         if one.code not in RESETS or one.broker:
             continue
@@ -179,7 +179,7 @@ def _place_resets(record: Record) -> None:
 
 
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
-    """Whether a line is an event at all."""
+    """Whether a line has the fields and types of an event."""
     is_there = all(name in fields for name in ("event", "after_ns", "before_ns", "source", "sequence"))
     lists = (number for name in ("offsets", "ids", "bodies") for number in fields.get(name, ()))
     numbers = [*lists, *(value for value in fields.values() if isinstance(value, int))]
@@ -224,7 +224,7 @@ def _names_another(answer: Seen, asked: Queue) -> bool:
 
 
 def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
-    """Check begin, end, gaps and clock of a source, whose events are sorted by number."""
+    """Check the begin, end, gaps and clock of a source, whose events are sorted by number."""
     starts = [one.sequence for one in own if one.event == "source_started"]
     stops = [one.sequence for one in own if one.event == "source_stopped"]
     if starts != [0]:
@@ -251,7 +251,7 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
 
 
 def _compare_moments(record: Record, source: str, back_ns: int) -> None:
-    """Note a clock that went back: an event is certainly earlier than one with a lower number."""
+    """Record a clock that went back: an event is certainly earlier than one with a lower number."""
     if back_ns > CLOCK_STEP_NS:
         record.gaps.append("evidence.clock_jump")
     if back_ns > (0 if source in record.loose else CLOCK_STEP_NS):
@@ -259,7 +259,7 @@ def _compare_moments(record: Record, source: str, back_ns: int) -> None:
 
 
 def _look_at_clocks(record: Record) -> None:
-    """Note an unknown order of events: a broker has several sources, and a clock may be set."""
+    """Record that the order of events is unknown: a broker has several sources, and a clock may be set."""
     for broker in {one.broker for one in record.events}:
         tellers = {one.source for one in record.events if one.broker == broker}
         if len(tellers) > 1 and tellers & record.loose:
@@ -267,7 +267,7 @@ def _look_at_clocks(record: Record) -> None:
 
 
 def _look_at_fields(record: Record, events: list[Seen]) -> None:
-    """Leave out events that lack a field that their kind needs."""
+    """Drop events that lack a field that their kind requires."""
     record.events = sorted(events, key=lambda one: one.lo)
     answered = {one.about: one.code for one in reversed(record.of("answer_sent"))}
     asked = {one.about: one for one in record.of("request_received") if one.request}
@@ -316,7 +316,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
 
 
 def wanted(request: Seen) -> frozenset[int] | str | None:
-    """The tag hashes that a pull takes, None for everything; a text if they are unknown."""
+    """The tag hashes that a pull accepts, None for all; a text if they are unknown."""
     if request.expression_type not in {"", "TAG"} or not request.expression:
         return "undecidable"
     if request.expression == "*":

@@ -1,4 +1,4 @@
-"""Makes the smallest histories that both judges weigh: the events of one queue, as one or several sources tell them."""
+"""Builds small histories that both judges judge: the events of one queue, from one or several sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUE: Final[Told] = {"topic": "T", "queue": 0}
 def strictly(
     *sources: Sequence[Told], clock: str = MONOTONIC, policy: str = "strict", declared: Told | None = None
 ) -> History:
-    """A history of the sources `b#0`, `b#1`, ... of the broker `b`; an event's `at` is its moment in ms."""
+    """A history of the sources `b#0`, `b#1`, ... of broker `b`; an event's `at` is its time in ms."""
     headers: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     for number, told in enumerate(sources):
@@ -29,19 +29,19 @@ def strictly(
 
 
 def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
-    """All that one source tells, with its beginning and its end."""
+    """All events of one source, with its beginning and its end."""
     inner = [one for several in events for one in several]
     return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
 
 
 def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
-    """A message was acknowledged; on which connection is not told."""
+    """The acknowledgement of a message, without its connection."""
     place = QUEUE | {"queue_offset": offset}
     return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
 
 
 def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
-    """A pull and its answer; the pull may not be held unless `fields` allow it."""
+    """A pull and its answer; the pull may be held only if `fields` allow it."""
     place = {**QUEUE, "request": name, "connection": "1"}
     offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
     asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}

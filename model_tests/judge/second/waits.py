@@ -1,4 +1,4 @@
-"""The contract's clauses about when pulls are held and answered, each a function of its id."""
+"""The contract's clauses about the times of holds and answers, each a function with its id."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORT_POLLING_NS: Final = 1_000 * MS
 
 
 def open_until(record: Record, request: Seen) -> Seen:
-    """The event until which a pull without an answer was certainly waited for."""
+    """The event until which a client certainly waited for a pull without an answer."""
     closes = [
         one
         for one in record.of("connection_closed")
@@ -46,7 +46,7 @@ def open_until(record: Record, request: Seen) -> Seen:
 
 
 def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why: str) -> Iterator[Said]:
-    """Whether an answer, or its absence, came later than `limit` after a moment within `begun`."""
+    """Whether an answer, or its absence, came more than `limit` after a time within `begun`."""
     request = one.request
     end = one.answer if one.answer is not None else open_until(record, request)
     is_certain = request.source not in record.loose and not unread(record, one, end.hi)
@@ -60,9 +60,9 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
 
 
 def unread(record: Record, one: Exchange, hi: int) -> bool:
-    """Whether some direction of a request's connection may not have been read from its receipt to a moment.
+    """Whether the peer may not have read some direction of the request's connection since its receipt.
 
-    From outside a hole may hide that; an answer that is missing is looked for in holes anyway.
+    A gap in an outside record may hide that.
     """
     request, lo = one.request, one.request.lo
     if one.answer is not None and not is_inside(record, request.source):
@@ -89,7 +89,7 @@ def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
 
 
 def wake_prompt(record: Record) -> Iterator[Said]:
-    """pull.wake.prompt."""
+    """Check the clause `pull.wake.prompt`."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
         request = one.request
@@ -111,14 +111,14 @@ def wake_prompt(record: Record) -> Iterator[Said]:
         first = request.offset if wanted(request) is None else min(taken, default=FAR)
         told = [became_visible(record, request, offset) for offset in taken]
         moments = [moment for moment in told if moment is not None]
-        # Other pulls got the message before it was acknowledged.
+        # Other pulls received the message before it was acknowledged.
         known_ns = min((lo for lo, _hi in moments), default=FAR)
         given = [answer for answer, end in shown if end > first and answer.hi < known_ns]
         if one.answer is None or not any(before(answer, request) for answer in given):
             moments += [(answer.lo, answer.hi) for answer in given]
         for lo, hi in moments:
             if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
-                break  # read at once, and not held
+                break  # The broker reads the pull at once and does not hold it.
             begun = (max(lo, request.lo), max(hi, request.hi))
             for said in over(record, one, begun, WAKE_NS, f"{one.name} was woken too late"):
                 yield unknown(request, said.why) if may_follow(record, request) else said
@@ -130,14 +130,14 @@ def _deadline(request: Seen) -> tuple[int, int]:
 
 
 def deadline_met(record: Record) -> Iterator[Said]:
-    """pull.deadline.met."""
+    """Check the clause `pull.deadline.met`."""
     for one in exchanges(record):
         if one.answer is not None and one.request.may_hold:
             yield from over(record, one, _deadline(one.request), LATE_NS, f"{one.name} is answered late")
 
 
 def answered(record: Record) -> Iterator[Said]:
-    """pull.answered."""
+    """Check the clause `pull.answered`."""
     for one in exchanges(record):
         if one.answer is None:
             begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
@@ -148,7 +148,7 @@ def answered(record: Record) -> Iterator[Said]:
 
 
 def stop_answered(record: Record) -> Iterator[Said]:
-    """pull.stop.answered."""
+    """Check the clause `pull.stop.answered`."""
     if not policy_says(record, "on_stop", "answer", unnamed=False):
         return
     for one in exchanges(record):
@@ -160,7 +160,7 @@ def stop_answered(record: Record) -> Iterator[Said]:
 
 
 def unheld_prompt(record: Record) -> Iterator[Said]:
-    """pull.unheld.prompt."""
+    """Check the clause `pull.unheld.prompt`."""
     for one in exchanges(record):
         if one.answer is not None and one.request.may_hold is False:
             begun = one.request.lo, one.request.hi
@@ -174,7 +174,7 @@ def unheld_prompt(record: Record) -> Iterator[Said]:
 
 
 def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a pull's first read cannot have been PULL_NOT_FOUND."""
+    """Whether the pull's first read certainly had another status than PULL_NOT_FOUND."""
     if seen_inside(record, request.place) and any(one.about == request.about for one in holds(record)):
         return False
     is_past = answer.code == 21 and request.offset > answer.offset_max
@@ -183,7 +183,7 @@ def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
 
 
 def not_early(record: Record) -> Iterator[Said]:
-    """pull.hold.not_early."""
+    """Check the clause `pull.hold.not_early`."""
     for request, answer in read_answers(record):
         early = answer.hi + LATE_NS < _deadline(request)[0]
         if answer.code != 19 or not request.may_hold or not early:
@@ -203,7 +203,7 @@ def not_early(record: Record) -> Iterator[Said]:
 
 
 def hold_allowed(record: Record) -> Iterator[Said]:
-    """pull.hold.allowed."""
+    """Check the clause `pull.hold.allowed`."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
         if one.request.about in held and one.request.may_hold is False:
@@ -211,7 +211,7 @@ def hold_allowed(record: Record) -> Iterator[Said]:
 
 
 def hold_once(record: Record) -> Iterator[Said]:
-    """pull.hold.once."""
+    """Check the clause `pull.hold.once`."""
     first = {one.about: one for one in reversed(holds(record))}
     for one in holds(record):
         if one is not first[one.about]:
@@ -219,7 +219,7 @@ def hold_once(record: Record) -> Iterator[Said]:
 
 
 def hold_after_request(record: Record) -> Iterator[Said]:
-    """pull.hold.after_request."""
+    """Check the clause `pull.hold.after_request`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about and before(hold, one.request):
@@ -227,7 +227,7 @@ def hold_after_request(record: Record) -> Iterator[Said]:
 
 
 def hold_unanswered(record: Record) -> Iterator[Said]:
-    """pull.hold.unanswered."""
+    """Check the clause `pull.hold.unanswered`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
@@ -235,7 +235,7 @@ def hold_unanswered(record: Record) -> Iterator[Said]:
 
 
 def hold_at_end(record: Record) -> Iterator[Said]:
-    """pull.hold.at_end."""
+    """Check the clause `pull.hold.at_end`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about:
@@ -251,7 +251,7 @@ STEPS: Final = ("take", "keep", "expire", "run", "stop")
 
 
 def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
-    """Each pull with each of its steps in its queue."""
+    """Each pull with each of its steps in the pull's queue."""
     for one in exchanges(record):
         for step in record.of(*STEPS):
             if step.about == one.request.about and step.place == one.request.place:
@@ -259,28 +259,28 @@ def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
 
 
 def step_allowed(record: Record) -> Iterator[Said]:
-    """pull.step.allowed."""
+    """Check the clause `pull.step.allowed`."""
     for one, step in _steps(record):
         if one.request.may_hold is False:
             yield violated(step, f"{one.name} may not be held, and has a {step.event}")
 
 
 def step_after_request(record: Record) -> Iterator[Said]:
-    """pull.step.after_request."""
+    """Check the clause `pull.step.after_request`."""
     for one, step in _steps(record):
         if before(step, one.request):
             yield violated(step, f"{one.name} has a {step.event} before it came")
 
 
 def step_unanswered(record: Record) -> Iterator[Said]:
-    """pull.step.unanswered."""
+    """Check the clause `pull.step.unanswered`."""
     for one, step in _steps(record):
         if one.answer is not None and before(one.answer, step):
             yield violated(step, f"{one.name} has a {step.event} after its answer")
 
 
 def step_held(record: Record) -> Iterator[Said]:
-    """pull.step.held."""
+    """Check the clause `pull.step.held`."""
     for one, step in _steps(record):
         own = [hold for hold in holds(record) if hold.about == one.request.about]
         is_elsewhere = step.event == "stop" or not one.request.may_hold or before(step, one.request)
@@ -291,10 +291,10 @@ def step_held(record: Record) -> Iterator[Said]:
 
 
 def take_once(record: Record) -> Iterator[Said]:
-    """pull.take.once."""
+    """Check the clause `pull.take.once`."""
     for one in exchanges(record):
         mine = [step for other, step in _steps(record) if other.request is one.request]
-        # One that is written twice is one; what is out of its time is told as that.
+        # A step that is written twice counts once; steps out of time violate another clause.
         mine = list({(step.source, step.sequence): step for step in mine if not before(step, one.request)}.values())
         steps = [step for step in mine if one.answer is None or not before(one.answer, step)]
         own = [hold for hold in holds(record) if hold.about == one.request.about]
