@@ -37,12 +37,7 @@ def peak_of(history: Path) -> int:
     return int(peak.split()[1]) * KIB
 
 
-ONE_QUEUE: Final = pytest.param(
-    1, marks=pytest.mark.xfail(strict=True, reason="a queue is judged as a whole, at some 450 bytes an event")
-)
-
-
-@pytest.mark.parametrize("queues", [ONE_QUEUE, 16])
+@pytest.mark.parametrize("queues", [1, 16])
 def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
     """Eight times as many events take hardly more memory, and less than the documented limit."""
     peaks = []
@@ -60,7 +55,7 @@ LAGGING_PEAK_BYTES_MAX = 600 << 20
 """The limit in docs/performance.md for groups that read from far back."""
 
 
-@pytest.mark.parametrize("queues", [ONE_QUEUE, 16])
+@pytest.mark.parametrize("queues", [1, 16])
 def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> None:
     """Three times as many events, with groups three times as far behind, take hardly more memory."""
     peaks = []

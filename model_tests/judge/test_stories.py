@@ -165,6 +165,26 @@ def test_buckets_parts_and_order_change_nothing(
     assert (result.judged, result.shares, result.latency) == (whole.judged, whole.shares, whole.latency)
 
 
+CHAOS: Final = "What is found does not hang on the order of the events"
+"""Which of several findings with one cause is reported may differ there."""
+LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_queue_that_is_cut_in_time_is_judged_as_a_whole(number: int, tmp_path: Path) -> None:
+    """Each part has two events and is judged with what they rest on: nothing is found more, less or otherwise."""
+    for place, one in enumerate(LONG[number::36]):
+        history = find([write_story(one, tmp_path / f"{place}")])
+        whole, cut = (
+            judge_on(LocalEngine(1, size), history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+            for size in (1_000, 2)
+        )
+
+        assert findings_of(cut) == findings_of(whole), one.text
+        assert (cut.verdict, cut.gaps, cut.notes) == (whole.verdict, whole.gaps, whole.notes)
+        assert (cut.judged, cut.shares, cut.latency) == (whole.judged, whole.shares, whole.latency)
+
+
 LINKED_ELSEWHERE: Final = story(
     "pull.min.never_falls: pull r0 offset=10 may_hold=false @0..1; "
     "none r0 offset_min=3 offset_max=10 offset_next=10 @2..3; pull r4 queue=1 timeout_ms=25 @4..5; "

@@ -97,6 +97,8 @@ class Case:
     logs: Logs
     pulls: Pulls
     context: Context
+    own: Booleans
+    """By row, whether the event is judged here; another window of the same queue judges the others."""
     _told: dict[str, Integers] = field(factory=dict)
 
     @cached_property
@@ -366,11 +368,11 @@ class Case:
         return rows[self.lives.are_sure(rows, np.full(len(rows), log))]
 
 
-def make_case(window: Window, context: Context) -> Case:
+def make_case(window: Window, context: Context, own: Booleans) -> Case:
     """Join the requests of a window."""
     lives = make_lives(window, context)
     logs = make_logs(window, lives, context.wake_ns)
-    return Case(window, lives, logs, make_pulls(window, context, lives, logs), context)
+    return Case(window, lives, logs, make_pulls(window, context, lives, logs), context, own)
 
 
 def ms(duration_ns: int) -> str:
@@ -397,7 +399,8 @@ def judged_counts(case: Case, mine: Booleans) -> Iterator[tuple[str, int]]:
     if case.context.answers_on_stop and len(pulls):
         asked[ANSWERED_ON_STOP] = stopped[pulls.source]
     yield from ((name, int(np.count_nonzero(flags & mine))) for name, flags in asked.items())
-    yield ANSWERED_ONCE, len(events.rows("answer_sent")) if mine.all() else int(np.count_nonzero(mine))
+    is_all = bool((mine == case.own[pulls.row]).all())
+    yield ANSWERED_ONCE, int(np.count_nonzero(case.own[events.rows("answer_sent")] if is_all else mine))
 
 
 FOUND: Final = 0

@@ -81,12 +81,15 @@ UNWATCHED: Final = "; another observer saw that, and the broker may have lost it
 Flags = NDArray[np.bool_]
 
 
-def judge_exchanges(table: pa.Table, native: Booleans, context: Context) -> tuple[list[Finding], list[Row]]:
+def judge_exchanges(
+    table: pa.Table, native: Booleans, own: Booleans, context: Context
+) -> tuple[list[Finding], list[Row]]:
     """Judge the offsets that the groups got; also rows that count the queries, refusals and lacking fields.
 
-    `native` are the rows whose queues are whole here; what concerns all queues is there as well.
+    `native` are the rows of queues that are known here, of which `own` are judged; what concerns all queues is there
+    as well.
     """
-    asked, answers = exchanges(table, native)
+    asked, answers = exchanges(table, native, own)
     twice = received_again(table)
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row, context) for row in asked.filter(is_reset).select(COLUMNS).to_pylist()]
@@ -97,9 +100,9 @@ def judge_exchanges(table: pa.Table, native: Booleans, context: Context) -> tupl
     lacks["commit_offset"] = (integers_of(asked, "code") == UPDATE_CONSUMER_OFFSET) & (
         integers_of(asked, "commit_offset") < 0
     )
-    native = asked["native"].to_numpy()
+    native, own = (asked[name].to_numpy() for name in ("native", "own"))
     rows: list[Row] = [
-        ("missing", 0, int(np.count_nonzero(flags & native)), f"request_received without {name}")
+        ("missing", 0, int(np.count_nonzero(flags & own)), f"request_received without {name}")
         for name, flags in lacks.items()
     ]
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
@@ -111,7 +114,8 @@ def judge_exchanges(table: pa.Table, native: Booleans, context: Context) -> tupl
         refused, of = group.refused_counts
         rows += [("refused", 0, refused, OFFSETS), ("asked", 0, of, OFFSETS)]
         rows.append(("share", 0, group.answered_count, COMMITS))
-    questions = int(np.count_nonzero(integers_of(asked, "code") == QUERY_CONSUMER_OFFSET))
+    is_question = (integers_of(asked, "code") == QUERY_CONSUMER_OFFSET) & asked["own"].to_numpy()
+    questions = int(np.count_nonzero(is_question))
     rows.append(("share_of", 0, questions, COMMITS))
     return [finding for group in groups for finding in group.findings(resets, ends, context)], rows
 
@@ -189,7 +193,7 @@ def _unseen(context: Context) -> Iterator[_Reset]:
             yield _Reset(broker, "", "", after_ns, before_ns, deletes=False, is_restart=True)
 
 
-def exchanges(whole: pa.Table, native: Booleans) -> tuple[pa.Table, pa.Table]:
+def exchanges(whole: pa.Table, native: Booleans, own: Booleans) -> tuple[pa.Table, pa.Table]:
     """Requests that commit or ask for an offset, or put it elsewhere, in order; and the answers to these."""
     code = integers_of(whole, "code")
     about = (integers_of(whole, "commit_offset") >= 0) | is_one_of(code, (*OFFSET_CODES, *RESETS))
@@ -201,7 +205,7 @@ def exchanges(whole: pa.Table, native: Booleans) -> tuple[pa.Table, pa.Table]:
     answers = np.flatnonzero(rows_where(whole, "answer_sent"))
     answers = answers[are_among(request_numbers(whole, answers), request_numbers(whole, rows))]
     asked, told = (_with_columns(whole, each) for each in (rows, answers))
-    return asked.append_column("native", pa.array(native[rows])), told
+    return asked.append_column("native", pa.array(native[rows])).append_column("own", pa.array(own[rows])), told
 
 
 def _with_columns(whole: pa.Table, rows: Integers) -> pa.Table:
@@ -231,21 +235,28 @@ class _Group:
     """By request whether its answer is uncertain: it has none here, and is not judged."""
 
     @property
+    def own(self) -> Flags:
+        """By request whether it is judged here."""
+        flags: Flags = self.asked["own"].to_numpy()
+        return flags
+
+    @property
     def answered_count(self) -> int:
         """How many questions have an answer."""
-        return int(np.count_nonzero((integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
+        is_question = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & self.own
+        return int(np.count_nonzero(is_question & (self.answer >= 0)))
 
     @property
     def refused_counts(self) -> tuple[int, int]:
         """How many queries and updates were refused, and how many have an answer."""
-        answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0)
+        answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0) & self.own
         read = is_one_of(self.told["code"], (SUCCESS, QUERY_NOT_FOUND))
         return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
 
     @property
     def unsaid_count(self) -> int:
         """How many answers to queries say that there is an offset but do not give it."""
-        is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
+        is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0) & self.own
         unsaid = (self.told["code"] == SUCCESS) & (self.told["offset"] < 0)
         return int(np.count_nonzero(is_asked & unsaid))
 
@@ -258,7 +269,7 @@ class _Group:
             return
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
-        questions = np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET)
+        questions = np.flatnonzero((exchanges.code == QUERY_CONSUMER_OFFSET) & self.own)
         # Each question that may be wrong is compared with all exchanges, so that the others are left out at once.
         questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
         for question in questions.tolist():
@@ -437,7 +448,7 @@ class _Group:
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
         """Requests about offsets without an answer, or with a code that there is not."""
-        about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
+        about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful & self.own
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
             is_one_of(all_.answer_code, QUERY_CODES),

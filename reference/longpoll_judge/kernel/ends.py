@@ -133,9 +133,9 @@ def _delivered_end(table: pa.Table) -> Integers:
 
 
 def judge_ends(
-    table: pa.Table, context: Context, native: Booleans, *, most: int = FINDINGS_MAX
+    table: pa.Table, context: Context, native: Booleans, own: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int]:
-    """Judge all answers; `most` findings of each clause, and how many more there are."""
+    """Judge all own answers, next to those of native queues; `most` findings of each clause, and how many more."""
     named, code = have_request(table), integers_of(table, "code")
     rows = np.flatnonzero(rows_where(table, "request_received") & named & is_one_of(code, PULL_CODES))
     filters = Filters()
@@ -145,6 +145,7 @@ def judge_ends(
     told = {
         "shown_end": np.maximum(integers_of(table, "offset_max"), _delivered_end(table))[rows],
         "body_count": np.diff(lists_of(table, "offsets")[0])[rows],
+        "own": own[rows].astype(np.int64),
     }
     answers = gather(table, rows, ("code", "offset_min", "offset_max", "offset_next"), told)
     opened = gather(table, np.flatnonzero(rows_where(table, "connection_opened")))
@@ -183,12 +184,14 @@ def judge_ends(
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
+        fell = fell[own[answers.row[fell]]]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
         left_out += max(len(fell) - most, 0)
     found = list(_findings(table, (asked, answers), shown, spans, context))
-    found += _unwatched(table, (asked, answers), messages, outside & ~have_fallen, context)
+    found += _unwatched(table, (asked, answers), messages, outside & ~have_fallen & own[answers.row], context)
     view = View(table, context, told=messages, asked=asked, answers=answers)
-    found += findings_of(table, breaches_of(OF_POLLS.values(), view), context, most)
+    breaches = (breach.only(own) for breach in breaches_of(OF_POLLS.values(), view))
+    found += findings_of(table, breaches, context, most)
     disagreements, beyond = judge_filters(table, filters, (asked, answers), outside, context, most=most)
     return [*found, *disagreements], left_out + beyond
 

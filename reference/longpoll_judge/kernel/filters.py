@@ -75,7 +75,7 @@ def judge_filters(
     asked, answers = exchanges
     first, end = asked.values["offset"], answers.values["offset_next"]
     is_read = is_one_of(answers.values["code"], (FOUND, NO_MATCHED_MSG)) & (asked.values["filter"] >= 0) & outside
-    passes = is_read & (first >= 0) & (end - first > answers.values["body_count"])
+    passes = is_read & (answers.values["own"] == 1) & (first >= 0) & (end - first > answers.values["body_count"])
     if not passes.any():
         return [], 0
     (queue,) = numbered((asked.whole_queue, generations(asked, answers, context)))

@@ -226,7 +226,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
     # Pulls that were open when their record broke off, and that no finding is about.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
-    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open]]))
+    open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open & case.own[pulls.row]]]))
     measured = pulls.may_hold & pulls.is_answered & (late_most >= 0)
     found = suspects(ANSWERED_BY_DEADLINE, violated, unknown, pulls.row, explain)
     cut_off = pulls.missing_until_ns < pulls.answered_after_ns

@@ -52,7 +52,12 @@ Native = Callable[[pa.Table], Booleans]
 
 
 def judge_window(
-    table: pa.Table, context: Context, native: Native | None = None, counted_ns: tuple[int, int] | None = None
+    table: pa.Table,
+    context: Context,
+    native: Native | None = None,
+    counted_ns: tuple[int, int] | None = None,
+    *,
+    mine: Native | None = None,
 ) -> pa.Table:
     """Judge all events of some queues, in any order; returns rows of `RESULT_SCHEMA`.
 
@@ -61,6 +66,8 @@ def judge_window(
         context: What is known of the whole history.
         native: Which events are of the queues that are judged; all, unless it is given.
         counted_ns: Only pulls that were answered from one moment to another are counted.
+        mine: Which of the native events are judged here, if the window is a part of its queues; the others are there
+            because these rest on them, and another window judges them.
     """
     if not len(table):
         return RESULT_SCHEMA.empty_table()
@@ -68,15 +75,17 @@ def judge_window(
     table = place_answers(table)
     window = make_window(table, None if native is None else native(table))
     table = with_numbers(window)
-    case = make_case(window, context)
-    own = np.arange(len(table)) < len(window)
+    whole = np.arange(len(table)) < len(window)
+    own = whole if mine is None else whole & mine(table)
+    case = make_case(window, context, own[: len(window)])
     answered_ns = case.pulls.answered_before_ns
-    counted = np.ones(len(answered_ns), dtype=np.bool_)
+    counted = case.own[case.pulls.row]
     if counted_ns is not None:
-        counted = case.pulls.is_answered & (answered_ns >= counted_ns[0]) & (answered_ns < counted_ns[1])
+        counted &= case.pulls.is_answered & (answered_ns >= counted_ns[0]) & (answered_ns < counted_ns[1])
     rows: list[Row] = [*_counts(case, counted), *_repeated(window, own)]
     promptness = judge_promptness(case, counted)
-    for group in _steady(case, _groups(case, promptness.suspects)):
+    groups = (_part(group, case.own[group.rows]) for group in _groups(case, promptness.suspects))
+    for group in _steady(case, groups):
         rows += _findings(case, group)
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items()]
     rows += [("note", 0, count, text) for count, text in _notes(case, promptness.open_at_cut)]
@@ -84,7 +93,7 @@ def judge_window(
     # Free the results for pulls and logs before the next part needs memory.
     del case, promptness, window
     found: list[Finding] = []
-    for judged, more in _beside(table, own, context):
+    for judged, more in _beside(table, whole, own, context):
         found += judged
         rows += more
     rows += [(BESIDE, 0, 1, msgspec.json.encode(one).decode()) for one in found if context.asks(one.clause)]
@@ -105,16 +114,18 @@ def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
     yield from judge_handling(case)
 
 
-def _beside(table: pa.Table, native: Booleans, context: Context) -> Iterator[tuple[list[Finding], list[Row]]]:
+def _beside(
+    table: pa.Table, native: Booleans, own: Booleans, context: Context
+) -> Iterator[tuple[list[Finding], list[Row]]]:
     """Rules that need more than a pull and a log: sends and messages, ends of queues, committed offsets."""
     code, received = integers_of(table, "code"), rows_where(table, "request_received")
     if context.asks_sends:
-        yield judge_sends(table, context, native)
+        yield judge_sends(table, context, own)
     if context.asks_ends:
-        found, left_out = judge_ends(table, context, native)
+        found, left_out = judge_ends(table, context, native, own)
         yield found, [(LEFT_OUT_BESIDE, 0, left_out, "")]
     if (received & is_one_of(code, (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET))).any():
-        yield judge_exchanges(table, native, context)
+        yield judge_exchanges(table, native, own, context)
 
 
 def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
@@ -130,7 +141,8 @@ def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
     yield "refused", 0, int(np.count_nonzero(refused)), PULLS
     yield from _refusals(case, refused, counted)
     yield from (("judged", 0, count, what) for what, count in judged_counts(case, counted))
-    yield from (("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items())
+    own = case.own[pulls.row]
+    yield from (("missing", 0, int(np.count_nonzero(flags & own)), text) for text, flags in case.missing.items())
 
 
 def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]:
@@ -267,7 +279,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     answers = events.rows("answer_sent")
     is_refused = pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
     is_sql = events.are("expression_type", pulls.row, {SQL92})
-    is_open = ~case.is_decidable & ~is_refused
+    is_open = ~case.is_decidable & ~is_refused & case.own[pulls.row]
     yield int(np.count_nonzero(is_open & ~is_sql)), NOTE_UNDECIDED
     yield int(np.count_nonzero(is_open & is_sql)), NOTE_PROPERTIES
     yield open_at_cut, NOTE_OPEN
@@ -275,11 +287,13 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     orphans = answers[:0]
     if len(answers) > np.count_nonzero(pulls.is_answered):
         orphans = answers[events.look_up(events.request_key[answers], received, received) < 0]
+        orphans = orphans[case.own[orphans]]
     elsewhere, is_nowhere = _told_elsewhere(case, orphans)
     yield int(np.count_nonzero(elsewhere)), NOTE_ELSEWHERE
     yield int(np.count_nonzero(~elsewhere & ~is_nowhere)), NOTE_ORPHAN
     holds = np.concatenate([events.rows(name) for name in ("hold", *STEPS)])
-    holds = holds[(events.request_key[holds] >= 0) & events.are("source", holds, case.context.asked)]
+    holds = holds[case.own[holds] & (events.request_key[holds] >= 0)]
+    holds = holds[events.are("source", holds, case.context.asked)]
     asked_for = received[is_one_of(events.integers("code", receipts), PULL_CODES)]
     yield int(np.count_nonzero(events.look_up(events.request_key[holds], asked_for, asked_for) < 0)), NOTE_HELD
     yield _unseen_tags(case), NOTE_BEFORE
@@ -310,7 +324,7 @@ def _unseen_tags(case: Case) -> int:
     if not selective.any():
         return 0
     passed = is_one_of(case.answer_code, (FOUND, NO_MATCHED_MSG)) & ~case.lives.is_neither[case.pulls.log]
-    pull = np.flatnonzero(passed & selective[case.pulls.expression])
+    pull = np.flatnonzero(passed & selective[case.pulls.expression] & case.own[case.pulls.row])
     first, end = case.pulls.offset[pull], case.events.integers("offset_next", case.pulls.answer_row[pull])
     width = np.maximum(end - first, 0)
     unseen = width - case.logs.known.between(case.pulls.log[pull], first, first + width)

@@ -9,35 +9,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from itertools import chain
-from os import SEEK_END
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.keys import (
     KEY_BITS,
     NO_KEYS,
     PLACE_BITS,
-    KeyFile,
     Keys,
-    open_keys,
     request_keys,
 )
 from longpoll_judge.columns.lookup import Booleans, Integers, are_among, distinct, first_of, is_one_of, order_by
-from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.tables import (
     FEW_NAMES,
     QueueName,
     compacted,
-    decode,
-    encode,
     joined,
     queue_names,
     queue_numbers,
@@ -242,84 +232,3 @@ def _places(table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Integers:
     offsets = np.concatenate((integers_of(table, "queue_offset")[rows], values[bounds[spread] + nth]))
     found: Integers = queue[np.concatenate((rows, spread))].astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets
     return found
-
-
-@define
-class Buckets:
-    """The events of a history on disk, by whole queues."""
-
-    _weights: dict[QueueName, int]
-    """How many events each queue has, as far as is known."""
-    _most: int
-    """Most of these events of a bucket, unless one queue has more."""
-    _file: BinaryIO
-    _keys: KeyFile
-    _places: dict[QueueName, int] = field(factory=dict)
-    _sizes: list[int] = field(factory=lambda: [0])
-    _pieces: list[list[tuple[int, int]]] = field(init=False)
-    _guests: list[list[pa.Table]] = field(init=False)
-    _ends: list[pa.Table] = field(factory=list)
-
-    def __attrs_post_init__(self) -> None:
-        """Put the largest queues first, each where there are fewest events, or into another bucket."""
-        for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
-            if 0 < min(self._sizes) > self._most - self._weights[name]:
-                self._sizes.append(0)
-            self._place(name, self.count)
-        self._pieces = [[] for _ in range(self.count)]
-        self._guests = [[] for _ in range(self.count)]
-
-    @property
-    def count(self) -> int:
-        """How many buckets there are."""
-        return len(self._sizes)
-
-    def _place(self, name: QueueName, _buckets: int) -> int:
-        """The bucket of a queue, from its first event on."""
-        if name not in self._places:
-            least = self._sizes.index(min(self._sizes))
-            self._places[name] = least
-            self._sizes[least] += self._weights.get(name, 1)
-        return self._places[name]
-
-    def put(self, table: pa.Table) -> None:
-        """Add some events."""
-        self._keys.put(placed_keys(table, partial(self._place, _buckets=self.count)))
-        self._ends.append(connection_ends(table))
-        for bucket, events, is_own in in_buckets(table, self.count, self._place):
-            if not is_own:
-                self._guests[bucket].append(events)
-            elif len(events):
-                content = encode(events)
-                self._pieces[bucket].append((self._file.tell(), len(content)))
-                self._file.write(content)
-
-    def _events(self, bucket: int) -> Iterator[pa.Table]:
-        return map(decode, _read(self._file, self._pieces[bucket]))
-
-    def verdicts(self, context: Context) -> Iterator[pa.Table]:
-        """The rows of each bucket, after all events were put."""
-        shared = self._keys.shared()
-        for bucket in range(self.count) if len(shared) else ():
-            for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
-                self._guests[other].append(events)
-        ends = connection_ends(joined(self._ends), is_whole=True)
-        give_back_memory()
-        for bucket in range(self.count):
-            tables = chain(self._events(bucket), self._guests[bucket])
-            are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
-            yield judge_bucket(tables, ends, context, are_own)
-
-
-def _read(file: BinaryIO, pieces: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    for start, length in pieces:
-        file.seek(start)
-        yield file.read(length)
-    file.seek(0, SEEK_END)
-
-
-@contextmanager
-def open_buckets(weights: dict[QueueName, int], most: int) -> Iterator[Buckets]:
-    """Buckets that go with the block."""
-    with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
-        yield Buckets(weights, most, file, keys)

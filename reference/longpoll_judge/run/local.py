@@ -1,7 +1,7 @@
 """Judges in this process, without Spark: a history of some millions of events in one window.
 
-A larger one is read once: surveyed, and put into buckets of whole queues on disk, each judged by
-itself. The sum: `pipeline`.
+A larger one is read once: surveyed, and put into buckets of whole queues on disk, each judged by itself, or cut in
+parts of time if it is too large. The sum: `pipeline`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from longpoll_judge.evidence.survey import Context, Survey, survey_split
 from longpoll_judge.kernel.verdict import judge_window
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import InputSplit, is_cheap, read_ahead, read_split
-from longpoll_judge.run.buckets import WINDOW_EVENTS, Buckets, open_buckets
+from longpoll_judge.run.bucket_files import Buckets, open_buckets
+from longpoll_judge.run.buckets import WINDOW_EVENTS
 from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 
@@ -50,8 +51,9 @@ class LocalReading:
             _count_queues(table, self._weights)
             if self._buckets is None and self._count > self._engine.window_events:
                 # The other splits have as many events of each queue as those so far.
-                most = self._engine.window_events * len(self._kept) // len(self._splits)
-                self._buckets = self._stack.enter_context(open_buckets(self._weights, most))
+                window = self._engine.window_events
+                most = window * len(self._kept) // len(self._splits)
+                self._buckets = self._stack.enter_context(open_buckets(self._weights, most, window))
             if self._buckets is not None:
                 for kept in self._kept.values():
                     self._buckets.put(kept)

@@ -1,0 +1,108 @@
+"""The buckets of a history that is more than one window, in files of this machine. What a bucket is: `buckets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import pyarrow as pa
+from attrs import define, field
+
+from longpoll_judge.columns.keys import KeyFile, open_keys
+from longpoll_judge.columns.lookup import Integers
+from longpoll_judge.columns.memory import give_back_memory
+from longpoll_judge.columns.tables import QueueName, joined
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.run.buckets import are_in, connection_ends, in_buckets, judge_bucket, placed_keys, visitors_of
+from longpoll_judge.run.parts import Parts, Piece, borders_of, read_pieces, sample_of, write_piece
+
+
+@define
+class Buckets:
+    """The events of a history on disk, by whole queues."""
+
+    _weights: dict[QueueName, int]
+    """How many events each queue has, as far as is known."""
+    _most: int
+    """Most of these events of a bucket, unless one queue has more."""
+    _part_events: int
+    """About the number of events of a part of a larger bucket."""
+    _file: BinaryIO
+    _keys: KeyFile
+    _places: dict[QueueName, int] = field(factory=dict)
+    _sizes: list[int] = field(factory=lambda: [0])
+    _pieces: list[list[Piece]] = field(init=False)
+    _samples: list[list[Integers]] = field(init=False)
+    """By bucket the times of some of its events."""
+    _guests: list[list[pa.Table]] = field(init=False)
+    _ends: list[pa.Table] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        """Put the largest queues first, each where there are fewest events, or into another bucket."""
+        for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
+            if 0 < min(self._sizes) > self._most - self._weights[name]:
+                self._sizes.append(0)
+            self._place(name, self.count)
+        self._pieces = [[] for _ in range(self.count)]
+        self._samples = [[] for _ in range(self.count)]
+        self._guests = [[] for _ in range(self.count)]
+
+    @property
+    def count(self) -> int:
+        """How many buckets there are."""
+        return len(self._sizes)
+
+    def _place(self, name: QueueName, _buckets: int) -> int:
+        """The bucket of a queue, from its first event on."""
+        if name not in self._places:
+            least = self._sizes.index(min(self._sizes))
+            self._places[name] = least
+            self._sizes[least] += self._weights.get(name, 1)
+        return self._places[name]
+
+    def put(self, table: pa.Table) -> None:
+        """Add some events."""
+        self._keys.put(placed_keys(table, partial(self._place, _buckets=self.count)))
+        self._ends.append(connection_ends(table))
+        for bucket, events, is_own in in_buckets(table, self.count, self._place):
+            if not is_own:
+                self._guests[bucket].append(events)
+            elif len(events):
+                self._pieces[bucket].append(write_piece(self._file, events))
+                self._samples[bucket].append(sample_of(events, self._part_events))
+
+    def _events(self, bucket: int) -> Iterator[pa.Table]:
+        return read_pieces(self._file, self._pieces[bucket])
+
+    def verdicts(self, context: Context) -> Iterator[pa.Table]:
+        """The rows of each bucket, after all events were put."""
+        shared = self._keys.shared()
+        for bucket in range(self.count) if len(shared) else ():
+            for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
+                self._guests[other].append(events)
+        ends = connection_ends(joined(self._ends), is_whole=True)
+        give_back_memory()
+        for bucket in range(self.count):
+            tables = chain(self._events(bucket), self._guests[bucket])
+            are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
+            borders = borders_of(self._samples[bucket], self._part_events)
+            # A property of the caller is promised whole queues.
+            if len(borders) < 2 or context.own:
+                yield judge_bucket(tables, ends, context, are_own)
+                continue
+            with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
+                parts = Parts(file, keys, self._part_events, borders, are_own)
+                for table in tables:
+                    parts.put(table)
+                yield from parts.verdicts(ends, context)
+
+
+@contextmanager
+def open_buckets(weights: dict[QueueName, int], most: int, window_events: int) -> Iterator[Buckets]:
+    """Buckets that go with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
+        yield Buckets(weights, most, window_events, file, keys)

@@ -1,0 +1,401 @@
+"""Cuts a bucket with too many events, such as a hot queue, into parts of time, each judged with what it rests on.
+
+An event is judged in the part of its time, a request in that of its receipt. These events of other parts come along:
+
+- all events of requests and messages that have events in several parts (`buckets.visitors_of`);
+- of the log, the messages at the offsets that the part names, and what made the next one visible;
+- answers that deliver what the part's answers pass over, and commits of the offsets that its queries were told;
+- what lies within a margin of its time;
+- by queue and generation, the extremes of all that came before, and of everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from os import SEEK_END
+from typing import BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import define, field
+
+from longpoll_judge.columns.keys import KeyFile
+from longpoll_judge.columns.lookup import Booleans, Integers, distinct, first_of, is_one_of, numbered
+from longpoll_judge.columns.tables import (
+    FEW_NAMES,
+    QueueName,
+    compacted,
+    decode,
+    encode,
+    joined,
+    place_answers,
+    queue_names,
+    queue_numbers,
+    taken,
+)
+from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG
+from longpoll_judge.kernel.commits import OFFSET_CODES
+from longpoll_judge.kernel.gathered import changes_of, gather, have_request, rows_where
+from longpoll_judge.kernel.logs import MESSAGES
+from longpoll_judge.kernel.pulls import MS, PULL_CODES
+from longpoll_judge.kernel.verdict import Native, judge_window
+from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
+from longpoll_judge.run.buckets import are_common, each_once, placed_keys, visitors_of
+
+MARGIN_NS: Final = 1_000 * MS
+"""What lies this near to a part comes along, ..."""
+MARGIN_PART: Final = 16
+"""... unless it is more than this fraction of a part."""
+SAMPLES: Final = 600
+"""About as many times of a part's events are known before its bucket is cut."""
+STREAMS_MAX: Final = 2_000
+"""Of more connections or groups, the extremes of the latest come along."""
+
+
+def sample_of(table: pa.Table, most: int) -> Integers:
+    """The times of some events, by which a bucket is cut into parts of about `most` events each."""
+    return integers_of(table, "after_ns")[:: _step(most)].copy()
+
+
+def borders_of(samples: Iterable[Integers], most: int) -> Integers:
+    """The moments at which parts begin, without the first one's."""
+    moments = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *samples]))
+    count = -(-len(moments) * _step(most) // most)
+    return distinct(moments[np.arange(1, count) * len(moments) // count])
+
+
+def _step(most: int) -> int:
+    return max(most // SAMPLES, 1)
+
+
+@define
+class Intervals:
+    """By queue the offsets that a part names, as intervals that do not overlap."""
+
+    of: dict[QueueName, tuple[Integers, Integers]] = field(factory=dict)
+
+    def add(self, name: QueueName, first: Integers, end: Integers) -> None:
+        """Add those from each first one to its end."""
+        known = self.of.get(name, (first[:0], first[:0]))
+        first, end = np.append(known[0], first), np.append(known[1], end)
+        order = np.argsort(first, kind="stable")
+        first, reached = first[order], np.maximum.accumulate(end[order])
+        starts = np.flatnonzero(np.append(True, first[1:] > reached[:-1])[: len(first)])
+        self.of[name] = first[starts], np.append(reached[starts[1:] - 1], reached[-1:])
+
+
+Told = dict[QueueName, tuple[Integers, Integers]]
+"""By queue some offsets, ascending, and the row that tells each."""
+
+
+@define
+class Needs:
+    """What a part names that other parts may tell of."""
+
+    messages: Intervals = field(factory=Intervals)
+    passed: Intervals = field(factory=Intervals)
+    """The offsets that its answers pass over."""
+    commits: Intervals = field(factory=Intervals)
+    """Twice the offsets that its queries were told, which never adjoin."""
+
+    def add(self, table: pa.Table) -> None:
+        """Add what these events name, answers next to their requests."""
+        table = place_answers(table)
+        queue, firsts = queue_numbers(table)
+        rows, value = _of_log(table)
+        spans = [(rows, value - 1, value + 1)]
+        asked, answers = _exchanges(table)
+        offset, code = integers_of(table, "offset"), integers_of(table, "code")
+        pulls = np.flatnonzero(rows_where(table, "request_received") & is_one_of(code, PULL_CODES))
+        spans.append((pulls, offset[pulls], offset[pulls] + 1))
+        lowest = integers_of(table, "offset_min")[answers]
+        spans.append((answers, lowest - 1, lowest))
+        reads = is_one_of(code[answers], (FOUND, NO_MATCHED_MSG)) & (offset[asked] >= 0)
+        asked, answers = asked[reads], answers[reads]
+        first, end = offset[asked], integers_of(table, "offset_next")[answers]
+        bounds, bodies = lists_of(table, "offsets")
+        count = np.diff(bounds)[answers]
+        last = np.append(bodies, -1)[np.where(count > 0, bounds[answers + 1] - 1, -1)]
+        spans.append((answers, first, np.maximum(end, last + 1)))
+        passes = end - first > count
+        told = np.flatnonzero(rows_where(table, "answer_sent") & (offset >= 0))
+        for intervals, several in (
+            (self.messages, spans),
+            (self.passed, [(answers[passes], first[passes], end[passes])]),
+            (self.commits, [(told, 2 * offset[told], 2 * offset[told] + 1)]),
+        ):
+            rows, first, end = (np.concatenate(each) for each in zip(*several, strict=True))
+            for number, name in enumerate(queue_names(table, firsts)):
+                mine = (queue[rows] == number) & (end > first)
+                if mine.any():
+                    intervals.add(name, first[mine], end[mine])
+
+
+@define
+class Telling:
+    """The events of a part, by what other parts may need of them."""
+
+    table: pa.Table
+    messages: Told
+    deliveries: Told
+    commits: Told
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Telling:
+        """Those of these events."""
+        queue, firsts = queue_numbers(table)
+        names, after_ns = queue_names(table, firsts), integers_of(table, "after_ns")
+
+        def told(rows: Integers, value: Integers) -> Told:
+            order = np.lexsort((after_ns[rows], value, queue[rows]))
+            bounds = np.searchsorted(queue[rows[order]], np.arange(len(names) + 1)).tolist()
+            parts = (order[start:end] for start, end in pairwise(bounds))
+            return {name: (value[part], rows[part]) for name, part in zip(names, parts, strict=True)}
+
+        bounds, bodies = lists_of(table, "offsets")
+        commit, offset = integers_of(table, "commit_offset"), integers_of(table, "offset")
+        commits = np.flatnonzero(commit >= 0)
+        answers = np.flatnonzero(rows_where(table, "answer_sent") & (offset >= 0))
+        values = 2 * np.append(commit[commits], offset[answers])
+        return cls(
+            table,
+            messages=told(*_of_log(table)),
+            deliveries=told(np.repeat(np.arange(len(table)), np.diff(bounds)), bodies),
+            commits=told(np.append(commits, answers), values),
+        )
+
+    def needed(self, needs: Needs) -> Integers:
+        """The events that another part needs: messages with the first beyond each interval, and whole requests."""
+        logged = [
+            np.append(rows[_ranges(first, end)], rows[end[end < len(rows)]])
+            for rows, first, end in _meeting(needs.messages, self.messages)
+        ]
+        asked = [rows[_ranges(first, end)] for rows, first, end in _meeting(needs.passed, self.deliveries)]
+        for rows, first, end in _meeting(needs.commits, self.commits):
+            # Of an offset the first and the last who tell it.
+            is_there = end > first
+            asked += [rows[first[is_there]], rows[end[is_there] - 1]]
+        none = np.empty(0, dtype=np.int64)
+        return np.union1d(np.concatenate([none, *logged]), _with_requests(self.table, np.concatenate([none, *asked])))
+
+
+def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """By queue the rows, and between which places of these each needed interval lies."""
+    for name, (first, end) in needed.of.items():
+        if name in told:
+            values, rows = told[name]
+            yield rows, np.searchsorted(values, first), np.searchsorted(values, end)
+
+
+def _ranges(first: Integers, end: Integers) -> Integers:
+    """All places from each first one to its end."""
+    count = end - first
+    return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+
+
+def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
+    """The events of logs, and for each the offset of its message, the last visible one of an end."""
+    moved = np.flatnonzero(rows_where(table, "make_visible"))
+    rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in MESSAGES]))
+    value = np.append(integers_of(table, "queue_offset")[rows], integers_of(table, "visible_end")[moved] - 1)
+    return np.append(rows, moved), value
+
+
+def _requests(table: pa.Table) -> Integers:
+    """A small number for each event's request."""
+    sources, names = coded_texts(table, "source")
+    return coded_texts(table, "request")[0].astype(np.int64) * len(names) + sources
+
+
+def _exchanges(table: pa.Table) -> tuple[Integers, Integers]:
+    """The pulls that have an answer here, and these answers."""
+    request, named = _requests(table), have_request(table)
+    asked = np.flatnonzero(rows_where(table, "request_received") & named)
+    answers = np.flatnonzero(rows_where(table, "answer_sent") & named)
+    at = first_of(request[answers], request[asked])
+    return asked[at[at >= 0]], answers[at >= 0]
+
+
+def _with_requests(table: pa.Table, rows: Integers) -> Integers:
+    """The rows, with all events of their requests."""
+    if not len(rows):
+        return rows
+    request, named = _requests(table), have_request(table)
+    wanted = distinct(request[rows[named[rows]]])
+    return np.union1d(rows, np.flatnonzero(named & np.isin(request, wanted)))
+
+
+def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
+    """The place of the highest value of each key; of equal ones the last."""
+    if not len(value):
+        return np.empty(0, dtype=np.int64)
+    (key,) = numbered(keys)
+    order = np.lexsort((value, key))
+    last: Integers = order[np.append(key[order][1:] != key[order][:-1], True)]
+    return last
+
+
+def extremes(table: pa.Table, context: Context) -> pa.Table:
+    """Of each queue and generation the events that later ones are compared with; the same of several such tables."""
+    placed = place_answers(table)
+    queue = queue_numbers(placed)[0].astype(np.int64)
+    after_ns = integers_of(placed, "after_ns")
+    every = np.arange(len(placed))
+    life = np.zeros(len(placed), dtype=np.int64)
+    for mine, holes in changes_of(gather(placed, every), context):
+        life += np.where(mine, np.searchsorted(holes.starts, after_ns), 0)
+    place = queue * (int(life.max(initial=0)) + 1) + life
+    source, event = (coded_texts(placed, name)[0].astype(np.int64) for name in ("source", "event"))
+    found = [np.flatnonzero(rows_where(placed, "connection_opened"))[:0]]
+
+    def pick(rows: Integers, keys: tuple[Integers, ...], *values: Integers) -> None:
+        latest = _last_of(keys, after_ns[rows])
+        latest = latest[np.argsort(-after_ns[rows[latest]], kind="stable")[:STREAMS_MAX]]
+        (key,) = numbered(keys) if len(rows) else (rows,)
+        is_kept = np.isin(key, key[latest])
+        for value in (after_ns[rows], *values):
+            best = _last_of((key,), value)
+            found.append(_with_requests(placed, rows[best[is_kept[best]]]))
+
+    rows, value = _of_log(placed)
+    pick(rows, (place[rows], source[rows], event[rows]), value, -value, -after_ns[rows])
+    asked, answers = _exchanges(placed)
+    code, following = integers_of(placed, "code"), integers_of(placed, "offset_next")
+    reads = is_one_of(code[answers], PULL_RESULTS) & (integers_of(placed, "offset_min")[answers] >= 0)
+    asked, answers = asked[reads], answers[reads]
+    passed = np.where(is_one_of(code[answers], (FOUND, NO_MATCHED_MSG)), following[answers], 0)
+    shown = np.maximum(integers_of(placed, "offset_max")[answers], passed)
+    connection, group = (coded_texts(placed, name)[0].astype(np.int64)[asked] for name in ("connection", "group"))
+    lowest = integers_of(placed, "offset_min")[answers]
+    pick(answers, (place[answers], source[answers], connection), shown, lowest)
+    pick(answers, (place[answers], group), passed)
+    pick(answers, (place[answers],), shown, lowest, passed)
+    commit = integers_of(placed, "commit_offset")
+    commits = rows_where(placed, "request_received") & ((commit >= 0) | is_one_of(code, OFFSET_CODES))
+    rows = np.flatnonzero(commits)
+    group = coded_texts(placed, "group")[0].astype(np.int64)[rows]
+    pick(rows, (place[rows], group, source[rows], code[rows]), commit[rows], -commit[rows])
+    return taken(table, distinct(np.concatenate(found)))
+
+
+@define
+class Parts:
+    """The parts of a bucket, in a file."""
+
+    _file: BinaryIO
+    _keys: KeyFile
+    _most: int
+    """About the number of events of a part."""
+    _borders: Integers
+    _are_own: Native
+    """Which events are of the bucket's queues."""
+    _pieces: list[list[Piece]] = field(init=False)
+    _guests: list[list[Piece]] = field(init=False)
+    _before: list[pa.Table] = field(factory=list)
+    """By part the extremes of what comes before it; the last ones are of everything."""
+    _common: list[pa.Table] = field(factory=list)
+    """The events that concern every part."""
+
+    def __attrs_post_init__(self) -> None:
+        """No events yet."""
+        self._pieces = [[] for _ in range(len(self._borders) + 1)]
+        self._guests = [[] for _ in self._pieces]
+
+    def put(self, table: pa.Table) -> None:
+        """Add some events of the bucket, or that visit it."""
+        part = self._parts_of(table)
+        for number in distinct(part).tolist():
+            events = compacted(table.filter(pa.array(part == number)), FEW_NAMES)
+            self._keys.put(placed_keys(events, partial(_placed, part=number)))
+            self._pieces[number].append(write_piece(self._file, events))
+
+    def verdicts(self, ends: pa.Table, context: Context) -> Iterator[pa.Table]:
+        """The rows of each part, after all events were put, with the ends of all connections."""
+        needs = self._visit(context)
+        for number in range(len(self._pieces)):
+            self._lend(number, needs)
+        for number in range(len(self._pieces)):
+            are_mine = partial(self._are_mine, part=number)
+            lent = read_pieces(self._file, self._guests[number])
+            guests = joined([*lent, *self._common, self._before[number], self._before[-1], ends])
+            guests = guests.filter(pa.array(~are_mine(guests)))
+            table = each_once(joined([*self._events(number), guests]), are_mine)
+            yield judge_window(table, context, self._are_own, mine=are_mine)
+
+    def _events(self, part: int) -> Iterator[pa.Table]:
+        return read_pieces(self._file, self._pieces[part])
+
+    def _parts_of(self, table: pa.Table) -> Integers:
+        found: Integers = np.searchsorted(self._borders, integers_of(table, "after_ns"), side="right")
+        return found
+
+    def _are_mine(self, table: pa.Table, part: int) -> Booleans:
+        found: Booleans = self._are_own(table) & (self._parts_of(table) == part)
+        return found
+
+    def _visit(self, context: Context) -> list[Needs]:
+        """Send requests and messages to all parts that share them; what each part needs besides."""
+        shared = self._keys.shared()
+        needs = [Needs() for _ in self._pieces]
+        waiting, before = [], joined([])
+        for number in range(len(self._pieces)):
+            table = joined(self._events(number))
+            needs[number].add(table)
+            asked, _answers = _exchanges(table)
+            pulls = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
+            waiting.append(taken(table, np.setdiff1d(pulls, asked)))
+            for other, events in visitors_of(table, number, shared):
+                self._guests[other].append(write_piece(self._file, events))
+            self._common.append(taken(table, np.flatnonzero(are_common(table))))
+            self._before.append(before)
+            before = extremes(joined([before, table]), context)
+        self._before.append(before)
+        for number, asked in enumerate(waiting):
+            # Their answers are among the visitors.
+            needs[number].add(joined([asked, *read_pieces(self._file, self._guests[number])]))
+        return needs
+
+    def _lend(self, part: int, needs: list[Needs]) -> None:
+        """Send what the other parts need of this one, and what lies near to the next ones."""
+        if not self._pieces[part]:
+            return
+        table = joined(self._events(part))
+        telling, after_ns = Telling.of(table), integers_of(table, "after_ns")
+        moments, near = np.sort(after_ns), min(self._most // MARGIN_PART, len(table) - 1)
+        for other, needed in enumerate(needs):
+            rows = telling.needed(needed) if other != part else np.empty(0, dtype=np.int64)
+            if other == part + 1:
+                since_ns = max(int(self._borders[part]) - MARGIN_NS, int(moments[-near - 1]))
+                rows = np.union1d(rows, np.flatnonzero(after_ns >= since_ns))
+            if other == part - 1:
+                until_ns = min(int(self._borders[other]) + MARGIN_NS, int(moments[near]))
+                rows = np.union1d(rows, np.flatnonzero(after_ns <= until_ns))
+            if len(rows):
+                self._guests[other].append(write_piece(self._file, taken(table, rows)))
+
+
+def _placed(_name: QueueName, part: int) -> int:
+    return part
+
+
+Piece = tuple[int, int]
+"""Where some events lie in a file: the first byte, and how many."""
+
+
+def read_pieces(file: BinaryIO, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
+    """The events of some pieces of a file."""
+    for start, length in pieces:
+        file.seek(start)
+        yield decode(file.read(length))
+
+
+def write_piece(file: BinaryIO, table: pa.Table) -> Piece:
+    """Write events to the end of a file; where they lie."""
+    content = encode(table)
+    start = file.seek(0, SEEK_END)
+    file.write(content)
+    return start, len(content)
