@@ -23,6 +23,7 @@ from longpoll_judge.contract.clauses import (
     LOG_CLAUSES,
     SEND_CLAUSES,
 )
+from longpoll_judge.contract.pops import POP_CLAUSES
 from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
@@ -101,6 +102,7 @@ ELSEWHERE = {
     **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
     **dict.fromkeys(("pull.found.identified", "send.acknowledged.identity"), "test_outsider"),
     **dict.fromkeys((each.id for each in MESSAGE_CLAUSES), "test_messages"),
+    **dict.fromkeys((each.id for each in POP_CLAUSES), "test_pops"),
     "commit.told.within": "test_committed_offsets",
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
@@ -117,6 +119,7 @@ def clause_tables() -> str:
     """The clauses as Markdown, one table per group."""
     groups = (
         ("Pulls", PULL_CLAUSES),
+        ("Pops", POP_CLAUSES),
         ("Logs", LOG_CLAUSES),
         ("Sends", SEND_CLAUSES),
         ("Messages", MESSAGE_CLAUSES),

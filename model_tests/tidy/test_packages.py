@@ -25,7 +25,7 @@ SIBLINGS_MAX: Final = 15
 LARGER: Final = {
     "spec/longpoll_spec": 20,  # This package holds the chapters of the specification, in reading order.
     # Each module of this package holds one rule, or helpers that several rules share.
-    "reference/longpoll_judge/kernel": 20,
+    "reference/longpoll_judge/kernel": 21,
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its package, and perhaps a name in the module, as a docstring writes it."""

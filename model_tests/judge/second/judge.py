@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from attrs import frozen
-from model_tests.judge.second import logs, messages, offsets, pulls, waits
+from model_tests.judge.second import logs, messages, offsets, pops, pulls, waits
 from model_tests.judge.second.case import Said, begun_anew, exchanges
-from model_tests.judge.second.reading import PULLS, QUERY, READS, SENDS, Record, read, wanted
+from model_tests.judge.second.reading import PULLS, QUERY, READS, SENDS, Record, Seen, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
@@ -17,6 +17,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     **logs.CLAUSES,
     **messages.CLAUSES,
     **offsets.CLAUSES,
+    **pops.CLAUSES,
 }
 """Clause -> its property and its function."""
 TIMELESS: Final = (
@@ -27,6 +28,7 @@ TIMELESS: Final = (
     *("pull.illegal.next", "pull.min.below_max", "pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed", "pull.found.within"),
     *("send.code.known", "send.batch.gapless", "message.one_value"),
+    *pops.TIMELESS,
 )
 """Clauses that compare no times, so they hold whatever the clock did; times of deletions are treated separately."""
 
@@ -63,13 +65,22 @@ def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opini
     return Opinion(verdict, violated, reasons)
 
 
+def is_astray(request: Seen | None, answer: Seen) -> bool:
+    """Whether an answer has no request, or names another queue than that."""
+    if request is not None and request.code in pops.CODES:
+        return pops.is_elsewhere(request, answer) or (answer.queue >= 0 and answer.place != request.place)
+    return request is None or request.place != answer.place
+
+
 def not_judged(record: Record) -> Iterator[str]:
     """What could not be judged (clauses `evidence.nothing_judged` and `evidence.not_judged`)."""
     pulled = list(exchanges(record))
     judged = [one for one in pulled if one.code in READS and wanted(one.request) != "undecidable"]
     queries = [one for one in record.of("request_received") if one.code == QUERY and one.request]
     answered = {one.about for one in record.of("answer_sent")}
-    if not judged and not any(one.about in answered for one in queries):
+    popped = [one for one in pops.asked(record, pops.POP, pops.NOTIFICATION) if one.answer is not None]
+    read = [one for one in popped if one.code in {0, 209, 210}]
+    if not judged and not read and not any(one.about in answered for one in queries):
         yield "evidence.nothing_judged"
     undecidable = [one.request for one in pulled if one.code in READS and wanted(one.request) == "undecidable"]
     if any(one.expression_type != "SQL92" for one in undecidable):
@@ -77,10 +88,12 @@ def not_judged(record: Record) -> Iterator[str]:
     refused_count = sum(one.answer is not None and one.code not in READS for one in pulled)
     if refused_count >= 10 and 4 * refused_count > len(pulled):
         yield "evidence.not_judged: refused pulls"
+    if len(popped) - len(read) >= 10 and 4 * (len(popped) - len(read)) > len(popped):
+        yield "evidence.not_judged: refused pops"
     if any(pulls.has_unknown_tag(record, one) for one in judged):
         yield "evidence.not_judged: tags that nobody recorded"
-    asked = {one.about: one.place for one in record.of("request_received")}
-    if any(asked.get(one.about) != one.place for one in record.of("answer_sent")):
+    asked = {one.about: one for one in record.of("request_received")}
+    if any(is_astray(asked.get(one.about), one) for one in record.of("answer_sent")):
         yield "evidence.not_judged: answers without requests"
     pulled_at = {one.about: one.place for one in record.of("request_received") if one.code in PULLS}
     tellers = {one.source for one in record.of("request_received")}

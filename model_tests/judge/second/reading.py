@@ -287,6 +287,7 @@ def _look_at_fields(record: Record, events: list[Seen]) -> None:
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "message_acknowledged": ("topic", "queue", "queue_offset"),
     "message_seen": ("topic", "queue", "queue_offset"),
+    "message_popped": ("topic", "queue", "queue_offset", "request"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
     "blocked": ("connection", "direction"),

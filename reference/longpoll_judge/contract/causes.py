@@ -68,6 +68,7 @@ RANKS: Final = (
         "pull.none.",
         "pull.passed.",
     ),
+    "pop.",
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
     *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls", "own."),
 )

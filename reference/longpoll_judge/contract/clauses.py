@@ -2,7 +2,7 @@
 
 Every finding and every gap names its clause by id. `docs/contract.md` prints these clauses and their definitions, and a
 test injects a fault for each. The rules that judge them: `answers`, `promptness`, `holding`, `order`, `ends`, `sends`,
-`commits`, `conformance`, `survey`. The clauses about pulls: `pulls`.
+`commits`, `conformance`, `survey`. The clauses about pulls: `pulls`; about pops: `pops`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from longpoll_judge.contract.clause import RETRY_MS, SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
+from longpoll_judge.contract.pops import POP_CLAUSES
 from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
 from longpoll_judge.contract.result import (
     COMMIT_IS_TOLD,
@@ -316,14 +317,16 @@ EVIDENCE_CLAUSES: Final = (
         "requests in the history; so do acknowledgements, if their source records sends.",
     ),
     _evidence(
-        "nothing judged", "Something was judged: a pull, a query of a committed offset, or a step of a specification."
+        "nothing judged",
+        "Something was judged: a pull, a pop, a query of a committed offset, or a step of a specification.",
     ),
     _evidence("empty", "The history has events."),
 )
 
 
 CLAUSES: Final = (
-    *PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *MESSAGE_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES
+    *PULL_CLAUSES, *POP_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *MESSAGE_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES,
+    *EVIDENCE_CLAUSES
 )  # fmt: skip
 """The whole contract, in the order of the page."""
 CLAUSE: Final = {clause.id: clause for clause in CLAUSES}

@@ -39,6 +39,7 @@ HELD_AS_ASKED: Final = "held_as_asked"
 SEND_IS_KEPT: Final = "send_is_kept"
 COMMIT_IS_TOLD: Final = "commit_is_told"
 MESSAGE_IS_DELIVERED: Final = "message_is_delivered"
+POP_IS_KEPT: Final = "pop_is_kept"
 EVIDENCE: Final = "evidence"
 """The group of clauses about the record itself; it is not a property of a broker."""
 PROPERTIES: Final = (
@@ -56,6 +57,7 @@ PROPERTIES: Final = (
     SEND_IS_KEPT,
     COMMIT_IS_TOLD,
     MESSAGE_IS_DELIVERED,
+    POP_IS_KEPT,
 )
 
 

@@ -26,8 +26,9 @@ RESULT_SCHEMA: Final = pa.schema(
 """kind is `finding` (text: JSON of a `Found`), `beside` (text: JSON of a Finding), `left_out`, `left_out_beside`,
 `ended`, `wake` or `late` (a latency bucket), `wake_max` or `late_max` (count: nanoseconds), `missed` (text: a property
 of time), `refused` and `asked` (text: of what), `busy` or `served` (text: a queue and a group), `queue`, `pulls`,
-`judged` (text: a property, or `pulls`), `share` and `share_of` (text: of what), `missing` (text: which field of which
-event), or `note` (text: what evidence is missing, count: how often)."""
+`judged` (text: a property, or `pulls`), `woken` and `unwoken` (pops that a message woke, and that it did not wake in
+time), `share` and `share_of` (text: of what), `missing` (text: which field of which event), or `note` (text: what
+evidence is missing, count: how often)."""
 Row = tuple[str, int, int, str]
 
 

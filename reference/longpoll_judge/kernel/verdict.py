@@ -14,6 +14,7 @@ from longpoll_judge.columns.lookup import Booleans, Integers, is_one_of
 from longpoll_judge.columns.tables import place_answers
 from longpoll_judge.contract.causes import keys_of
 from longpoll_judge.contract.clause import BUSY_CODES, PULL_RESULTS
+from longpoll_judge.contract.pops import POP_CODES
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, Context, queue_text
 from longpoll_judge.kernel.answers import judge_codes, judge_once, judge_order, judge_rightness
@@ -25,6 +26,7 @@ from longpoll_judge.kernel.gathered import rows_where, with_numbers
 from longpoll_judge.kernel.holding import judge_handling, judge_holding
 from longpoll_judge.kernel.lives import REQUEST_EVENTS
 from longpoll_judge.kernel.order import judge_logs
+from longpoll_judge.kernel.pops import judge_pops
 from longpoll_judge.kernel.promptness import bucket_counts, judge_promptness
 from longpoll_judge.kernel.pulls import MS, PULL_CODES, STEPS
 from longpoll_judge.kernel.rows import BESIDE, FINDING, LEFT_OUT, LEFT_OUT_BESIDE, RESULT_SCHEMA, Found, Row, as_table
@@ -47,6 +49,7 @@ NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
 NOTE_HELD: Final = "holds and other steps whose pulls are not in the history, or of another queue"
 NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
+NOTE_POPS: Final = "windows of a growing history have pops, which are judged only when it has ended"
 Native = Callable[[pa.Table], Booleans]
 """Which rows of a table are of queues that are whole in it."""
 
@@ -94,6 +97,11 @@ def judge_window(
     del case, promptness, window
     found: list[Finding] = []
     for judged, more in _beside(table, whole, own, context):
+        found += judged
+        rows += more
+    if (is_one_of(integers_of(table, "code"), POP_CODES) & rows_where(table, "request_received")).any():
+        # In a growing history a message's earlier deliveries may be gone, and a topic's pops are in several places.
+        judged, more = judge_pops(table, context, native) if counted_ns is None else ([], [("note", 0, 1, NOTE_POPS)])
         found += judged
         rows += more
     rows += [(BESIDE, 0, 1, msgspec.json.encode(one).decode()) for one in found if context.asks(one.clause)]

@@ -2,7 +2,7 @@
 
 The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
 each of them, with all its events: those of other buckets visit. So do the few events that concern every queue, and the
-ends of connections, which show how long a broker lived.
+ends of connections, which show how long a broker lived. Pops of a topic are judged where its queue -1 is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from longpoll_judge.columns.tables import (
     rearranged,
     taken,
 )
+from longpoll_judge.contract.pops import POP_CODES
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.kernel.commits import OFFSET_CODES, RESETS
 from longpoll_judge.kernel.gathered import have_request, rows_where
@@ -184,7 +185,23 @@ def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
     rows = np.concatenate((some[some >= 0], elsewhere))
     messages, ids = _ids(table)
     keys = np.concatenate((request_keys(table, rows), ids))
-    return distinct(keys & KEY_BITS | places[queue[np.concatenate((rows, messages))]])
+    placed = keys & KEY_BITS | places[queue[np.concatenate((rows, messages))]]
+    return distinct(np.concatenate((placed, _keys_of_pops(table, place, messages, ids))))
+
+
+def _keys_of_pops(table: pa.Table, place: Callable[[QueueName], int], messages: Integers, ids: Keys) -> Keys:
+    """The keys of requests about pops and of popped messages, with the place where their topic's pops are judged."""
+    is_popped = rows_where(table, "message_popped")
+    is_asked = rows_where(table, "request_received") & is_one_of(integers_of(table, "code"), POP_CODES)
+    asked = np.flatnonzero(is_asked & have_request(table))
+    rows = np.concatenate((asked, messages[is_popped[messages]]))
+    if not len(rows):
+        return NO_KEYS
+    queue, queue_rows = queue_numbers(table)
+    homes = [place((*name[:2], -1)) for name in queue_names(table, queue_rows)]
+    keys = np.concatenate((request_keys(table, asked), ids[is_popped[messages]]))
+    found: Keys = keys & KEY_BITS | np.array(homes, dtype=np.uint64)[queue[rows]]
+    return found
 
 
 def _ids(table: pa.Table) -> tuple[Integers, Keys]:

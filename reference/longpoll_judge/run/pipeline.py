@@ -45,6 +45,7 @@ from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, context
 from longpoll_judge.kernel.case import PULLS
 from longpoll_judge.kernel.commits import COMMITS, OFFSETS
 from longpoll_judge.kernel.hold_limit import judge_holds
+from longpoll_judge.kernel.pops import POP_WAKES, POPS
 from longpoll_judge.kernel.promptness import percentiles
 from longpoll_judge.kernel.rows import BESIDE, ENDED, LEFT_OUT, LEFT_OUT_BESIDE, Found
 from longpoll_judge.kernel.sends import SENDS
@@ -248,7 +249,7 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
     findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
     left_out += sum(count for (kind, _text), count in counts.items() if kind in {LEFT_OUT, LEFT_OUT_BESIDE})
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
-    for what in (PULLS, SENDS, OFFSETS):
+    for what in (PULLS, POPS, SENDS, OFFSETS):
         refused, asked = counts["refused", what], counts["asked", what]
         if are_many_refused(refused, asked):
             notes.append((NOTE_REFUSED.format(asked, what), refused))
@@ -263,6 +264,8 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
     gaps += [Gap("not judged", "", 0, text) for text in sorted(text for kind, text in counts if kind == ENDED)]
     shares = {PULLS: Share(counts["judged", PULLS], counts[PULLS, ""])}
     shares |= {name: Share(counts["share", name], counts["share_of", name]) for name in (SENDS, COMMITS)}
+    if counts["share_of", POPS]:
+        shares[POPS] = Share(counts["share", POPS], counts["share_of", POPS])
     shares |= {"steps": others.steps} if others.steps is not None else {}
     judged = {
         name: counts["judged", name] + others.judged.get(name, 0)
@@ -272,8 +275,9 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
     for name, count in ((SEND_IS_KEPT, shares[SENDS].judged), (COMMIT_NEVER_REGRESSES, told), (COMMIT_IS_TOLD, told)):
         judged[name] += count
     is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
-    if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
-        text = "no pull, no query of a committed offset and no step of a specification could be judged"
+    counted = shares["pulls"].judged, counts["share", POPS], shares["commits"].judged, judged[FOLLOWS_THE_LAW]
+    if not (is_told or any(counted)):
+        text = "no pull, no pop, no query of a committed offset and no step of a specification could be judged"
         gaps.append(Gap("nothing judged", "", 0, text))
     return Result(
         verdict=overall(findings, gaps),
@@ -297,7 +301,8 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
         rates={
             NO_LOST_WAKEUP: _rate(NO_LOST_WAKEUP, buckets["wake"], found, counts),
             ANSWERED_BY_DEADLINE: _rate(ANSWERED_BY_DEADLINE, buckets["late"], found, counts),
-        },
+        }
+        | ({POP_WAKES: _pop_rate(counts)} if counts["share_of", POPS] else {}),
     )
 
 
@@ -309,6 +314,12 @@ def _rate(
     violated = sum(len(group) for text, group in found.items() if text.startswith(title))
     violated += sum(count for (kind, text), count in counts.items() if kind == LEFT_OUT and text.startswith(title))
     return Rate(violated, max(violated, measured.total() + counts["missed", name]))
+
+
+def _pop_rate(counts: Mapping[tuple[str, str], int]) -> Rate:
+    """How often a pop was certainly not woken in time, of all that a message woke or had to."""
+    violated = counts["unwoken", ""]
+    return Rate(violated, max(violated, counts["woken", ""]))
 
 
 def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:

@@ -33,6 +33,7 @@ from longpoll_judge.kernel.rows import BESIDE, FINDING, Found
 from longpoll_judge.kernel.verdict import (
     NOTE_ELSEWHERE,
     NOTE_OPEN,
+    NOTE_POPS,
     NOTE_PROPERTIES,
     NOTE_REPEATED,
     NOTE_UNDECIDED,
@@ -64,7 +65,7 @@ FINDINGS_MAX: Final = 1_000
 CLOSES_MAX: Final = 20_000
 """Closes of connections that are remembered, the latest."""
 RARE_MAX: Final = 50_000
-KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
+KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
 """Notes that no event from before can remove; of others only the last count is known."""
 OF_ALL: Final = frozenset({"commit.told.most"})
 """Clauses that rest on all that came before."""

@@ -29,6 +29,7 @@ from longpoll_judge.contract.result import (
     HOLD_LIMIT_KEPT,
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
+    POP_IS_KEPT,
     PROPERTIES,
     SEND_IS_KEPT,
     VISIBLE_IS_MONOTONE,
@@ -56,6 +57,7 @@ BROKEN: Final = {
     HELD_AS_ASKED: "a pull was held, or not, against what it asked",
     SEND_IS_KEPT: "an acknowledged message was not kept",
     COMMIT_IS_TOLD: "a committed offset was told wrong",
+    POP_IS_KEPT: "a pop, or a message that it got, was not treated as promised",
     EVIDENCE: "the record is damaged",
 }
 """The meaning of a broken property."""
