@@ -30,13 +30,13 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """With one queue."""
+    """A topic with one queue."""
     with new_topic(name_server, 1) as made:
         yield made
 
 
 @pytest.fixture(params=[False, True], ids=["threads", "loop"])
 def clients(request: pytest.FixtureRequest, name_server: str) -> Iterator[Clients]:
-    """Makes clients of either kind."""
+    """A maker of clients on threads and on an event loop."""
     with ExitStack() as stack:
         yield Clients(name_server, stack, is_loop=request.param)

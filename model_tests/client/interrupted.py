@@ -2,8 +2,8 @@
 
     python -m model_tests.client.interrupted send|poll|subscribe NAME_SERVER TOPIC SEED
 
-Prints one line of JSON: how often it was interrupted, and what the client still does afterwards. Its caller ends it
-when it hangs.
+It prints one line of JSON: the number of interrupts, and which calls of the client still work afterwards. The caller
+ends it if it hangs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from longpoll_client.settings import MemberConfig
 
 COUNT: Final = 200
 WITHIN_S: Final = 1.2e-3
-"""A send takes less, mostly."""
+"""The longest wait before an interrupt; most sends take less."""
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C does, where the work is being done: anywhere else it would end the loop around it."""
+    """Interrupt the work as Ctrl-C does; in any other place the interrupt would end the surrounding loop."""
     while frame is not None:
         if frame.f_code is repeated.__code__:
             raise KeyboardInterrupt
@@ -35,27 +35,27 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def repeated(work: Callable[[], object]) -> None:
-    """Do the work some times."""
+    """Repeat the work a number of times."""
     for _number in range(4):
         work()
 
 
 def interrupted(work: Callable[[], object], chance: random.Random) -> int:
-    """Do the work again and again, until it was interrupted often enough; how often."""
+    """Repeat the work until it was interrupted often enough; returns how often."""
     count = 0
     while count < COUNT:
         signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, WITHIN_S))
         try:
             repeated(work)
         except (KeyboardInterrupt, ClientError):
-            # Python's own start of a thread makes an error of an interrupt now and then.
+            # Python's own start of a thread sometimes turns an interrupt into an error.
             count += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     return count
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Get interrupted, and print the result."""
+    """Run the interrupted work, and print the result."""
     what, name_server, topic, seed = arguments
     signal.signal(signal.SIGALRM, interrupt)
     chance = random.Random(int(seed))

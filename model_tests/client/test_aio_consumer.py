@@ -56,12 +56,12 @@ from longpoll_runtime.files import RealFiles
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """That of a broker of the test's own: the group has one name in every test."""
+    """The name server of a broker for this test, because the group has one name in every test."""
     return name_server_of(broker)
 
 
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
-    """The next poll returns what a cancelled one would have; an iteration ends with its consumer."""
+    """The next poll returns the messages of a cancelled one, and an iteration ends when its consumer is closed."""
 
     async def story() -> None:
         consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
@@ -97,7 +97,7 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
 
 
 def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Hooks see it; the close waits for the answer of the one that asked for it."""
+    """Hooks see what the listener did; a close waits for the result of the listener that requested it."""
     hook = Told()
 
     async def story() -> None:
@@ -107,7 +107,7 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
             body = messages[0].body
             if body == b"0":
                 assert isinstance(messages, list)
-                messages.clear()  # It may.
+                messages.clear()  # A listener may close its consumer.
                 raise ValueError("mistake")
             if body == b"1":
                 await asyncio.sleep(PATIENCE_S)
@@ -138,7 +138,7 @@ def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pyt
 
 
 def test_administrators_are_answered(clients: Clients, broker: Broker, topic: str) -> None:
-    """Requests 307, 309 and 220, through the broker."""
+    """The broker forwards requests 307, 309 and 220 of administrators to the consumer, which answers."""
     heard = Heard()
     send(clients.name_server, topic, b"0", b"1", b"2")
     consumer = clients.pushing(topic, heard, rebalance_s=0.2)
@@ -160,13 +160,13 @@ def test_administrators_are_answered(clients: Clients, broker: Broker, topic: st
 
 
 def broadcast(topic: str, file: Path | None = None, **options: object) -> MemberConfig:
-    """A member of the topic's group, of the first message on if it does not say."""
+    """A broadcasting member of the topic's group, which starts at the first message by default."""
     told = {"start_at": "first", "offsets_file": None if file is None else str(file), **options}
     return MemberConfig(group=f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
 
 
 def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> list[int]:
-    """The bodies that a member polls, until it has so many."""
+    """The bodies that a member polls, until it has this number."""
     consumer = clients.pulling(topic, member)
     assert [queue.topic for queue in consumer.queues] == [topic]
     found: list[int] = []
@@ -182,7 +182,7 @@ def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> l
 def test_each_gets_everything_and_goes_on_from_its_file(
     clients: Clients, name_server: str, topic: str, tmp_path: Path
 ) -> None:
-    """A consumer with a file continues, also on threads; one without begins again. The broker stores nothing."""
+    """A consumer with a file continues where it was, one without it begins again, and the broker stores nothing."""
     file = tmp_path / "offsets.json"
     send_numbered(name_server, topic, 20)
     members = [
@@ -204,7 +204,7 @@ def test_each_gets_everything_and_goes_on_from_its_file(
 def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
     clients: Clients, topic: str, tmp_path: Path
 ) -> None:
-    """It gets what is sent while it is away, also when it had consumed nothing."""
+    """The next run gets the messages sent while it was away, also if it had consumed none before."""
     member = broadcast(topic, tmp_path / "offsets.json", start_at="last")
     send(clients.name_server, topic, b"before")
     for is_back in (False, True):
@@ -217,7 +217,7 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_nothing_is_sent_back(clients: Clients, topic: str, caplog: pytest.LogCaptureFixture, is_orderly: bool) -> None:
-    """Deferred messages are logged or wait in place; unreadable ones are skipped."""
+    """Deferred messages are logged or retried locally, and unreadable ones are skipped."""
     send(clients.name_server, topic, b"late", BAD, b"good")
     heard = Heard(lambda _message: Retry() if heard.bodies == [b"late"] else None)
     member = broadcast(topic, suspend_s=0.01, max_attempts=1)
@@ -235,7 +235,7 @@ def test_nothing_is_sent_back(clients: Clients, topic: str, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
 def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: bytes) -> None:
-    """It is not overwritten, so its offsets can be repaired."""
+    """A damaged file is named in the error and not overwritten, so a user can repair its offsets."""
     file = tmp_path / "offsets.json"
     file.write_bytes(content)
     for kind in (PullConsumer, AsyncPullConsumer):
@@ -247,7 +247,7 @@ def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: byte
 def test_offsets_that_cannot_be_stored_are_reported(
     clients: Clients, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer goes on."""
+    """If offsets cannot be stored, the consumer logs this and continues."""
     folder = tmp_path / "folder"
     folder.mkdir()
     send(clients.name_server, topic, b"1", b"2")
@@ -263,7 +263,7 @@ def test_offsets_that_cannot_be_stored_are_reported(
 
 
 class Slow(RealFiles):
-    """Files whose writes wait, and fail on request."""
+    """Files whose writes wait for permission and fail on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class Slow(RealFiles):
         self.written: list[bytes] = []
 
     def write_atomic(self, path: str, content: Buffer) -> None:
-        """Write, once it may."""
+        """Write the file after permission."""
         self.writing += 1
         self.most_at_once = max(self.most_at_once, self.writing)
         self.begun.set()
@@ -287,7 +287,7 @@ class Slow(RealFiles):
 
 
 class Places:
-    """The offsets of a member on the loop."""
+    """The offsets of a broadcasting member on an event loop."""
 
     def __init__(self, files: RealFiles, path: Path) -> None:
         self.instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
@@ -303,12 +303,12 @@ class Places:
 
 
 def offsets_of(content: bytes) -> list[int]:
-    """What a file says."""
+    """The offsets in a file."""
     return [entry["offset"] for entry in msgspec.json.decode(content)]
 
 
 def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> None:
-    """The file is written on a thread that cannot be stopped: what was stored after it must not be lost to it."""
+    """A cancelled store cannot stop its thread, and this thread must not overwrite a later store."""
     files = Slow()
 
     async def story() -> None:
@@ -329,7 +329,7 @@ def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> 
 
 
 def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> None:
-    """Also when nothing has moved since, on both sides."""
+    """A failed write is retried the next time, also if no offset has moved since."""
     files = Slow()
     files.goes_on.set()
     files.failures = 1
@@ -348,7 +348,7 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
 
 
 def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
-    """A consumer that is closed while it is about to do something."""
+    """A consumer that is closed while it starts an action logs no warning."""
 
     async def story() -> None:
         instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
@@ -362,7 +362,7 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
 
 
 def test_a_close_waits_for_an_exchange_about_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off, it has requests on their way: a broker may store their offset, or lock, after the last one."""
+    """A close during an exchange about queues waits, because a later request could store an offset or take a lock."""
     done: list[str] = []
 
     async def story() -> None:

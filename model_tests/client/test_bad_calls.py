@@ -1,4 +1,4 @@
-"""Calls that are odd, wrong or made in the wrong place get an error at once, and stop nothing."""
+"""Wrong or unusual calls get an error at once and stop no client."""
 
 from __future__ import annotations
 
@@ -74,38 +74,38 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "words"), CONFIGS, ids=str)
 def test_a_config(wrong: dict[str, Any], words: str) -> None:
-    """Text of an enum once was taken for none of its members: a group began at the end instead of the beginning."""
+    """A text in place of an enum was once ignored, so a group began at the end instead of the beginning."""
     options: dict[str, Any] = {"group": "G"}
     with pytest.raises(ConfigError, match=words):
         MemberConfig(**options | wrong)
 
 
 def test_a_config_may_be_extreme() -> None:
-    """But right."""
+    """Extreme but valid configurations are accepted."""
     whole = dict.fromkeys(WHOLE, 1)
     made = MemberConfig(group="x" * 255, **whole | dict.fromkeys(TIMES, WAIT_S_MAX), suspend_s=0, max_attempts=1)  # type: ignore[arg-type] # a test's
     assert made.thread_count == 1
 
 
 async def coroutine(*_given: object) -> Retry | None:
-    """A coroutine that does nothing unless it is awaited."""
+    """A coroutine that does nothing."""
     return None
 
 
 def closed(call: Callable[[Any], object], kind: type[Admin | Producer] = Producer) -> None:
-    """A call of a client that is closed then."""
+    """Call a method of a closed client."""
     with kind(NOWHERE) as client_of_it:
         call(client_of_it)
 
 
 class Half:
-    """A hook of which one half would do nothing."""
+    """A hook with only one of its two methods overridden."""
 
     def before_send(self, sending: object) -> None:
-        """Told."""
+        """Do nothing before a send."""
 
     async def after_send(self, sending: object, outcome: object, latency_s: float, address: str) -> None:
-        """Not told."""
+        """Do nothing after a send."""
 
 
 TEXT: Any = NOWHERE
@@ -159,7 +159,7 @@ CALLS: list[tuple[Callable[[], object], str]] = [
 
 @pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _call, words in CALLS])
 def test_a_call(call: Callable[[], object], words: str) -> None:
-    """A consumed that cannot be called once put every message off, for good."""
+    """A `consumed` callback of the wrong type once deferred every message for ever."""
     with pytest.raises(ConfigError, match=words):
         call()
 
@@ -172,7 +172,7 @@ PLAIN: list[Callable[..., object]] = [
 
 @pytest.mark.parametrize("number", range(len(PLAIN)))
 def test_what_can_be_called(number: int) -> None:
-    """Whatever it is made of; a callable without code is not a coroutine function."""
+    """Any callable is accepted; a callable without code is not a coroutine function."""
     check_plain("consumed", PLAIN[number])
 
 
@@ -187,7 +187,7 @@ def test_what_can_be_called(number: int) -> None:
     ids=str,
 )
 def test_a_subscription(clients: Clients, wrong: dict[str, Any], words: str) -> None:
-    """A topic that cannot be was once waited for, for good."""
+    """A subscription to an invalid topic once waited for ever."""
     with pytest.raises(ConfigError, match=words):
         clients.pull(MemberConfig(group="G")).subscribe(**{"topic": "T"} | wrong)
 
@@ -213,7 +213,7 @@ def test_a_send(clients: Clients, call: str, options: dict[str, Any], words: str
 
 
 def test_a_second_close_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Also of a producer that has waited for a reply, which leaves its group once."""
+    """A second close is silent, also for a producer that has waited for a reply and leaves its group only once."""
     with Producer(NOWHERE) as producer:
         assert producer._requests is not None
         producer._requests.expect("1", 10.0, lambda _outcome: None)
@@ -227,12 +227,12 @@ NO_TIMES: list[Any] = [math.nan, "3", None]
 
 
 def one_thread(group: str) -> MemberConfig:
-    """From the first message, one thread or task."""
+    """A consumer with one thread or task, from the first message on."""
     return MemberConfig(group=group, start_at="first", thread_count=1)
 
 
 def test_time_outs_without_end_and_those_that_are_none(clients: Clients, topic: str) -> None:
-    """A year is as good as no end, what has passed is none at all, and the rest is refused at once."""
+    """A timeout of a year means no limit, a negative one means zero, and invalid ones are refused at once."""
     producer, consumer = clients.producer(), clients.pull(one_thread(f"T-{topic}"))
     for timeout_s in ENDLESS:
         assert producer.send(topic, b"x", timeout_s=timeout_s).code == 0
@@ -277,7 +277,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("wrong", "words"), WRONG, ids=str)
 def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: str) -> None:
-    """Text for bytes, a key with a space, a property that brokers drop: no broker is asked."""
+    """A body as text, a key with a space and a property that brokers drop are refused without a request."""
     with Producer("127.0.0.1:1") as producer, pytest.raises(ConfigError, match=words):
         producer.send(**{"topic": "T", "body": b"x"} | wrong)
     with pytest.raises(ConfigError, match="is not text"):
@@ -285,21 +285,21 @@ def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: 
 
 
 def test_several_name_servers_have_semicolons() -> None:
-    """A comma, as other systems have it, is refused with a hint."""
+    """Addresses are separated by semicolons; a comma is refused with a hint."""
     for wrong in ("127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1, b"):
         with pytest.raises(ConfigError, match="a semicolon between several"):
             Producer(wrong)
 
 
 def test_a_delay_that_no_broker_has_is_rounded_up_or_refused() -> None:
-    """A broker would wait for its longest delay."""
+    """A broker would use its longest delay for a delay that it does not have."""
     with pytest.raises(ConfigError, match="delay_s is 7201; pass at most 7200"):
         Retry(delay_s=7201)
     assert [Retry(seconds).level for seconds in (None, 0, 1, 1.5, 10, 61, 7200)] == [0, 1, 1, 2, 3, 6, 18]
 
 
 def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, topic: str) -> None:
-    """It would wait for its own thread; the connection serves on."""
+    """A synchronous call in a callback would wait for its own thread, so it raises; the connection continues."""
     outcomes: list[object] = []
     told = threading.Event()
 
@@ -319,7 +319,7 @@ def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, t
 
 
 class Unusual(BaseException):
-    """As other packages have their own for what no `except Exception` is to take."""
+    """An exception that `except Exception` does not catch, as some packages have."""
 
 
 EXITS: list[tuple[str, type[BaseException]]] = [
@@ -333,7 +333,7 @@ EXITS: list[tuple[str, type[BaseException]]] = [
 def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
     name_server: str, topic: str, kind: str, exits: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its message is put off as one of any other that raises, and the next one comes; each task goes on."""
+    """The message is deferred as after any other exception, and the next message is delivered."""
 
     def listen(message: ReceivedMessage) -> None:
         if message.body == b"bad" and message.attempt == 1:
@@ -368,7 +368,7 @@ def test_a_listener_that_exits_ends_neither_its_thread_nor_the_process(
 
 
 def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_server: str, topic: str) -> None:
-    """It was given its message and said so: that was put off, again and again, and a dead letter in the end."""
+    """A message counts as consumed when the function returns; once it was deferred until it became a dead letter."""
     heard = Heard()
     send(name_server, topic, b"1")
     with Loop() as loop:
@@ -383,7 +383,7 @@ def test_a_plain_function_that_listens_on_a_loop_is_taken_at_its_word(name_serve
 def test_a_member_that_its_brokers_do_not_take_says_so(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As brokers of 5.x do with a group of a name that they do not take: it gets no queue."""
+    """Brokers of 5.x refuse a group with an invalid name, so the member gets no queue and logs the reason."""
 
     def none(_membership: Membership, _route: object) -> Steps[list[str]]:
         yield from ()
@@ -396,7 +396,7 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
 
 
 def test_an_option_of_other_calls_is_refused() -> None:
-    """It would be ignored: a one-way send has no delay, and no client takes what it does not know."""
+    """A one-way send has no delay, and no client accepts an unknown option; either would be ignored."""
     transactions = TransactionProducer(NOWHERE, group="G", check_transaction=lambda _message: TransactionState.COMMIT)
     with Producer(NOWHERE) as producer, transactions:
         calls: list[tuple[Callable[..., object], str]] = [
@@ -416,7 +416,7 @@ def test_an_option_of_other_calls_is_refused() -> None:
 
 
 def calls_of(kind: type) -> dict[str, set[str]]:
-    """Each public call, and the making of one, with the names of its options or of the class that has them."""
+    """Each public method and the constructor, with the names of its options."""
     fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()
     names = [name for name in dir(kind) if not name.startswith("_") and name not in fields]
     calls = {name: call for name in [*names, "__init__"] if callable(call := getattr(kind, name))}
@@ -429,7 +429,7 @@ def calls_of(kind: type) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ["Producer", "PullConsumer", "PushConsumer", "TransactionProducer"])
 def test_both_have_the_same_calls(name: str) -> None:
-    """And every call the same options."""
+    """The threaded and the asynchronous client have the same methods with the same options."""
     threads, loop = calls_of(getattr(client, name)), calls_of(getattr(client, f"Async{name}"))
     assert threads == loop
     assert len(threads) > 3

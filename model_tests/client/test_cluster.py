@@ -72,7 +72,7 @@ class Cluster:
     name_server: str
 
     def consumed(self, group: str, topics: Topics, count: int) -> list[ReceivedMessage]:
-        """The first messages that a new member of a group gets."""
+        """The first messages that a new member of a group receives."""
         with PullConsumer(self.name_server, group=group, topics=topics) as consumer:
             return polled(consumer, count)
 
@@ -95,7 +95,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 
 def test_sends_and_queues_are_shared_out(cluster: Cluster) -> None:
-    """Each queue gets as many messages, each member half of the queues, or all that is broadcast."""
+    """Each queue gets the same number of messages, and each member half of the queues, or all when broadcasting."""
     with Producer(cluster.name_server) as producer:
         places = Counter((sent.queue.broker_name, sent.queue.queue_id) for sent in each(producer, COUNT))
     assert places == {(name, queue_id): COUNT // 4 for name in NAMES for queue_id in (0, 1)}
@@ -116,7 +116,7 @@ def each(producer: Producer, count: int) -> Iterator[SendResult]:
 
 
 def test_messages_are_found_by_their_order_tag_property_and_key(cluster: Cluster) -> None:
-    """An order is one queue's, a batch too; a key's messages are at both brokers."""
+    """Messages with an order key are in one queue, also in a batch; messages with a key may be at either broker."""
     with Producer(cluster.name_server) as producer:
         for number in range(3):
             for order in (0, 2):
@@ -139,7 +139,7 @@ def test_messages_are_found_by_their_order_tag_property_and_key(cluster: Cluster
 
 
 def test_delays_and_transactions_of_both_brokers_end(cluster: Cluster) -> None:
-    """A transaction is asked about at the broker that has it."""
+    """The broker that has a transaction checks it."""
     states = {b"yes": TransactionState.COMMIT, b"no": TransactionState.ROLLBACK, b"ask": TransactionState.UNKNOWN}
     with (
         Producer(cluster.name_server) as producer,
@@ -159,30 +159,30 @@ def test_delays_and_transactions_of_both_brokers_end(cluster: Cluster) -> None:
 
 
 PART: Final = 12
-"""Messages before, during and after the loss."""
+"""The number of messages before, during and after the loss."""
 STEP_S: Final = 0.25
 LOST_S: Final = 8.0
 GAP_S: Final = 3.5
-"""A send is tried again at the other broker at once; the longest wait is that for an answer, 3 s."""
+"""A send is retried at the other broker at once; the longest wait is the timeout of an answer, 3 s."""
 BACK_S: Final = 10.0 + ROUTE_AGE_S_MAX
-"""A stopped broker registers again, and clients ask for its route every 30 s."""
+"""A restarted broker registers again, and clients look up its route every 30 s."""
 
 
 @define(eq=False)
 class Run:
-    """One run. Invariant: `sent` and `given` have the virtual time of each number's first of these."""
+    """One run. Invariant: `sent` and `given` have the virtual time of the first send or delivery of each number."""
 
     seed: int
     is_orderly: bool
     how: str
-    """The broker is `stopped` or `killed`, or its clients' connections are `cut`."""
+    """Whether the broker is `stopped` or `killed`, or its clients' connections are `cut`."""
     world: World = field(init=False)
     network: Network = field(init=False)
     draw: random.Random = field(init=False)
     sent: dict[int, tuple[str, float]] = field(factory=dict)
     given: dict[int, float] = field(factory=dict)
     counts: Counter[tuple[str, int, int]] = field(factory=Counter)
-    """How often each place, by broker, queue and offset, was given."""
+    """(Broker, queue, offset) -> number of deliveries."""
     last: dict[tuple[str, int], int] = field(factory=dict)
     out_of_order: int = 0
     host: str = ""
@@ -194,16 +194,16 @@ class Run:
         self.network = Network(self.world)
 
     def process(self, name: str, disk: Disk | None = None) -> SimulatedRuntime:
-        """A process with a disk."""
+        """A process with a disk in the simulation."""
         return SimulatedRuntime(self.network, SimulatedFiles(disk or Disk(), before=self.world.point), name)
 
     @property
     def now_s(self) -> float:
-        """The world's time."""
+        """The virtual time in seconds."""
         return self.world.now_ns / 1e9
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Note what came, and whether it was in order."""
+        """Record a message, and whether it came in order."""
         for message in messages:
             queue = message.store_host, message.queue_id
             place = *queue, message.queue_offset
@@ -215,12 +215,12 @@ class Run:
         return None
 
     def send(self, producer: Producer, number: int) -> None:
-        """Send it: where one broker fails the producer tries the other one itself."""
+        """Send a message; if a broker fails, the producer itself tries the other one."""
         result = producer.send(TOPIC, b"%d" % number)
         self.sent[number] = result.queue.broker_name, self.now_s
 
     def main(self) -> None:
-        """The first actor."""
+        """The main actor of the simulation."""
         kept = Broker.start(self.process("a"), "/store", config=CONFIG, store_config=STORE)
         names = "{}:{}".format(*kept.name_server_address)
         disk, config = Disk(), evolve(CONFIG, broker_name="broker-b", name_servers=names)
@@ -270,7 +270,7 @@ class Run:
                 lost = Broker.start(self.process("b", disk), "/store", config=config, store_config=STORE, listen=at)
             back_s, number = self.now_s, 2 * PART
             while number < 3 * PART or "broker-b" not in {self.sent[each][0] for each in range(2 * PART, number)}:
-                assert self.now_s - back_s < BACK_S, "no send is back at the broker"
+                assert self.now_s - back_s < BACK_S, "no send reaches the broker again"
                 self.send(producer, number)
                 number += 1
                 runtime.sleep(STEP_S)
@@ -282,7 +282,7 @@ class Run:
         self.look(during)
 
     def part(self, producer: Producer, runtime: SimulatedRuntime, first: int) -> range:
-        """Send a part of the messages; none waits for long."""
+        """Send one part of the messages; no send may take long."""
         for number in range(first, first + PART):
             begun_s = self.now_s
             self.send(producer, number)
@@ -291,10 +291,10 @@ class Run:
         return range(first, first + PART)
 
     def look(self, during: range) -> None:
-        """Nothing is lost, late, out of order, or given twice from one place."""
+        """Assert that no message is lost, late, out of order, or delivered twice from one offset."""
         assert self.sent.keys() <= self.given.keys(), f"lost {sorted(self.sent.keys() - self.given.keys())}"
         assert not (self.is_orderly and self.out_of_order)
-        # A killed broker forgets the offsets of the last seconds.
+        # A killed broker forgets the committed offsets of the last seconds.
         counts = [count for (host, *_place), count in self.counts.items() if self.how != "killed" or host != self.host]
         assert max(counts) == 1
         for number in during:
@@ -307,7 +307,7 @@ class Run:
 @pytest.mark.parametrize("is_orderly", [False, True])
 @pytest.mark.parametrize("how", ["cut", "stopped", "killed"])
 def test_the_other_broker_serves_on(is_orderly: bool, how: str) -> None:
-    """Sends go on, and come back to the lost broker; every acknowledged message comes, in order and once."""
+    """Sends continue and later use the lost broker again; every acknowledged message comes once and in order."""
     run = Run(7, is_orderly, how)
     with quiet():
         run.world.run(run.main)
@@ -317,7 +317,7 @@ def test_the_other_broker_serves_on(is_orderly: bool, how: str) -> None:
 
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask again after 20 ms instead of 3 s, and for routes each time."""
+    """Retry after 20 ms instead of 3 s, and look up the route each time."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.05)
@@ -326,7 +326,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_retries")
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, is_orderly: bool) -> None:
-    """Twice both are gone for a while: nothing is lost, and the last messages come as the first did."""
+    """Broker and name server are away twice; no message is lost, and the last messages arrive normally."""
     store = str(tmp_path / "store")
     heard = Heard()
 
@@ -336,7 +336,7 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
                 producer.send_batch("T", [OutgoingMessage(b"%d-%d-%d" % (part, number, at)) for at in range(5)])
 
     with closed_port() as at, closed_port() as names:
-        # Bound from here on, so that no other test gets a port between two brokers.
+        # The port stays bound from here on, so that no other test gets it between the two brokers.
         addresses: dict[str, Any] = {"listen": at, "name_server": names}
         broker = Broker.start(RUNTIME, store, store_config=SMALL_STORE, **addresses)
         name_server = name_server_of(broker)
@@ -353,12 +353,12 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
     assert len(set(heard.bodies)) == 300
 
 
-# Here each name server has its own broker, without topics, and it creates none.
+# Each name server has its own broker here, without topics and without automatic creation.
 READY = re.compile(r"ready broker=(\S+) name-server=(\S+) store=\S+ ha=(\S+)")
 
 
 class Seen:
-    """The messages that a group has consumed, and how often."""
+    """The messages that a group has consumed, with their numbers of deliveries."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -367,35 +367,35 @@ class Seen:
         """How often the message at each queue and queue offset was delivered."""
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Count them."""
+        """Count the messages."""
         with self._lock:
             self.counts.update(message.body for message in messages)
             self.places.update((message.queue_id, message.queue_offset) for message in messages)
         return None
 
     def has(self, bodies: set[bytes]) -> bool:
-        """Whether all of these have come."""
+        """Whether all of these messages have come."""
         with self._lock:
             return bodies <= self.counts.keys()
 
 
 @pytest.fixture
 def brokers() -> Iterator[ExitStack]:
-    """The brokers, which are stopped at the end."""
+    """Brokers that are stopped at the end."""
     with ExitStack() as stack:
         yield stack
 
 
 @contextmanager
 def consuming(name_server: str, seen: Seen) -> Iterator[None]:
-    """A group of one that begins with the first message."""
+    """A group with one member that begins with the first message."""
     config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
     with PushConsumer(name_server, topics="T", listener=seen.listen, **member_options(config)):
         yield
 
 
 def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, brokers: ExitStack) -> None:
-    """With no memory for the master's log every reader is behind there, and none at the slave, which sends it back."""
+    """Without memory for the log the master sends every reader to the slave, which later sends it back."""
     bodies = {b"%d" % number for number in range(300)}
     with (
         Broker.start(RUNTIME, str(tmp_path / "master"), store_config=SMALL_STORE) as filling,
@@ -424,22 +424,22 @@ def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, bro
 
 
 class Known:
-    """Where brokers are, as a test says."""
+    """A table of broker addresses for the test."""
 
     def __init__(self, by_id: dict[int, str]) -> None:
         self.by_id = by_id
 
     def broker_address_of(self, _broker_name: str, broker_id: int) -> str:
-        """The address."""
+        """The address of a broker."""
         return self.by_id.get(broker_id) or self.by_id[min(self.by_id)]
 
     def other_broker_id(self, _broker_name: str, address: str) -> int | None:
-        """Another's id."""
+        """The id of another broker."""
         return min((each for each, other in self.by_id.items() if other != address), default=None)
 
 
 def test_which_broker_is_asked() -> None:
-    """The one that the last answer names; another one for a while where it cannot be reached, and then it again."""
+    """The client asks the broker that the last answer suggests, or another one while that is unreachable."""
     known = Known({0: "m", 1: "s"})
     source = PullSource(known, "b")
     assert source.address(0) == "m"
@@ -451,13 +451,13 @@ def test_which_broker_is_asked() -> None:
     assert source.address(3) == "s"
     source.suggested(0)
     assert source.address(4) == "s", "the master is away for three seconds"
-    assert not source.fell_back(5), "both are away: ask again later"
+    assert not source.fell_back(5), "neither broker is reachable"
     assert source.address(int(4e9)) == "m"
     source.suggested(0)
     source.suggested(-5)
     assert source.address(int(4e9)) == "m"
     source.suggested(7)
-    assert source.address(int(4e9)) == "m", "nobody knows broker 7"
+    assert source.address(int(4e9)) == "m", "the route has no broker 7"
     known.by_id = {0: "m"}
     assert not source.fell_back(int(9e9))
     assert source.address(int(9e9)) == "m"

@@ -1,4 +1,4 @@
-"""`longpoll send` and `consume` against an embedded broker, signed and over TLS, and what `Admin` lists and sets."""
+"""`longpoll send` and `consume` against an embedded broker, signed and with TLS, and the methods of `Admin`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from longpoll_spec.errors import LongpollError
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """That of a broker of the test's own: the group has one name in every test."""
+    """The name server of a broker for this test, because the group has one name in every test."""
     return name_server_of(broker)
 
 
@@ -44,7 +44,7 @@ def test_a_mistake_of_an_administrator_is_an_error(
 
 
 def test_no_server_is_one_clear_line() -> None:
-    """With the address that was tried."""
+    """The error is one line with the address that was tried."""
     with closed_port() as (host, port):
         address = f"{host}:{port}"
         result = CliRunner().invoke(main, ["send", "T", "x", "--name-server", address])
@@ -58,7 +58,7 @@ KEYS = {"LONGPOLL_ACCESS_KEY": "administrator", "LONGPOLL_SECRET_KEY": "the-secr
 
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[str]:
-    """The name server of such a broker; `authority.pem` is next to its store."""
+    """The name server of a broker with accounts and TLS; `authority.pem` is next to its store."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
@@ -72,12 +72,12 @@ def secured(tmp_path: Path) -> Iterator[str]:
 
 
 def run_signed(secured: str, *arguments: str, keys: dict[str, str] | None = None) -> Result:
-    """Run a command with keys in its environment."""
+    """Run a command with access keys in its environment."""
     return CliRunner().invoke(main, [*arguments, "--name-server", secured], env=KEYS if keys is None else keys)
 
 
 def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> None:
-    """By the environment and by options; every command of the client's."""
+    """Every command of the client works with keys from the environment and from options."""
     secure = ("--tls-authority", str(tmp_path / "authority.pem"))
     for arguments in (
         ("send", "T", "hello", *secure),
@@ -99,7 +99,7 @@ def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> N
     ],
 )
 def test_a_wrong_key_is_one_clear_line(secured: str, arguments: list[str], keys: dict[str, str], words: str) -> None:
-    """The command exits with 2."""
+    """A wrong key exits with 2 and one clear line."""
     result = run_signed(secured, *arguments, keys=keys)
     assert result.exit_code == 2
     assert words in result.stderr

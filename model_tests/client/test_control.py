@@ -1,4 +1,4 @@
-"""A consumer that runs is sent elsewhere, paused, given other queues and other topics, on threads and on a loop."""
+"""A running consumer can be sought, paused, assigned queues and subscribed to topics, on threads and on a loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COUNT: Final = 10
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """Two queues; the first has the bodies 0 to 9, the even ones red and the others blue."""
+    """Two queues; the first has the bodies 0 to 9, even ones with tag red and odd ones with blue."""
     with new_topic(name_server, 2) as made:
         send(name_server, made, range(COUNT))
         yield made
@@ -57,41 +57,41 @@ def config(**options: Any) -> MemberConfig:
 
 
 def polling(clients: Clients, topic: str, of_group: MemberConfig | None = None) -> Any:
-    """A member that runs and has both queues."""
+    """A started member that has the two queues."""
     consumer = clients.pulling(topic, of_group or config(batch_count_max=3))
     assert len(consumer.queues) == 2
     return consumer
 
 
 def numbers_of(messages: Sequence[ReceivedMessage]) -> list[int]:
-    """Their bodies."""
+    """The numbers in the bodies."""
     return [int(message.body) for message in messages]
 
 
 def poll(consumer: Any, count: int, most: int | None = None) -> list[int]:
-    """The numbers of the next messages, `count` at least."""
+    """The numbers of the next messages, at least `count`."""
     found: list[int] = []
     while len(found) < count:
         came = consumer.poll(PATIENCE_S, most)
-        assert came, f"{found} came, and {count} should"
+        assert came, f"{found} came, {count} expected"
         found += numbers_of(came)
     return found
 
 
 def first_queue(consumer: Any, topic: str) -> MessageQueue:
-    """The queue with messages."""
+    """The queue that has messages."""
     found: MessageQueue = next(queue for queue in consumer.topic_queues(topic) if queue.queue_id == 0)
     return found
 
 
 def stored(name_server: str, group: str, queue: MessageQueue) -> int | None:
-    """Where the group stands by its broker."""
+    """The group's committed offset in the broker."""
     with Admin(name_server) as admin:
         return next(row.stored for row in admin.offsets(group, [queue.topic]) if row.queue == queue)
 
 
 def test_after_a_seek_nothing_comes_from_before(clients: Clients, topic: str) -> None:
-    """Back, ahead, to the beginning, to the end; what was pulled before is dropped."""
+    """A seek back, ahead, to the beginning and to the end drops all messages that were pulled before."""
     consumer = polling(clients, topic)
     queue = first_queue(consumer, topic)
     assert poll(consumer, 1, 1) == [0]
@@ -109,7 +109,7 @@ def test_after_a_seek_nothing_comes_from_before(clients: Clients, topic: str) ->
 
 @pytest.mark.parametrize("place", [0, 4])
 def test_the_next_commit_stores_the_new_place(clients: Clients, topic: str, place: int) -> None:
-    """Also where the group stood when it started."""
+    """The next commit stores the sought offset, also if it equals the group's offset at the start."""
     of_group = config(persist_s=3600.0)
     consumer = polling(clients, topic, of_group)
     queue = first_queue(consumer, topic)
@@ -128,7 +128,7 @@ def test_the_next_commit_stores_the_new_place(clients: Clients, topic: str, plac
 
 
 def test_a_place_that_the_queue_does_not_have_is_refused(clients: Clients, topic: str) -> None:
-    """As is another member's queue, one that does not exist, and a consumer that is not started."""
+    """An offset outside the queue, a queue of another member, an unknown queue and a stopped consumer are refused."""
     with pytest.raises(LifecycleError, match="not started"):
         clients.pull(config()).seek(MessageQueue(topic=topic, broker_name="b", queue_id=0), 0)
     consumer = polling(clients, topic)
@@ -147,7 +147,7 @@ def test_a_place_that_the_queue_does_not_have_is_refused(clients: Clients, topic
 
 
 def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
-    """By time, and as stored, by a consumer that has not started as well."""
+    """A consumer can look up offsets by time and stored offsets, also before its start."""
     consumer = clients.pull(config())
     queue = first_queue(consumer, topic)
     assert consumer.committed(queue) in {0, None}
@@ -163,7 +163,7 @@ def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
 
 
 def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str) -> None:
-    """Its buffered messages wait too, and come in order when another thread resumes it."""
+    """Buffered messages of a paused queue wait too, and come in order after another thread resumes the queue."""
     send(clients.name_server, topic, range(100, 106), queue_id=1)
     consumer = polling(clients, topic)
     queue = first_queue(consumer, topic)
@@ -183,7 +183,7 @@ def test_a_paused_queue_waits_and_the_other_goes_on(clients: Clients, topic: str
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_orderly: bool) -> None:
-    """It ends what it has, waits until it is resumed, and misses nothing."""
+    """A paused listener finishes its message, gets nothing until it is resumed, and misses no message."""
     held = Held()
     consumer = clients.pushing(topic, held, config(thread_count=1), is_orderly=is_orderly)
     held.wait()
@@ -198,7 +198,7 @@ def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_or
 
 
 def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic: str) -> None:
-    """The group's members share all queues regardless; another choice gives up the place of the first one."""
+    """The group's members still share all queues; a new assignment drops the offset of the former queue."""
     of_group = config(persist_s=0.05, client_id="member@host#1")
     member = polling(clients, topic, of_group)
     consumer = clients.pull(MemberConfig(group=of_group.group, start_at=of_group.start_at, persist_s=0.05))
@@ -249,7 +249,7 @@ def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_ser
 
 
 def test_a_consumer_subscribes_or_is_assigned_queues_but_not_both(clients: Clients, topic: str) -> None:
-    """Each mistake gets its error."""
+    """A consumer that is subscribed cannot be assigned queues, and the reverse; each mistake has its own error."""
     consumer = clients.pull(config())
     (queue, _other) = consumer.topic_queues(topic)
     consumer.subscribe(topic)
@@ -268,7 +268,7 @@ def test_a_consumer_subscribes_or_is_assigned_queues_but_not_both(clients: Clien
 
 @pytest.mark.parametrize("is_push", [True, False])
 def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str, is_push: bool) -> None:
-    """A new topic's messages come, and one that is left is given up with its place stored."""
+    """Messages of a new topic arrive; when a topic is removed, its offset is stored."""
     heard, of_group = Heard(), config(persist_s=3600.0)
     consumer = clients.push(of_group, heard) if is_push else clients.pull(of_group)
 
@@ -298,7 +298,7 @@ def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str
 
 
 def test_other_tags_hold_from_the_next_pull_on(clients: Clients, topic: str) -> None:
-    """The pull that is held for the old ones does not count any more."""
+    """A held pull for the old tags has no effect any more."""
     consumer = clients.pull(config())
     consumer.subscribe(topic, "red")
     consumer.start()
@@ -312,7 +312,7 @@ def test_other_tags_hold_from_the_next_pull_on(clients: Clients, topic: str) -> 
 
 
 def test_a_filter_that_no_broker_knows_is_refused(clients: Clients, topic: str) -> None:
-    """While it runs as at the start; the topic is consumed as before."""
+    """An invalid filter is refused at run time as at the start, and the consumer keeps its former filter."""
     consumer = polling(clients, topic)
     with pytest.raises(LifecycleError if clients.is_loop else RefusedError):
         consumer.subscribe(topic, Sql("a is is"))
@@ -320,7 +320,7 @@ def test_a_filter_that_no_broker_knows_is_refused(clients: Clients, topic: str) 
 
 
 def test_a_poll_ends_when_the_consumer_is_closed(clients: Clients, topic: str) -> None:
-    """By another thread, and at once."""
+    """A close on another thread ends the poll at once."""
     consumer = polling(clients, topic)
     assert poll(consumer, COUNT) == list(range(COUNT))
     results: list[object] = []
@@ -337,7 +337,7 @@ def test_a_poll_ends_when_the_consumer_is_closed(clients: Clients, topic: str) -
 
 
 def test_a_broadcasting_member_s_own_place_can_be_asked_and_changed(clients: Clients, topic: str) -> None:
-    """No other member has it."""
+    """A broadcasting member can read and change its own offset; no other member has this offset."""
     consumer = polling(clients, topic, config(message_model=MessageModel.BROADCASTING))
     queue = first_queue(consumer, topic)
     assert poll(consumer, COUNT) == list(range(COUNT))
@@ -351,7 +351,7 @@ def test_a_broadcasting_member_s_own_place_can_be_asked_and_changed(clients: Cli
 
 
 def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
-    """A callback's mistake must not end rebalancing for good."""
+    """If a callback raises, rebalancing must still run again."""
     timer = Timer(RUNTIME, "consumer-T")
     count: list[int] = []
 
@@ -366,7 +366,7 @@ def test_what_is_due_again_and_again_is_so_although_it_raised() -> None:
 
 
 def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:
-    """Also where an action that runs at that time wants to be run again."""
+    """A cleared timer behaves like a new one, also if a running action schedules itself again."""
     timer = Timer(RUNTIME, "consumer-T")
     begun, go_on, again, done = (threading.Event() for _ in range(4))
 
@@ -389,7 +389,7 @@ def test_a_timer_that_is_cleared_is_as_if_it_were_new() -> None:
 
 
 def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
-    """As where a member is closed while its start fails."""
+    """A member may be closed while its start fails, and its timer must stay closed."""
     timer = Timer(RUNTIME, "consumer-T")
     timer.close()
     timer.clear()
@@ -398,7 +398,10 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
 
 
 def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
-    """They are the group's retry topic's and a dead letter then; others than the last poll's are refused."""
+    """A deferred message goes to the group's retry topic and a rejected one to the dead letters.
+
+    Messages that the last poll did not return are refused.
+    """
     of_group = config(batch_count_max=3)
     consumer = polling(clients, topic, of_group)
     (late,) = consumer.poll(PATIENCE_S, 1)

@@ -1,4 +1,4 @@
-"""The snippets of `docs/client.md` are run, in their order, against one broker."""
+"""All snippets of `docs/client.md` run in their order against one broker."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ELSEWHERE = {
     "ByMachineRoom",
     "ConsistentHash",
 }
-"""Java's, and then what the page says is elsewhere, or is Python's."""
+"""Names that `docs/client.md` uses and `longpoll_client` lacks: Java's, Python's, and names of other packages."""
 ELSEWHERE |= {"ConnectionError", "TimeoutError"}
-ELSEWHERE |= {"OpenTelemetry"}  # of `longpoll_client.otel`, which needs an extra
+ELSEWHERE |= {"OpenTelemetry"}  # This name is in `longpoll_client.otel`, which needs an extra.
 
 
 def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And prints what it says: the listener has the messages of its tags, and the others theirs."""
+    """The output is what the page says: the listener gets the messages of its tags, and the others get theirs."""
     printed = ""
 
     def wait_until_consumed() -> None:
-        """Wait, as the reader's program would."""
+        """Wait as the reader's program would."""
 
         def has_come() -> bool:
             nonlocal printed

@@ -1,8 +1,8 @@
-"""All public calls of producers and consumers, at any moment and from anywhere: none is a surprise, nothing is lost.
+"""All public methods of producers and consumers, called at random times on random threads.
 
 Each call works or raises what its docstring says, a closed client says that it is closed, `close` ends and leaves
-neither thread nor socket behind, and every acknowledged message is consumed once or is still to be had.
-Leaves out failing servers (`test_failures`) and what a listener puts off.
+neither thread nor socket behind, and every acknowledged message is consumed once or is still to be had. Leaves out
+failing servers (`test_failures`) and what a listener puts off.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ CALLS: Final = (
 
 
 class EveryCall(RuleBasedStateMachine):
-    """One producer and one consumer at a time, of one group and topic.
+    """A state machine with one producer and one consumer of a group and topic.
 
-    Invariant: `sent` has the place of each acknowledged message, `got` of each that a user was given, and `skipped`
-    where each queue was sought to at most.
+    Invariant: `sent` has the offset of each acknowledged message, `got` of each delivered one, and `skipped` the
+    highest offset sought in each queue.
     """
 
     name_server: ClassVar[str]
     outcomes: ClassVar[Counter[str]]
-    """How often each call worked or was refused: what the runs had in them."""
+    """Outcome -> number of calls; shows what the runs covered."""
 
     @initialize()
     def make(self) -> None:
-        """A topic, and a producer for it."""
+        """Create a topic and a producer for it."""
         self.threads = client_threads()
         self.sockets = socket_count()
         self.topic = f"T-{uuid.uuid4().hex[:8]}"
@@ -99,7 +99,7 @@ class EveryCall(RuleBasedStateMachine):
     # ------------------------------------------------------------ how a call is made
 
     def tried(self, what: str, call: Callable[[], object], state: Callable[[], State]) -> None:
-        """Make a call; anything but what it may raise is a fault, and of a closed client so is success."""
+        """Call a method; an undocumented exception is a fault, and so is a success of a closed client."""
         before = state()
         error: BaseException | None = None
         try:
@@ -113,14 +113,14 @@ class EveryCall(RuleBasedStateMachine):
             self.faults.append(f"{what} of a closed client: {error!r}")
 
     def made(self, call: Callable[[], None], where: str) -> None:
-        """Make it here, on another thread, or in the listener when that is called next."""
+        """Call a method here, on another thread, or in the listener at its next message."""
         if where == "inside":
             self.inside.append(call)
         elif where == "another":
             thread = threading.Thread(target=call, daemon=True)
             thread.start()
             thread.join(PATIENCE_S)
-            assert not thread.is_alive(), "a call does not end"
+            assert not thread.is_alive(), "a call does not return"
         else:
             call()
         assert self.faults == []
@@ -128,17 +128,17 @@ class EveryCall(RuleBasedStateMachine):
     # ------------------------------------------------------------ sending
 
     def note_sent(self, results: Sequence[SendResult]) -> None:
-        """What is acknowledged."""
+        """Record the acknowledged messages."""
         with self.lock:
             self.sent.update((result.queue.queue_id, result.queue_offset) for result in results)
 
     def producer_state(self) -> State:
-        """It runs from the beginning."""
+        """The state of the producer, which runs from the beginning."""
         return State.CLOSED if self.producer._instance._lifecycle.is_closed else State.RUNNING
 
     @rule(count=st.integers(1, 3), how=st.sampled_from(["one", "batch", "one way"]))
     def send(self, count: int, how: str) -> None:
-        """Some messages."""
+        """Send a number of messages."""
         producer = self.producer
 
         def send() -> None:
@@ -153,18 +153,18 @@ class EveryCall(RuleBasedStateMachine):
 
     @rule(while_sending=st.booleans())
     def close_producer(self, *, while_sending: bool) -> None:
-        """Then a new one is made, unless sends to a closed one are to be tried."""
+        """Close the producer; a new one is made unless the test sends with a closed one."""
         if while_sending:
             sending = threading.Thread(target=self._send_on, daemon=True)
             sending.start()
             self.producer.close()
             sending.join(PATIENCE_S)
-            assert not sending.is_alive(), "a send does not end"
+            assert not sending.is_alive(), "a send does not return"
         self.producer.close()
         assert self.faults == []
 
     def _send_on(self) -> None:
-        """Send until it is closed."""
+        """Send until the producer is closed."""
         for _number in range(50):
             self.tried("send", lambda: self.note_sent([self.producer.send(self.topic, b"x", tag="t")]), self._any_state)
             if self.producer_state() is State.CLOSED:
@@ -177,13 +177,13 @@ class EveryCall(RuleBasedStateMachine):
     @precondition(lambda self: self.producer_state() is State.CLOSED)
     @rule()
     def new_producer(self) -> None:
-        """After one that was closed."""
+        """Make a new producer after one was closed."""
         self.producer = Producer(self.name_server)
 
     # ------------------------------------------------------------ consuming
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Note what came, and make the calls that are to be made inside."""
+        """Record the messages, and make the calls that were scheduled for the listener."""
         self.note_got(messages)
         while self.inside:
             self.outcomes["inside"] += 1
@@ -191,7 +191,7 @@ class EveryCall(RuleBasedStateMachine):
         return None
 
     def note_got(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note what a user got."""
+        """Record delivered messages."""
         with self.lock:
             self.got.update((message.queue_id, message.queue_offset) for message in messages)
 
@@ -202,7 +202,7 @@ class EveryCall(RuleBasedStateMachine):
         is_started=st.sampled_from([True, True, False]),
     )
     def new_consumer(self, kind: str, *, is_wanting: bool, is_started: bool) -> None:
-        """After one that was closed, whose last thread has ended; it may be left as it is made."""
+        """Make a new consumer after one was closed and its last thread has ended; it may remain unstarted."""
         self.look_at_rest()
         config = MemberConfig(group=self.group, start_at="first", thread_count=2, batch_count_max=2, persist_s=0.05)
         self.inside.clear()
@@ -225,11 +225,11 @@ class EveryCall(RuleBasedStateMachine):
         where=st.sampled_from(["here", "here", "another", "inside"]),
     )
     def call(self, name: str, place: int, queue_id: int, where: str) -> None:
-        """Anything of a consumer."""
+        """Call any method of a consumer."""
         consumer, queue = self.consumer, self.queues[queue_id]
         assert consumer is not None
         if name in {"poll", "commit"} and where != "here":
-            # They are for one thread.
+            # These methods belong to one thread.
             where = "here"
         self.made(
             lambda: self.tried(
@@ -267,7 +267,7 @@ class EveryCall(RuleBasedStateMachine):
             consumer.topic_queues(self.topic)
 
     def _seek(self, queue: MessageQueue, place: int, seek: Callable[[], None]) -> None:
-        """Seek; arguments before the offset are optional from then on."""
+        """Seek in a random way; from then on, arguments before the offset are optional."""
         with self.lock:
             self.skipped[queue.queue_id] = max(place, self.skipped.get(queue.queue_id, 0))
         seek()
@@ -275,7 +275,7 @@ class EveryCall(RuleBasedStateMachine):
     @precondition(lambda self: self.consumer is not None)
     @rule(where=st.sampled_from(["here", "another", "inside"]))
     def close_consumer(self, where: str) -> None:
-        """At any time."""
+        """Close the consumer."""
         consumer = self.consumer
         assert consumer is not None
         self.made(lambda: self.tried("close", consumer.close, lambda: consumer._member.lifecycle.state), where)
@@ -283,12 +283,12 @@ class EveryCall(RuleBasedStateMachine):
     # ------------------------------------------------------------ the end
 
     def look_at_rest(self) -> None:
-        """Nothing of closed consumers runs; the producer has one reader thread and the broker its end."""
+        """Assert that closed consumers have no thread, and that the producer has one reader thread."""
         running = {each for each in client_threads() - self.threads if not each.name.startswith("client-")}
         wait_until(lambda: not any(each.is_alive() for each in running))
 
     def teardown(self) -> None:
-        """Close both, look that nothing is left, and take what is still to be had."""
+        """Close the clients, assert that nothing is left, and consume the remaining messages."""
         if not hasattr(self, "producer"):
             return
         self.producer.close()
@@ -304,7 +304,7 @@ class EveryCall(RuleBasedStateMachine):
         assert lost == set()
 
     def _drain(self) -> None:
-        """Take what the group has not consumed, from where it stands."""
+        """Consume the group's remaining messages from its offsets on."""
         config = MemberConfig(group=self.group, start_at="first")
         with closing(PullConsumer(self.name_server, topics=(), **member_options(config))) as consumer:
             consumer.assign(self.queues)
@@ -314,14 +314,14 @@ class EveryCall(RuleBasedStateMachine):
             came: set[tuple[int, int]] = set()
             while not due <= came:
                 messages = consumer.poll(PATIENCE_S)
-                assert messages, f"of {sorted(due)} only {sorted(came)} came"
+                assert messages, f"only {sorted(came)} of {sorted(due)} came"
                 came.update((message.queue_id, message.queue_offset) for message in messages)
                 assert all(message.queue_offset >= places[message.queue_id] for message in messages)
         self.got |= came
 
 
 def live(name_server: str, examples_max: int, phases: Sequence[Phase] = tuple(Phase)) -> Counter[str]:
-    """Run the machine against a broker; how often each call ended how."""
+    """Run the state machine against a broker; returns the number of calls by outcome."""
 
     class Here(EveryCall):
         pass
@@ -342,7 +342,7 @@ def live(name_server: str, examples_max: int, phases: Sequence[Phase] = tuple(Ph
 
 @pytest.mark.timeout(3_600)
 def test_every_call_at_every_moment_from_anywhere(name_server: str) -> None:
-    """As the machine says; a long run has every call, done and refused, and calls inside a listener."""
+    """A long run has every call, succeeded and refused, and calls inside a listener."""
     outcomes = live(name_server, 500 if LONG else 10)
     assert outcomes["send"]
     if LONG:

@@ -1,4 +1,4 @@
-"""Starts that fail, and forked processes: nothing is left behind, and a child makes what it needs."""
+"""Failed starts leave nothing behind, and a forked child makes its own threads and connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ABSENT: Final = "absent-topic"
 
 @pytest.fixture(scope="module")
 def topics(name_server: str) -> Sequence[str]:
-    """Two of one queue each."""
+    """Two topics with one queue each."""
     names = [f"T-{uuid.uuid4().hex}-{number}" for number in range(2)]
     with Admin(name_server) as admin:
         for name in names:
@@ -73,7 +73,7 @@ def topics(name_server: str) -> Sequence[str]:
 
 @attrs.frozen
 class Way:
-    """How a start fails."""
+    """A way in which a start fails."""
 
     error: type[BaseException]
     says: str | None
@@ -84,13 +84,13 @@ class Way:
     server: Callable[[Peer, Command], None] | None = None
     """The server that answers instead of the broker."""
     is_absent: bool = False
-    """Whether no name server is there at all."""
+    """Whether there is no name server."""
     threads_max: int = 1000
-    """So many threads can be started; on an event loop none are."""
+    """The largest number of threads; on an event loop it is 0."""
 
 
 def raises(error: BaseException) -> Callable[..., Any]:
-    """Raise this when members share queues, or when the result is reported."""
+    """Raise this error when queues are assigned, or when the result is reported."""
 
     def shares(*_given: object) -> Any:
         raise error
@@ -99,14 +99,14 @@ def raises(error: BaseException) -> Callable[..., Any]:
 
 
 def shares_one(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> tuple[MessageQueue, ...]:
-    """How members share the queues of one topic, and of no other."""
+    """An allocation of queues that works for one topic and raises for others."""
     if queues[0].topic.endswith("-1"):
         raise ValueError("unshared")
     return allocate_averagely(client_id, members, queues)
 
 
 def refuses(peer: Peer, command: Command) -> None:
-    """A broker, and its name server, at which this group may do nothing."""
+    """A broker and its name server that refuse this group everything."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
         peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
@@ -114,12 +114,12 @@ def refuses(peer: Peer, command: Command) -> None:
 
 
 def leads_nowhere(peer: Peer, command: Command) -> None:
-    """A name server that names a broker which is not there."""
+    """A name server that names a broker which does not exist."""
     peer.answer(command, body=route_of(("b", "127.0.0.1:1")))
 
 
 def hangs_up(peer: Peer, command: Command) -> None:
-    """A broker that is lost as soon as a member registers."""
+    """A broker that closes the connection when a member registers."""
     if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
         peer.answer(command, body=route_of(("b", "{}:{}".format(*peer._socket.getsockname()))))
     else:
@@ -142,13 +142,13 @@ WAYS: Final[dict[str, Way]] = {
     **{f"{count} threads": Way(ClientError, "can't start new thread", threads_max=count) for count in range(7)},
 }
 OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
-"""A consumer without a listener has threads for two connections and a timer alone."""
+"""A consumer without a listener has threads only for two connections and a timer."""
 KINDS: Final = ("push", "orderly", "pull")
 CELLS: Final = [(kind, way) for kind in KINDS for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
 
 
 def made(kind: str, runtime: Machine, name_server: str, topics: Sequence[str], way: Way, *, is_loop: bool) -> Any:
-    """A consumer of a separate group that will fail so."""
+    """A consumer of its own group whose start will fail in this way."""
     options = member_options(MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config)) | {"runtime": runtime}
     consumer: Any
     if kind == "pull":
@@ -165,7 +165,7 @@ def made(kind: str, runtime: Machine, name_server: str, topics: Sequence[str], w
 
 
 def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
-    """Tell a story where it fails this way."""
+    """Run a coroutine with a client whose start fails in this way."""
     if way.server is not None:
         with ScriptedServer(way.server) as server:
             story(server.address)
@@ -178,22 +178,22 @@ def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
 
 @pytest.mark.parametrize(("kind", "way"), CELLS)
 def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[str], kind: str, way: str) -> None:
-    """Start a consumer on threads twice, as a user may retry, then close it."""
+    """A consumer on threads is started twice, as a user may retry, and then closed; nothing is left."""
     how = WAYS[way]
 
     def story(names: str) -> None:
         runtime = Machine(how.threads_max)
         with closing(made(kind, runtime, names, topics, how, is_loop=False)) as consumer:
-            assert runtime.threads == [], "what is not started runs already"
+            assert runtime.threads == [], "threads run before the start"
             for _try in range(2):
                 runtime.threads.clear()
-                # The route is known the second time: there is one connection less.
+                # At the second start the route is known, so there is one connection less.
                 runtime.threads_max -= _try
                 with pytest.raises(how.error, match=how.says):
                     consumer.start()
                 assert runtime.left() == []
             count = len(runtime.sockets)
-        assert (runtime.left(), len(runtime.sockets)) == ([], count), "the close has connected"
+        assert (runtime.left(), len(runtime.sockets)) == ([], count), "the close made a connection"
         with pytest.raises(LifecycleError):
             consumer.start()
 
@@ -205,7 +205,7 @@ def test_a_start_that_fails_leaves_nothing(name_server: str, topics: Sequence[st
 def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
     name_server: str, topics: Sequence[str], kind: str, way: str
 ) -> None:
-    """Neither a task nor a socket of the loop's, nor anything that is due later."""
+    """No task, no socket and no timer of the event loop is left."""
     how = WAYS[way]
 
     async def tried(names: str) -> None:
@@ -218,7 +218,7 @@ def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
                 with pytest.raises(how.error, match=how.says):
                     await consumer.start()
                 assert asyncio.all_tasks() == {asyncio.current_task()}
-                assert len(loop._selector.get_map()) == own, "a connection is left"
+                assert len(loop._selector.get_map()) == own, "a connection is left open"
                 assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
         finally:
             await consumer.close()
@@ -243,7 +243,7 @@ MAKERS: Final[dict[Callable[..., Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_cannot_be_made_leaves_nothing(kind: Callable[..., Any]) -> None:
-    """A client that has no start: an address that is none, and a group's name that is none."""
+    """A client with an invalid address or group raises in its constructor and leaves nothing."""
     runtime, options = Machine(), MAKERS[kind]
     with pytest.raises(ConfigError):
         kind("no address at all", runtime=runtime, **options)
@@ -255,7 +255,7 @@ def test_what_cannot_be_made_leaves_nothing(kind: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic: str, is_orderly: bool) -> None:
-    """The first report of a share closes it: on threads, and on an event loop from a separate task."""
+    """The first callback about assigned queues closes the consumer, on threads or from another task of the loop."""
     runtime, shares, closings = Machine(), list[MessageQueue](), list[asyncio.Task[None]]()
     options: dict[str, Any] = {"group": "closed", "topics": topic, "orderly": is_orderly, "runtime": runtime}
 
@@ -287,7 +287,7 @@ def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic
 
 
 def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: str, topic: str) -> None:
-    """By a time-out, or with its task: at every await of it nothing is left, and the next one starts."""
+    """A timeout or a cancelled task at any await of the start leaves nothing, and the next start works."""
 
     async def story() -> None:
         loop: Any = asyncio.get_running_loop()
@@ -316,13 +316,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 def nothing() -> None:
-    """Nothing is done meanwhile."""
+    """A no-op for the parent."""
 
 
 def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothing) -> Any:
-    """The result of a function in a forked process, or the error's name; a hanging process is ended.
+    """The result or the error's name of a function in a forked child; a hanging child is ended.
 
-    This process runs `meanwhile` once the other one exists.
+    The parent runs `meanwhile` once the child exists.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -346,7 +346,7 @@ def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothin
 
 
 def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: str, topic: str) -> None:
-    """As at the end of a `with`: the parent stays in its group, and no older offset is put over its own."""
+    """When a child closes its parent's consumer, the parent stays in its group and keeps its newer offset."""
     config = MemberConfig(group="parents", start_at="first", persist_s=3600.0)
 
     def stored() -> int:
@@ -374,7 +374,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
             return told
 
         def go_on() -> None:
-            # Wherever the parent stands by now: the child knows of one message, which was not stored when it was made.
+            # The child knows one message, whose offset was not stored at the fork, and the parent may be further.
             assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
             consumer.commit()
             consumer._member.run(consumer._member.rebalancer.persist())
@@ -397,7 +397,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
 
 
 def test_children_that_start_one_consumer_are_members_of_their_own(name_server: str, topic: str) -> None:
-    """As where a server makes it and forks its workers then: under one name both would have every queue."""
+    """If a server makes a consumer and then forks workers, each child must get its own client id."""
     config = MemberConfig(group="workers", start_at="first")
     consumer = PushConsumer(name_server, topics=topic, listener=consumed, **member_options(config))
 
@@ -412,7 +412,7 @@ def test_children_that_start_one_consumer_are_members_of_their_own(name_server: 
 
 
 def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str) -> None:
-    """As long as it was given none; the child makes its connections itself."""
+    """A child's client has its own id, unless the user set one, and makes its own connections."""
     instance, named = AsyncInstance(RUNTIME, name_server), AsyncInstance(RUNTIME, name_server, client_id="given")
 
     assert len({instance.client_id, in_child(lambda: instance.client_id), in_child(lambda: instance.client_id)}) == 3
@@ -430,7 +430,7 @@ def parent(name_server: str, topic: str) -> Iterator[Producer]:
 def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(
     name_server: str, topic: str, parent: Producer
 ) -> None:
-    """The parent sends its pending data, and its connection stays."""
+    """The child must not write to the parent's connection, and the parent still sends its pending data."""
     (client,) = [each for each in parent._instance._clients.values() if each.address != name_server]
 
     def story() -> bool:
@@ -453,12 +453,12 @@ LOCKS: Final = (
     "_sender.watch._lock",
     "_sender.ids._lock",
 )
-"""Locks of a producer, and those of each address that a thread of it connects to."""
+"""The locks of a producer, and those of each address that it connects to."""
 
 
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(topic: str, parent: Producer, name: str) -> None:
-    """Each for a moment only, but a fork in that moment left it taken for ever: of 20 children 6 never sent."""
+    """If a thread holds a lock during the fork, the child must not wait for it; once 6 of 20 children hung."""
     found = operator.attrgetter(name)(parent)
     locks = found.values() if isinstance(found, dict) else [found]
     if name != "_instance._connecting":
@@ -482,7 +482,7 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(topic: str,
 def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_lives(
     parent: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parent had asked before, and its thread sends the heartbeats."""
+    """The child's own thread sends heartbeats, although the parent had already registered."""
     requests = parent._requests
     requests.expect("1", 3600.0, print)
 
@@ -502,7 +502,7 @@ def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_liv
 
 
 def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
-    """Nor does it do what its parent's is to do."""
+    """The child's timer waits for no thread of the parent, and runs no action of the parent's timer."""
     timer, told = Timer(RUNTIME, "forked"), SimpleQueue[str]()
     timer.after(3600.0, lambda: told.put("the parent's"))
 
@@ -533,7 +533,7 @@ def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_serve
 def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_parent_s(
     topic: str, parent: Producer
 ) -> None:
-    """The thread that asks for a route is the parent's, and so are those who send by it, and who wait for replies."""
+    """A child repeats look-ups that a thread of the parent has begun, and does not answer the parent's callers."""
     told: list[object] = []
     asked, go = threading.Event(), threading.Event()
 
@@ -587,7 +587,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("what", ["send", "poll", "subscribe"])
 def test_a_client_that_was_interrupted_often_goes_on(name_server: str, what: str) -> None:
-    """No lock is left taken, on which a thread of the client's would wait for ever; and nothing is in the way of it."""
+    """After thousands of interrupts no lock is left held, and every method of the client still works."""
     with new_topic(name_server, 2) as topic:
         command = [sys.executable, "-m", "model_tests.client.interrupted", what, name_server, topic, "7"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT)

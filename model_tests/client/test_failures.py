@@ -1,4 +1,4 @@
-"""Failures around a client: silent connections, name servers, bad routes, exiting callbacks, descriptors."""
+"""Failures around a client: silent connections, name servers, bad routes, exits in callbacks, descriptors."""
 
 from __future__ import annotations
 
@@ -51,37 +51,37 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 
 AGED_MS = int(ROUTE_AGE_S_MAX * 1000)
-"""After this a route is asked for again."""
+"""A route that is older than this is looked up again, in ms."""
 
 
 @define
 class Broker:
-    """A broker whose first `dead_count` connections get no answer any more."""
+    """A broker whose first `dead_count` connections get no more answers."""
 
     peers: list[Peer] = field(factory=list)
     dead_count: int = 0
 
     def __call__(self, peer: Peer, command: Command) -> None:
-        """Take what is sent."""
+        """Serve one command."""
         if peer not in self.peers:
             self.peers.append(peer)
         if self.peers.index(peer) >= self.dead_count:
             take(peer, command)
 
     def fall_silent(self) -> None:
-        """Answer new connections alone."""
+        """Answer only new connections from now on."""
         self.dead_count = len(self.peers)
 
 
 @pytest.fixture
 def silent() -> Broker:
-    """That of topic T."""
+    """The broker of topic T."""
     return Broker()
 
 
 @pytest.fixture
 def cluster(silent: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A name server and that broker; a call without an answer shows silence, however late it began."""
+    """A name server and that broker; any unanswered call counts as silence, however late it began."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.0)
     with ExitStack() as stack:
         made = Cluster(stack)
@@ -91,7 +91,7 @@ def cluster(silent: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, silent: Broker, is_loop: bool) -> None:
-    """A half-open one does not say that it is gone, and a new one works. One send fails at most."""
+    """A half-open connection shows no error, and a new one works, so at most one send fails."""
     producer = Clients(cluster.name_server, cluster.stack, is_loop=is_loop).producer()
     producer.send("T", b"x")
     silent.fall_silent()
@@ -103,7 +103,7 @@ def test_a_connection_that_fell_silent_is_replaced(cluster: Cluster, silent: Bro
 
 
 def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster, silent: Broker) -> None:
-    """On an event loop, where each caller has its own time-out."""
+    """On an event loop each caller has its own timeout, and still the silent connection is noticed."""
 
     async def story() -> list[SendResult | None]:
         async with AsyncProducer(cluster.name_server) as producer:
@@ -130,7 +130,7 @@ def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster
 def test_a_connection_whose_answer_trickles_is_replaced(
     cluster: Cluster, silent: Broker, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """A byte now and then is not silence, but the frame does not end."""
+    """Single bytes are not silence, but the frame never ends, so the connection is replaced."""
     monkeypatch.setattr(exchange, "SILENCE_S", PATIENCE_S)
     monkeypatch.setattr(exchange, "FRAME_S", 0.3)
     monkeypatch.setattr(tries, "ATTEMPT_COUNT", 1)
@@ -148,7 +148,7 @@ def test_a_connection_whose_answer_trickles_is_replaced(
     relay.begin("trickle")
     outcomes = [outcome()]
     while len(silent.peers) == 1:
-        assert len(outcomes) < 30, "the connection is kept"
+        assert len(outcomes) < 30, "the connection is not replaced"
         outcomes.append(outcome())
     producer.send("T", b"x")
     assert isinstance(outcomes[0], AnswerTimeoutError)
@@ -157,7 +157,7 @@ def test_a_connection_whose_answer_trickles_is_replaced(
 def test_a_restarted_name_server_takes_no_route_away(
     cluster: Cluster, silent: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It knows no such topic, after a failed send and after a route's age, which the log says."""
+    """A restarted name server does not know the topic, so the client keeps the old route and logs that."""
     runtime = ShiftedRuntime()
     with Producer(cluster.name_server, runtime=runtime) as producer:
         producer.send("T", b"x")
@@ -178,7 +178,7 @@ def test_a_restarted_name_server_takes_no_route_away(
 def test_a_mute_name_server_keeps_no_send_from_its_broker(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_loop: bool
 ) -> None:
-    """Also after a send that failed, and after a route's age."""
+    """A silent name server blocks no send, neither after a failed send nor after the route's age."""
     monkeypatch.setattr(aio_instance if is_loop else instance, "DOUBT_WAIT_S", 0.05)
     with ExitStack() as stack:
         runtime = ShiftedRuntime()
@@ -195,7 +195,7 @@ EXITS: list[type[BaseException]] = [SystemExit, KeyboardInterrupt, GeneratorExit
 
 
 def raises(error: type[BaseException]) -> Callable[..., Any]:
-    """A callback that raises this."""
+    """A callback that raises this exception."""
 
     def called(*_said: object, **_more: object) -> None:
         raise error
@@ -204,16 +204,16 @@ def raises(error: type[BaseException]) -> Callable[..., Any]:
 
 
 def released(view: memoryview) -> memoryview:
-    """One whose buffer was given back."""
+    """A memoryview whose buffer was released."""
     view.release()
     return view
 
 
 class Hook:
-    """A hook that exits after a send."""
+    """A hook that raises SystemExit after a send."""
 
     def before_send(self, sending: Any) -> None:
-        """Nothing."""
+        """Do nothing before a send."""
 
     after_send = staticmethod(raises(SystemExit))
 
@@ -222,7 +222,7 @@ class Hook:
 def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
     error: type[BaseException] | None, hooks: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A callback or a hook: it is in the log, other callbacks get theirs, and the next send is stored."""
+    """The exit of a callback or hook is logged, other callbacks run, and the next send is stored."""
     runtime, outcomes = Machine(), list[object]()
     with OneServer().served() as server, Producer(server.address, hooks=hooks, runtime=runtime) as producer:
         if error is not None:
@@ -240,7 +240,7 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
     error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as `on_assigned`, or the callback of a reply: the next action runs, and the connection's reader goes on."""
+    """If `on_assigned` or a reply's callback exits, later actions run and the connection's reader continues."""
     runtime, done = Machine(), threading.Event()
     timer = Timer(runtime, "later")
     timer.after(0.0, raises(error))
@@ -257,14 +257,14 @@ def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
 
 
 def descriptors() -> int:
-    """How many this process has."""
+    """The number of open descriptors of this process."""
     gc.collect()
     return sum(1 for _descriptor in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize(("lacks", "words"), [("descriptors", "Too many open files"), ("threads", "start new thread")])
 def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
-    """As a thousand producers in one process find out; as soon as there is room the same producer sends."""
+    """If descriptors run out, sends raise; as soon as one is free the same producer sends."""
     server, runtime = OneServer(), Machine()
     with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
         runtime.has_descriptors = lacks != "descriptors"
@@ -272,19 +272,19 @@ def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks:
         before = descriptors()
         with pytest.raises(UnreachableError, match=words):
             producer.send("T", b"x", timeout_s=1.0)
-        # The server frees its state of these connections when it sees that they are closed.
+        # The server frees its state of a connection when it sees the close.
         wait_until(lambda: descriptors() <= before + len(scripted._sockets))
         runtime.has_descriptors, runtime.threads_max = True, 1000
         assert producer.send("T", b"x").queue_offset == 7
 
 
 class Interrupted(Machine):
-    """A machine at which the user types Ctrl-C as soon as a thread of a connection has begun."""
+    """A runtime in which Ctrl-C arrives as soon as a connection's thread has begun."""
 
     is_due = True
 
     def spawn(self, name: str, target: Callable[[], None]) -> Any:
-        """Start it, and be interrupted before any caller knows of it."""
+        """Start the thread, and raise before the caller gets it."""
         thread = super().spawn(name, target)
         if self.is_due and name.startswith("client-127"):
             self.is_due = False
@@ -293,7 +293,7 @@ class Interrupted(Machine):
 
 
 def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
-    """The thread ends silently, and the next send connects again."""
+    """After an interrupt during a connect the thread ends silently, and the next send connects again."""
     server, runtime = OneServer(), Interrupted()
     before = threading.active_count()
     with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
@@ -315,7 +315,7 @@ def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
 
 
 def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCaptureFixture) -> None:
-    """Told as any other that has no broker."""
+    """A route without any broker raises the same error as a missing route."""
     caplog.set_level(logging.WARNING)
     server = OneServer(route=lambda _address: route_of(("b", "nowhere")))
     with (
@@ -328,7 +328,7 @@ def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCapture
 
 
 def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
-    """However soon its buffer is used for the next one, and whatever the buffer's items are."""
+    """A later change of the body's buffer does not change the message, whatever the buffer's items are."""
     bodies: list[bytes] = []
     server = OneServer()
 
@@ -376,7 +376,7 @@ BUFFERS: list[tuple[Any, bytes | str]] = [
 
 @pytest.mark.parametrize("number", range(len(BUFFERS)))
 def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
-    """Any items, dimensions and separators: the client sends them unchanged, or rejects them by size."""
+    """The client sends a buffer of any item type and dimension unchanged, or refuses it for its size in bytes."""
     body, outcome = BUFFERS[number]
     message = OutgoingMessage(body)
 
@@ -396,7 +396,7 @@ def test_a_buffer_is_as_long_as_its_bytes(number: int) -> None:
 
 
 def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
-    """A request on an event loop waits for a route first: its buffer and its properties may change meanwhile."""
+    """A request on an event loop copies its buffer and properties before it waits for a route."""
     bodies: list[tuple[bytes, bool]] = []
     server, codes = OneServer(), list[int]()
 
@@ -427,12 +427,12 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
     with server.served(serve) as scripted:
         asyncio.run(story(scripted.address))
     assert bodies == [(b"first", False)] * 2
-    assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a producer that is closed leaves its group"
+    assert codes[-1] == RequestCode.UNREGISTER_CLIENT, "a closed producer leaves its group"
 
 
 @pytest.fixture
 def first() -> Iterator[ScriptedServer]:
-    """A broker that closes the connection when asked."""
+    """A broker that closes the connection on request."""
 
     def close(peer: Peer, _command: Command) -> None:
         peer.close()
@@ -442,7 +442,7 @@ def first() -> Iterator[ScriptedServer]:
 
 
 def test_the_one_that_answered_last_is_asked_first() -> None:
-    """The others in their order after it."""
+    """The name server that answered last is asked first, and the others in their order after it."""
     servers = NameServers("a:1;b:2;c:3")
     assert servers.in_turn() == [("a", 1), ("b", 2), ("c", 3)]
     servers.answered(("b", 2))
@@ -450,7 +450,7 @@ def test_the_one_that_answered_last_is_asked_first() -> None:
 
 
 def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first: ScriptedServer) -> None:
-    """It was asked for each topic, each time: 3 s each, which a consumer's timer spent instead of its heartbeats."""
+    """A silent name server cost 3 s for each topic, which delayed the heartbeats, so it is asked only once."""
     names = f"{first.address};{name_server}"
     topics = [f"Named-{number}" for number in range(4)]
     with Producer(names) as producer:
@@ -474,7 +474,7 @@ def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first
 
 
 def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer) -> None:
-    """It took the first one that let it connect, and failed by that one's silence for ever."""
+    """If the first name server is silent, an `Admin` asks the next one."""
     with Admin(f"{first.address};{name_server}") as admin:
         assert admin.masters()
         assert isinstance(admin.topic_names(), list)
@@ -485,7 +485,7 @@ def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer)
 
 @pytest.mark.parametrize(("is_closed", "words"), [(True, "is closed"), (False, "the name server")])
 def test_an_admin_says_that_it_is_closed_or_what_a_name_server_refuses(is_closed: bool, words: str) -> None:
-    """A refusal is not taken for an answer that has no broker and no topic."""
+    """A refusal by a name server raises an error, and is not taken for an empty answer."""
 
     def refuse(peer: Peer, command: Command) -> None:
         peer.answer(command, ResponseCode.SYSTEM_ERROR)

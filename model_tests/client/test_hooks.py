@@ -40,13 +40,13 @@ from longpoll_protocol.frames import Command
 
 
 def is_alike(bad: Told, good: Told, count: int) -> bool:
-    """Whether both were called before and after each of so many sends, the one that raises as well."""
+    """Whether two hooks were called before and after each of this number of sends."""
     return bad.events == good.events and [event[0] for event in good.events] == ["before", "after"] * count
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_sends_are_told_and_counted(is_loop: bool) -> None:
-    """Once each, over all tries, with how they ended; a hook that raises stops neither the send nor the next hook."""
+    """A hook is called once per send, with the result of all tries; a raising hook stops no send and no other hook."""
     busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
     with busy.served() as server, ExitStack() as stack:
         producer = Clients(server.address, stack, is_loop=is_loop).producer(hooks=[bad, good])
@@ -71,7 +71,7 @@ def test_sends_are_told_and_counted(is_loop: bool) -> None:
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
-    """Once each, whether tried again, refused, or never begun."""
+    """Callback sends are counted once each, whether retried, refused, or never begun."""
     busy, bad, good = OneServer(ResponseCode.SYSTEM_BUSY, 0, ResponseCode.MESSAGE_ILLEGAL), Told(is_bad=True), Told()
     outcomes: list[object] = []
     with busy.served() as server, ExitStack() as stack:
@@ -99,7 +99,7 @@ def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
 
 
 def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
-    """Before they have begun they count for nothing."""
+    """A send that is cancelled before it has begun is not counted."""
     busy, good = OneServer(), Told()
 
     async def story(address: str) -> None:
@@ -119,7 +119,7 @@ def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
 
 
 def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
-    """One message raises, one is put off, the others are consumed."""
+    """Raise for one message, defer one, and consume the others."""
     if messages[0].body == b"raise":
         raise ValueError("planted")
     return Retry() if messages[0].body == b"later" else None
@@ -127,7 +127,7 @@ def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: bool) -> None:
-    """Each call with its messages, result and text; hooks that raise change nothing.
+    """Hooks get the messages, the result and the error text of each call, and a raising hook changes nothing.
 
     A message may be sent or delivered twice, so the test waits for each and not for a number of calls.
     """
@@ -154,7 +154,7 @@ def test_hooks_see_what_listeners_get(clients: Clients, topic: str, is_orderly: 
 
 
 def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], str]]:
-    """The lines of a trace topic, in parts, each with the keys of its message."""
+    """The lines of a trace topic, split into fields, each with the keys of its message."""
     found: list[tuple[list[str], str]] = []
     with polling(name_server, topic, f"dashboard-{topic}") as consumer:
         while len(found) < count:
@@ -165,7 +165,7 @@ def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], 
 
 
 def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, topic: str) -> None:
-    """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
+    """Trace lines have the fields of `TraceDataEncoder`, and the message's id and keys; traces are not traced."""
     with new_topic(clients.name_server, 1) as trace_topic, Tracing(clients.name_server, trace_topic) as tracing:
         sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
         clients.pushing(topic, listen, from_first(f"C-{topic}", hooks=(tracing,)))
@@ -184,7 +184,7 @@ def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, 
 
 
 def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str, topic: str) -> None:
-    """The sends that it is about succeed."""
+    """The traced sends succeed although the trace cannot be written."""
     tracing = Tracing(name_server, "no such topic")
     with tracing, Producer(name_server, hooks=[tracing]) as producer:
         producer.send(topic, b"x")
@@ -200,7 +200,7 @@ def sent_later(producer: Any, **options: Any) -> object:
 
 
 def test_a_callback_is_never_called_before_its_send_returns() -> None:
-    """On an event loop, also where the send cannot begin and its route is known."""
+    """On an event loop this also holds if the send fails at once and its route is known."""
 
     def refuse(_queues: object) -> Any:
         raise ValueError("planted")
@@ -223,7 +223,7 @@ def test_a_callback_is_never_called_before_its_send_returns() -> None:
 @pytest.mark.parametrize("is_loop", [False, True])
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_broker_that_fails_is_left_alone(is_loop: bool, waits: bool) -> None:
-    """With `avoids_slow_brokers` the sends after a failed try go to the other; without it each begins there."""
+    """With `avoids_slow_brokers` the next sends use the other broker; without it each begins at the failed one."""
     counts = []
     with ScriptedServer(busy) as bad:
         serve = OneServer(route=lambda address: route_of(("a", bad.address), ("b", address), queue_count=1))
@@ -241,19 +241,19 @@ def test_a_broker_that_fails_is_left_alone(is_loop: bool, waits: bool) -> None:
 
 
 def busy(peer: Peer, command: Command) -> None:
-    """A broker that takes nothing now."""
+    """A broker that refuses every send as busy."""
     peer.answer(command, ResponseCode.SYSTEM_BUSY, STORED)
 
 
 @pytest.fixture
 def exporter() -> InMemorySpanExporter:
-    """Gets the spans."""
+    """A span exporter that collects the spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def spans(exporter: InMemorySpanExporter) -> OpenTelemetry:
-    """The hook."""
+    """The OpenTelemetry hook with this exporter."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return OpenTelemetry(provider)
@@ -264,7 +264,7 @@ def named(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def linked(span: ReadableSpan) -> set[int]:
-    """The spans that it links to."""
+    """The spans that a span links to."""
     return {link.context.span_id for link in span.links}
 
 
@@ -275,7 +275,7 @@ def ids(spans: Sequence[ReadableSpan]) -> set[int]:
 def test_a_message_is_followed_from_its_send_to_its_listener(
     clients: Clients, topic: str, spans: OpenTelemetry, exporter: InMemorySpanExporter
 ) -> None:
-    """Its properties carry the context of its creation, to which the spans of send and listener link."""
+    """The message's properties carry the context of its creation; the spans of send and listener link to it."""
     current: list[Any] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> None:
@@ -299,7 +299,7 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
         SpanKind.CONSUMER,
     ]
     assert linked(sends[0]) == linked(processes[0]) == ids(creates[:1])
-    assert [span.parent for span in processes] == [None, None]  # each call ends with the context that it began with
+    assert [span.parent for span in processes] == [None, None]  # Each call ends with the context that it began with.
     assert current == [span.context.span_id for span in processes if span.context is not None]
     broker, said = sent.broker_msg_id, dict(sends[0].attributes or {})
     assert broker
@@ -342,7 +342,7 @@ def test_a_poll_links_to_each_message_of_a_batch(
 
 
 def test_a_send_that_fails_is_an_error(spans: OpenTelemetry, exporter: InMemorySpanExporter, clients: Clients) -> None:
-    """Also one that asked no broker; a message that is refused before it is sent leaves no open span."""
+    """A send that reached no broker is an error too, and a refused message leaves no open span."""
     sending = Sending("P", "T", ("1",), {"DELAY": "1"}, 1, 0, 1.0)
     spans.before_send(sending)
     spans.after_send(sending, RefusedError("sending", 1, "no"), 0.1, "")

@@ -1,4 +1,4 @@
-"""Clients start, close, are closed halfway, interrupted or dropped: nothing of them is left."""
+"""Clients that start, close, or are closed halfway, interrupted or dropped leave nothing behind."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def config(**options: object) -> MemberConfig:
 
 
 def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
-    """It is closed, and nothing of it runs any more."""
+    """Assert that a client is closed and that no thread of it runs."""
     assert consumer._member.lifecycle.state is State.CLOSED
     wait_until(lambda: client_threads() <= before)
     with pytest.raises(LifecycleError, match="closed; create a new one"):
@@ -76,7 +76,7 @@ def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orderly: bool) -> None:
-    """It answers first, and that counts; then the member leaves, no thread stays, and the next one goes on at once.
+    """The listener's result counts, the member leaves without a thread, and the next member continues at once.
 
     Callbacks get the topic's queue, and not that of the group's retry topic.
     """
@@ -101,17 +101,17 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
 
 
 def let_the_timer_share(consumer: PushConsumer) -> None:
-    """The group has changed meanwhile: the timer's thread comes to share queues too, and must not wait for us."""
+    """Change the group so that the timer's thread rebalances too; it must not wait for the closing thread."""
     passed = threading.Event()
     member = consumer._member
     assert member.broker_requests.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
     member._timer.after(0.0, passed.set)
-    assert passed.wait(PATIENCE_S), "the timer's thread waits for who closes the member"
+    assert passed.wait(PATIENCE_S), "the timer's thread waits for the closing thread"
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str, ours: bool) -> None:
-    """At its first queue, on the caller's thread; and later, on the timer's own thread. No queue is begun after it."""
+    """A callback about assigned queues may close its consumer, on any thread; no queue is begun afterwards."""
     before, closed = client_threads(), threading.Event()
 
     def share(_queue: MessageQueue, is_ours: bool) -> None:
@@ -127,7 +127,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
     member = consumer._member
     consumer.start()
     if not ours:
-        # Its queues go to another member as soon as the group's members change.
+        # The queues go to another member as soon as the group changes.
         member.soon(lambda: member.rebalancer.lose(member.queues))
     assert closed.wait(PATIENCE_S)
     assert_over(consumer, before)
@@ -135,7 +135,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
 
 
 def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
-    """A transaction's check runs on the timer's thread, which does not wait for itself."""
+    """A transaction check runs on the timer's thread, and a close in the check must not wait for this thread."""
     before, closed = client_threads(), threading.Event()
     producer = TransactionProducer(
         name_server, group="sellers", check_transaction=lambda _message: TransactionState.UNKNOWN
@@ -155,7 +155,7 @@ def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
 
 
 def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
-    """Once what it lacked is there; threads of the first try are not started twice."""
+    """A second start succeeds when the missing part is there, and starts no thread twice."""
     before = client_threads()
     name = f"late-{uuid.uuid4().hex}"
     with closing(
@@ -179,7 +179,7 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
 def test_a_consumer_waits_for_a_topic_that_is_made_later(
     clients: Clients, topic: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its other topics are read meanwhile. The client always waits for topics that brokers create."""
+    """Other topics are read meanwhile; a client always waits for topics that brokers create on their own."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     is_push, prefix = kind == "push", kind if kind.startswith("%") else ""
     late, heard = f"{prefix}late-{uuid.uuid4().hex}", Heard()
@@ -202,7 +202,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
 
 @pytest.mark.parametrize("kind", ["push", "orderly", "pull"])
 def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, kind: str) -> None:
-    """Before the start, after it, and after the close, which leaves no thread."""
+    """Before the start and after the close a call is refused if it needs a running client; no thread is left."""
     before = client_threads()
     is_pull = kind == "pull"
     made = clients.pull(config()) if is_pull else clients.push(config(), consumed, is_orderly=kind == "orderly")
@@ -232,17 +232,17 @@ def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, ki
 
 @pytest.fixture
 def empty_topic(name_server: str) -> Iterator[str]:
-    """Two queues without a message."""
+    """A topic with two queues and no message."""
     with new_topic(name_server, 2) as made:
         yield made
 
 
 TURNS = 30
-"""More than a close takes."""
+"""More turns of the event loop than a close takes."""
 
 
 def running(kind: str, clients: Clients, topic: str) -> Any:
-    """A client of this kind that has connections."""
+    """A started client of this kind that has connections."""
     if kind == "push":
         return clients.pushing(topic, consumed, group=kind)
     if kind == "pull":
@@ -258,7 +258,7 @@ def running(kind: str, clients: Clients, topic: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["producer", "transactions", "push", "pull"])
 def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: str, kind: str) -> None:
-    """The close continues, a second one waits for it, and a third has nothing to do."""
+    """After a cancellation the close continues, a second close waits for it, and a third has nothing to do."""
 
     async def close(client: Any, turns: int) -> None:
         closing = asyncio.create_task(client.close())
@@ -282,7 +282,7 @@ def test_a_close_may_be_cancelled_at_every_await(name_server: str, empty_topic: 
 def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
     name_server: str, empty_topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is left behind, as on threads, and the log reports it."""
+    """A listener that ignores its cancellation is left behind, as on threads, and the log reports it."""
 
     async def story() -> None:
         heard, let_go = asyncio.Event(), asyncio.Event()
@@ -312,7 +312,7 @@ def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
 
 
 def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str, empty_topic: str) -> None:
-    """The end of a `with`, most likely: what the listener has awaited is stored by then."""
+    """A second close, such as the end of a `with`, waits until the offsets of the listener's messages are stored."""
 
     async def story() -> None:
         closed = asyncio.Event()
@@ -358,7 +358,7 @@ def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
 def test_a_close_that_is_interrupted_is_gone_on_with(
     name_server: str, empty_topic: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C at each of its waits: the next close does the rest, and no thread and no connection is left."""
+    """After Ctrl-C at any wait of a close the next close does the rest, and no thread or connection is left."""
     before = threading.active_count(), socket_count()
     honest, waits = RealThread.join, list[int]()
 
@@ -389,7 +389,7 @@ def test_a_close_that_is_interrupted_is_gone_on_with(
 
 @pytest.fixture(autouse=True)
 def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every thread of the test's clients ends, before what the test has changed is as it was."""
+    """Wait until every thread of the test's clients has ended, before the patches of the test are undone."""
     assert monkeypatch is not None
     before = set(threading.enumerate())
     yield
@@ -397,7 +397,7 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_producer_that_is_dropped_ends(name_server: str, topic: str) -> None:
-    """With a warning, as a file or a socket; its sends are told, each once, where they went."""
+    """A dropped producer warns like an open file and ends; each of its sends still gets one result."""
     told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
     producer = Producer(name_server)
     before = set(threading.enumerate())
@@ -411,7 +411,7 @@ def test_a_producer_that_is_dropped_ends(name_server: str, topic: str) -> None:
 
 
 def test_one_that_asks_for_replies_ends_too(name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its timer looks as often as it greets brokers."""
+    """A dropped producer with requests ends too; its timer checks whenever it sends heartbeats."""
     monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
     producer = Producer(name_server)
     producer.request_nowait(topic, b"anybody?", callback=lambda _reply: None, timeout_s=PATIENCE_S)
@@ -422,7 +422,7 @@ def test_one_that_asks_for_replies_ends_too(name_server: str, topic: str, monkey
 
 
 def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
-    """Likewise."""
+    """A dropped `Admin` ends with a warning too."""
     admin = Admin(name_server)
     assert admin.topic_names() is not None
     with pytest.warns(ResourceWarning, match="an Admin was dropped"):
@@ -432,7 +432,7 @@ def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
 def test_one_may_be_dropped_by_a_thread_that_has_its_lock(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector may find it there: its connection ends with what that thread is doing."""
+    """The garbage collector may run on a thread that has the client's lock; the connection still ends."""
     monkeypatch.setattr(remoting, "LOCK_WAIT_S", 0.01)
     producer = Producer(name_server)
     producer.send(topic, b"body")

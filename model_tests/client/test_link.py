@@ -1,4 +1,4 @@
-"""Connections, routes, tries and shared waits of a client as plain values."""
+"""Connections, routes, retries and shared waits of a client, without sockets."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ S = 1_000_000_000
 
 
 def wire(*commands: Command) -> bytes:
-    """Commands as they are received."""
+    """Commands as received from the network."""
     return b"".join(b"".join(encode(command)) for command in commands)
 
 
 def raising(_answer: Answer) -> None:
-    """A callback with a mistake."""
+    """A callback that raises."""
     raise ValueError("mistake")
 
 
 def begun(exchange: Exchange, told: list[Answer], now_ns: int = 0, timeout_s: float = 3.0) -> int:
-    """A pull that waits."""
+    """A pull that waits for its answer."""
     return exchange.begin(RequestCode.PULL_MESSAGE, told.append, now_ns, timeout_s)
 
 
 def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
-    """Answers come in pieces and any order; a request from the peer is not an answer."""
+    """Answers come in pieces and in any order; a cancelled call gets none, and a peer's request is no answer."""
     exchange, told = Exchange("b:1"), list[Answer]()
     first, second, third = (begun(exchange, told) for _ in range(3))
     exchange.cancel(second)
@@ -82,7 +82,7 @@ def test_answers_find_their_calls_and_cancelled_ones_nobody() -> None:
 
 
 def test_an_unreadable_peer_is_lost() -> None:
-    """The start of its next frame is unknown."""
+    """After an unreadable frame the connection is closed, because the start of the next frame is unknown."""
     exchange = Exchange("b:1")
     exchange.receive(b"\xff" * 8, 1)
     with pytest.raises(ConnectionLostError, match="b:1 violates the protocol"):
@@ -90,7 +90,7 @@ def test_an_unreadable_peer_is_lost() -> None:
 
 
 def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> None:
-    """The connection ends with the first call after a second of silence, before the call fails."""
+    """The first call after a second of silence closes the connection before its own timeout."""
     exchange, told = Exchange("b:1"), list[Answer]()
     begun(exchange, told, timeout_s=2.0)
     assert exchange.calls.due_ns == 2 * S
@@ -110,7 +110,7 @@ def test_a_silent_connection_is_given_up_and_a_slow_answer_is_waited_for() -> No
 
 
 def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
-    """With the first call that ends once the frame has come for so long; one that has ended is of no account."""
+    """A call that times out after the frame took this long closes the connection; an answered call does not."""
     exchange, told, frame = Exchange("b:1"), list[Answer](), wire(Command(40, opaque=7))
 
     def feed(data: bytes, now_ns: int) -> None:
@@ -141,7 +141,7 @@ def test_a_connection_that_never_ends_a_frame_is_given_up() -> None:
 
 @pytest.mark.parametrize("asked_ns", [0, 1])
 def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -> None:
-    """A slow answer of megabytes is not a fault."""
+    """A slow answer of megabytes is not a fault, so its frame may take long."""
     exchange, told, frame = Exchange("b:1"), list[Answer](), wire(reply(Command(11, opaque=0), 0, body=b"big"))
     begun(exchange, told, now_ns=asked_ns, timeout_s=3 * FRAME_S)
     exchange.receive(frame[:9], 1)
@@ -160,7 +160,7 @@ def test_a_frame_that_somebody_may_have_asked_for_is_waited_for(asked_ns: int) -
 
 
 def test_calls_that_are_abandoned_tell_of_silence_too() -> None:
-    """Unless anything was received meanwhile; one that has been answered by then tells nothing."""
+    """An abandoned call shows silence too, unless anything was received meanwhile or it was already answered."""
     exchange, told = Exchange("b:1"), list[Answer]()
     exchange.abandon(begun(exchange, told), S - 1)
     assert exchange.failure is None
@@ -188,12 +188,12 @@ def test_a_lost_connection_ends_every_call_and_takes_no_other() -> None:
 
 
 def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
-    """However they were begun: none before its deadline, none forgotten, and an answered one is of no account."""
+    """No call ends before its deadline or is forgotten, in whatever order the calls began."""
     exchange, told = Exchange("b:1"), list[Answer]()
     opaques = {s: begun(exchange, told, timeout_s=float(s)) for s in (5, 2, 9, 3, 7)}
     exchange.cancel(opaques[2])
     ended, looks = [], 0
-    # Also at 2 s, for what was answered, and never before a deadline.
+    # The clock also wakes at 2 s for the answered call, but no call ends before its deadline.
     while (due_ns := exchange.calls.due_ns) is not None and looks < 10:
         assert exchange.expire(due_ns - 1) == []
         ended += [(call.deadline_ns // S, due_ns // S) for call, _error in exchange.expire(due_ns)]
@@ -207,7 +207,7 @@ def test_each_call_ends_at_its_deadline_and_the_first_first() -> None:
 
 
 def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
-    """However short the time-outs of those that are added; each is noticed a microsecond later a call that waits."""
+    """However short the added timeouts are, each is noticed within a microsecond per waiting call."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for _number in range(10_000):
         begun(exchange, told, timeout_s=1_000.0)
@@ -223,7 +223,7 @@ def test_looking_at_the_calls_that_wait_has_a_share_of_the_time_alone() -> None:
 
 
 def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
-    """Limits on calls and bytes; ended calls leave nothing; a raising callback is logged."""
+    """The number and size of waiting calls are limited; ended calls leave nothing, and a raising callback is logged."""
     exchange, told = Exchange("b:1"), list[Answer]()
     for number in range(20_000):
         exchange.cancel(begun(exchange, told, now_ns=number))
@@ -245,13 +245,13 @@ def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_requests_without_an_answer_get_none() -> None:
-    """Other requests get an answer with their opaque."""
+    """A one-way request of the peer gets no answer, and another one an answer with its opaque."""
     assert replied(Command(40, flag=int(CommandFlag.ONE_WAY)), 0, None, b"x") == []
     assert len(replied(Command(40), 0, None, b"x")) == 2
 
 
 def route_answer(address: str = "a:1", topic_known: bool = True) -> Command:
-    """A name server's answer."""
+    """A name server's answer with a route."""
     data = TopicRouteData(
         broker_datas=[BrokerData(broker_name="a", broker_addrs={0: address})],
         queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=6)],
@@ -284,7 +284,7 @@ def test_a_route_is_kept_until_a_better_one_comes() -> None:
 
 
 def test_a_borrowed_route_is_asked_for_again() -> None:
-    """It has as many queues as the topic will have, and is not fresh."""
+    """A borrowed route has as many queues as the topic will have, and counts as old."""
     routes = Routes()
     borrowed = routes.learn("T", route_answer(), 4, 0)
     assert ([queue.topic for queue in borrowed.writable], routes.fresh("T", 0)) == (["T"] * 4, None)
@@ -302,7 +302,7 @@ ONE = Route("T", (), (queue("a", 0), queue("a", 1)), {"a": "A:1"}, 0)
 
 
 def parcel(messages: int = 1) -> Parcel:
-    """One message, or a batch."""
+    """A single message, or a batch."""
     if messages == 1:
         return single_parcel("P", "T", OutgoingMessage(b"x"), "id-0", 0)
     ids = [f"id-{number}" for number in range(messages)]
@@ -310,12 +310,12 @@ def parcel(messages: int = 1) -> Parcel:
 
 
 def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
-    """A broker's answer: stored_at in queue 1 at offset 7."""
+    """A broker's answer that the message is in queue 1 at offset 7."""
     return Command(code, ext_fields=SendMessageResponseHeader(msg_id=msg_id, queue_id=1, queue_offset=7).encode())
 
 
 def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
-    """The brokers asked_of while these outcomes come, each a step later."""
+    """The brokers that a send tries with these outcomes, each a step later."""
     turns, now_ns, found = count(), 0, []
     for outcome in outcomes:
         attempt = tries.begin(route, turns.__next__, now_ns)
@@ -333,7 +333,7 @@ def test_queues_have_their_turn_and_a_second_try_goes_to_another_broker() -> Non
 
 
 def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
-    """By its number too; asked_of in both ways it is a mistake."""
+    """A selector picks the queue of every try; an unknown queue, or a selector with a queue number, is an error."""
     lost = AnswerTimeoutError("late")
     assert asked_of(SendAttempts(parcel(), lambda queues: queues[-1], S), TWO, [lost, lost, stored_at()]) == ["b1"] * 3
     assert asked_of(SendAttempts(parcel(), selector("T", 1, None), S), TWO, [lost, stored_at()]) == ["a1", "a1"]
@@ -349,7 +349,7 @@ def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("code", sorted({1, 2, 13, 14, 15, 16, 17, 215, 1500}))
 def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int) -> None:
-    """And what was lost on the way: what it is raised with is the last failure. The codes are those of Java's 5.5.0."""
+    """Only codes that another broker may not give, and lost connections, are retried; codes are Java 5.5.0's."""
     assert {1, 2, 14, 16, 17, 1500} == RETRIED_CODES
     tries = SendAttempts(parcel(), None, S)
     if code in RETRIED_CODES:
@@ -361,7 +361,7 @@ def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int
 
 
 def test_it_ends_after_three_tries_or_when_the_time_is_up() -> None:
-    """With the last failure; the first try is made whatever the time, and each has what is left."""
+    """The last failure is raised; the first try is always made, and each try gets the remaining time."""
     failures: list[ClientError] = [UnreachableError("1"), ConnectionLostError("2"), AnswerTimeoutError("3")]
     tries = SendAttempts(parcel(), None, 10 * S)
     with pytest.raises(AnswerTimeoutError, match="3"):
@@ -382,7 +382,7 @@ def test_the_text_of_a_refusal() -> None:
 
 
 def test_which_failures_cast_doubt_on_a_route() -> None:
-    """Those in which the broker was not heard."""
+    """Only failures in which the broker sent no answer make the route doubtful."""
     assert all(is_lost(error) for error in (UnreachableError(""), ConnectionLostError(""), AnswerTimeoutError("")))
     assert not is_lost(RefusedError("", ResponseCode.SYSTEM_ERROR, None))
     assert not is_lost(ClientError(""))
@@ -390,7 +390,7 @@ def test_which_failures_cast_doubt_on_a_route() -> None:
 
 @pytest.mark.parametrize("code", sorted(SEND_SUCCESS_CODES))
 def test_results_name_each_message_s_place(code: int) -> None:
-    """The queue is the one that the broker names; a batch has an id for each, or shares the one that came."""
+    """The broker names the queue; a batch has an id for each message, or one shared id."""
     tries = SendAttempts(parcel(3), None, S)
     tries.begin(TWO, count().__next__, 0)
     found = tries.ended(stored_at("x,y,z", code), 0)
@@ -404,7 +404,7 @@ def test_results_name_each_message_s_place(code: int) -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
-    """The message may be stored_at: a second one would be a copy."""
+    """The message may be stored, so a second send would make a copy."""
     with pytest.raises(ClientError, match="cannot be read"):
         asked_of(SendAttempts(parcel(), None, S), TWO, [Command(0, ext_fields={"queueId": "x"}), stored_at()])
 
@@ -421,7 +421,7 @@ LOST_AWAY_MS = 10_000
     [(0, 0), (549.9, 0), (550, 2000), (1799, 2000), (1800, 5000), (3000, 6000), (5000, 10_000), (15_000, 30_000)],
 )
 def test_the_slower_it_was_the_longer_it_is_left_alone(latency_ms: float, expected: int) -> None:
-    """By the table of `MQFaultStrategy` 5.x."""
+    """The slower a broker was, the longer it is avoided, by the table of `MQFaultStrategy` in 5.x."""
     assert away_ms(latency_ms) == expected
 
 
@@ -433,7 +433,7 @@ EVENTS = st.tuples(
 @example([("a", "served", 15_000, 0), ("a", "served", 550, 0), ("a", "served", 0, 3000)], None)
 @given(st.lists(EVENTS, max_size=20), st.sampled_from([None, *NAMES]))
 def test_it_prefers_as_java_does(events: list[tuple[str, str, int, int]], avoided: str | None) -> None:
-    """Compared with a log of all events that is read again each time."""
+    """The choice equals that of a simple model that keeps a log of all results."""
     slow, now_ms = SlowBrokers(), 0
     account: list[tuple[str, str, int]] = []
     for name, kind, latency_ms, step_ms in events:
@@ -454,7 +454,7 @@ def test_it_prefers_as_java_does(events: list[tuple[str, str, int, int]], avoide
 
 
 def brokers_asked(slow: SlowBrokers, outcome: object, took_ms: int, sends: int, *, queue_id: int | None = None) -> str:
-    """Which brokers so many sends go to, each 100 ms after the other, where broker b ends every try so."""
+    """The brokers that a number of sends use, 100 ms apart, if broker b ends every try in this way."""
     asked, turns, now_ns = "", count(), 0
     for number in range(sends):
         parcel = single_parcel("P", "T", OutgoingMessage(b"x"), f"{number:032X}", 0)
@@ -474,7 +474,7 @@ def brokers_asked(slow: SlowBrokers, outcome: object, took_ms: int, sends: int, 
     [(AT_ZERO, 6000), (AnswerTimeoutError("late"), 600), (ConnectionLostError("gone"), 1), (Command(2), 1)],
 )
 def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: int) -> None:
-    """Whether it is slow, mute, gone or busy; then it is tried again."""
+    """A slow, silent, gone or busy broker costs one send in ten seconds, and then it is tried again."""
     asked = brokers_asked(SlowBrokers(), outcome, took_ms, 90)
     assert asked.count("b") == 1
     again = brokers_asked(SlowBrokers(), outcome, took_ms, 200)
@@ -482,7 +482,10 @@ def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: 
 
 
 def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
-    """A quick answer does not count as slow. A send that names its queue goes to it, even to a slow broker."""
+    """A quick refusal does not count as slow.
+
+    A send that names its queue goes there, even to a slow broker.
+    """
     slow = SlowBrokers()
     tries = SendAttempts(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
     name = tries.begin(ROUTE, count().__next__, 0).queue.broker_name
@@ -514,7 +517,7 @@ def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(cou
 
 
 def test_one_thread_does_what_no_other_can_be_started_for() -> None:
-    """It waits its turn."""
+    """If no other thread can be started, one thread runs the waiting work in order."""
     waits, told, goes_on = SingleFlight(Machine(threads_max=1), "waits"), SimpleQueue[object](), threading.Event()
     waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told.put)
     waits.wait(("route", "U"), lambda: 8, told.put)

@@ -23,7 +23,7 @@ from longpoll_runtime.real import RealRuntime
 RUNTIME: Final = RealRuntime()
 MESSAGES: Final = 3_600_000
 PARTS: Final = 20
-"""Memory is measured after each part, and compared with that after the first (5 % of the messages)."""
+"""The test measures memory after each part, and compares it with the first part (5 % of the messages)."""
 BATCH: Final = [OutgoingMessage(b"x" * 16, tag="t")] * 500
 GROWTH_MAX: Final = 1.10
 END_S: Final = 20.0
@@ -44,7 +44,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 def used_after_each_part(directory: Path, messages: int) -> list[int]:
-    """This process's memory less mapped files after each part of the messages was sent and consumed, bytes."""
+    """Memory of this process without mapped files, in bytes, after each part of the messages."""
     used: list[int] = []
     count = 0
     lock = threading.Lock()
@@ -55,7 +55,7 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
             count += len(batch)
         return None
 
-    # Few may wait: how many do so at once is chance, and no leak.
+    # Only few messages may wait, because the number of waiting ones depends on timing.
     config = MemberConfig(
         group="G", start_at="first", consume_count_max=100, thread_count=2, cached_count_max=100, batch_count_max=100
     )
@@ -76,7 +76,7 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 def test_the_client_keeps_nothing_of_what_it_sent_and_consumed(tmp_path: Path) -> None:
-    """Its memory without mapped files ends within 10 % of its value after a twentieth of the messages."""
+    """After all messages the memory without mapped files is within 10 % of its value after a twentieth of them."""
     command = (sys.executable, "-m", __name__, str(tmp_path / "store"), str(MESSAGES))
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1_700)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Messages: reading records, the ids that producers give, and compressed bodies."""
+"""Messages: how records are read, ids of producers, and compressed bodies."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def records(draw: st.DrawFn) -> bytes:
 
 
 def told(body: bytes) -> tuple[object, str]:
-    """The messages before the first that cannot be read, and what is wrong with that one."""
+    """The messages before the first unreadable one, and the problem of this one."""
     found, error = decode_readable(body)
     return found, str(error)
 
 
 def plainly(body: bytes) -> tuple[object, str]:
-    """The same without the quick way."""
+    """The same records, read without the fast path."""
     with patch.object(messages, "read_plain", lambda _data, at, *_rest: at):
         return told(body)
 
@@ -100,7 +100,7 @@ WHOLE = encode_record(
 @example([WHOLE], 0, b"\xff", 1)
 @example([WHOLE], len(WHOLE) - 11, b"\x7f", 1)
 def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, size: int) -> None:
-    """This holds for any records, damaged or cut at any byte."""
+    """The fast and the plain reader agree on any records, also damaged or truncated ones."""
     whole = b"".join(bodies)
     spoiled = whole[:at] + content + whole[at + size :]
 
@@ -109,7 +109,7 @@ def test_both_ways_read_the_same(bodies: list[bytes], at: int, content: bytes, s
 
 
 def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
-    """A damaged body, a compressed one, and half a record are not decoded."""
+    """The fast path leaves a damaged body, a compressed one, and half a record to the plain reader."""
     twice = WHOLE * 2
 
     assert quickly(twice) == (["AB", "AB"], len(twice))
@@ -119,7 +119,7 @@ def test_what_nearly_every_record_is_goes_the_quick_way() -> None:
 
 
 def quickly(body: bytes, at: int = 0) -> tuple[list[str], int]:
-    """The ids of the messages that are read the quick way, and where that ends."""
+    """The ids of the messages that the fast path reads, and the place where it stops."""
     found: list[ReceivedMessage] = []
     end = read_plain(body, at, found)
     return [message.msg_id for message in found], end
@@ -147,7 +147,7 @@ AFTER = st.sampled_from([b"", b"\x02", b"\x02C\x01d", b"\x02UNIQ_KEY\x01Z", b"\x
 def test_messages_that_are_like_the_last_ones_are_read_as_by_themselves(
     groups: list[tuple[bytes, list[bytes], bytes]], most: int, topics: str
 ) -> None:
-    """With their own properties and topic, also one that is like a message from before the comparison stopped."""
+    """Messages that share bytes with earlier ones still get their own properties and topic."""
     encoded = [b"%sUNIQ_KEY\x01%s%s" % (before, key, after) for before, keys, after in groups for key in keys]
     with patch.object(messages, "MISSED_COUNT_MAX", most):
         messages_read = read_with(encoded, topics)
@@ -161,7 +161,7 @@ def test_messages_that_are_like_the_last_ones_are_read_as_by_themselves(
 
 
 def read_with(encoded: list[bytes], topics: str = "T") -> list[ReceivedMessage]:
-    """Messages with these properties, of these topics in turn, as they are read the quick way."""
+    """Messages with these properties, and these topics in turn, as the fast path reads them."""
     written = [
         encode_record(
             MessageToStore(topic, 1, b"body", each, 0, 5, host_bytes("127.0.0.1", 1), host_bytes("127.0.0.1", 2)),
@@ -191,7 +191,7 @@ YEAR_MS = 366 * 86_400_000
 
 
 class Decoded(NamedTuple):
-    """The fields that Java's tools read from an id."""
+    """The fields that Java's tools read from a message id."""
 
     ip: bytes
     process: int
@@ -211,7 +211,7 @@ def decode(msg_id: str, now_ms: int) -> Decoded:
 
 
 class Set(RealRuntime):
-    """A clock, a process and drawn bytes that a test sets."""
+    """A clock, a process id and random bytes that are set by the test."""
 
     def __init__(self, unix_ms: int) -> None:
         super().__init__()
@@ -220,15 +220,15 @@ class Set(RealRuntime):
         self.drawn = 0
 
     def unix_ms(self) -> int:
-        """As set."""
+        """The time that the test set."""
         return self.now_ms
 
     def process_id(self) -> int:
-        """As set."""
+        """The process id that the test set."""
         return self.process
 
     def identity(self) -> bytes:
-        """An address, and the number of the question."""
+        """An address and the number of the call, as random bytes."""
         self.drawn += 1
         return bytes([10, 1, 2, 3]) + self.drawn.to_bytes(4, "big")
 
@@ -244,7 +244,7 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
-    """An hour, a day and 27 days later, also where the month or the clocks of summer changed meanwhile."""
+    """The time is right an hour, a day and 27 days later, also across a month or a change to summer time."""
     begin_ms = int(datetime(2027, 12, 30, 23, 59, tzinfo=UTC).timestamp()) * 1000
     runtime = Set(begin_ms)
     ids = MessageIds(runtime)
@@ -257,7 +257,7 @@ def test_a_time_is_read_right_in_every_month_and_zone(zone: None) -> None:
 
 @given(st.integers(0, 4_000_000_000_000))
 def test_a_month_holds_its_time_and_ends_where_the_next_begins(unix_ms: int) -> None:
-    """Four bytes of milliseconds can then hold every time of the month."""
+    """Four bytes of milliseconds can hold every time of a month."""
     begin_ms, end_ms = month_of(unix_ms)
     assert begin_ms <= unix_ms < end_ms
     assert 28 <= (end_ms - begin_ms) / 86_400_000 <= 31
@@ -274,7 +274,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=8))
 @example([("clock", 1), ("count", 65_535), ("clock", -1)])
 def test_no_two_ids_are_alike(steps: list[tuple[str, int]]) -> None:
-    """However often the counter goes round, the clock is set, the month changes or the process forks."""
+    """Ids stay unique if the counter wraps, the clock is set, the month changes or the process forks."""
     runtime = Set(1_800_000_000_000)
     ids = MessageIds(runtime)
     made: list[str] = ids.new(1)
@@ -290,7 +290,7 @@ def test_no_two_ids_are_alike(steps: list[tuple[str, int]]) -> None:
 
 
 def test_threads_and_producers_make_ids_of_their_own() -> None:
-    """Four threads with one producer's ids, and another producer in the same process at the same time."""
+    """Four threads that share a producer, and another producer in the same process, make unique ids."""
     runtime = RealRuntime()
     shared, other = MessageIds(runtime), MessageIds(runtime)
     made: list[str] = []
@@ -316,7 +316,7 @@ if child:
 os.write(1, "".join(f"{child} {each}\\n" for each in ids.new(100)).encode())
 os._exit(0)
 """
-"""A process with one thread: a fork that Python does not see may leave its lock to a thread that the child lacks."""
+"""A script with one thread; a fork that Python does not see may leave a lock held in the child."""
 
 
 @pytest.mark.parametrize("fork", ["os.fork", "ctypes.PyDLL(None).fork"])
@@ -345,7 +345,7 @@ each_kind = pytest.mark.parametrize(
 @each_kind
 @given(body=st.binary(max_size=300), times=st.sampled_from([1, 7, 5000]))
 def test_what_is_packed_is_unpacked(kind: Compression, body: bytes, times: int) -> None:
-    """Exactly up to the limit and not beyond; cut short anywhere it is refused."""
+    """Unpacking works exactly up to the limit, and a truncated body is refused."""
     whole = body * times
     packed = pack(kind, whole)
 
@@ -361,7 +361,7 @@ def test_what_is_packed_is_unpacked(kind: Compression, body: bytes, times: int) 
 @each_kind
 @given(body=st.binary(max_size=200))
 def test_any_other_bytes_are_refused_and_nothing_else(kind: Compression, body: bytes) -> None:
-    """By the one error that makes a message unreadable."""
+    """Any other bytes raise only the error for an unreadable message."""
     for content in (body, pack(kind, b"x" * 100)[:7] + body):
         with pytest.raises(RemoteProtocolError, match=r"it is (not|cut)"):
             unpack(kind.sys_flag, content, LIMIT)
@@ -369,7 +369,7 @@ def test_any_other_bytes_are_refused_and_nothing_else(kind: Compression, body: b
 
 @each_kind
 def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: Compression) -> None:
-    """100 MiB of zeros, packed into at most 1 MiB, where 1 MiB may come out."""
+    """100 MiB of zeros, packed into at most 1 MiB, are refused if only 1 MiB may come out."""
     packed = pack(kind, bytes(100 << 20))
     assert len(packed) < 1 << 20
     tracemalloc.start()
@@ -381,7 +381,7 @@ def test_a_bomb_is_refused_and_costs_no_more_memory_than_the_limit_allows(kind: 
 
 
 def test_zlib_is_also_what_does_not_say_by_what_it_is_packed() -> None:
-    """Old clients send it without a type; an unknown type is rejected, unpacked bytes pass."""
+    """Old clients send zlib without a type; an unknown type is refused, and an unpacked body is passed on."""
     assert unpack(MessageSysFlag.COMPRESSED, zlib.compress(b"old"), LIMIT) == b"old"
     assert unpack(0x300, b"not packed", LIMIT) == b"not packed"
     with pytest.raises(RemoteProtocolError, match="compression type is unknown: 5"):
@@ -389,13 +389,13 @@ def test_zlib_is_also_what_does_not_say_by_what_it_is_packed() -> None:
 
 
 def test_the_flags_are_javas() -> None:
-    """`COMPRESSED_FLAG` and the bits of `CompressionType`."""
+    """The flags are Java's `COMPRESSED_FLAG` and the bits of `CompressionType`."""
     assert {kind.name: kind.sys_flag for kind in Compression} == {"LZ4": 0x101, "ZSTD": 0x201, "ZLIB": 0x301}
 
 
 @pytest.mark.parametrize("kind", list(PACKAGES))
 def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a message comes, and when a producer is made."""
+    """The error comes when a message arrives or a producer is made, and names the package to install."""
     for name in ("lz4", "lz4.frame", "zstandard"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(LocalProtocolError, match=f"pip install {PACKAGES[kind]}"):
@@ -405,7 +405,7 @@ def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypa
 
 
 def test_only_long_bodies_that_become_shorter_are_packed() -> None:
-    """From the limit on, as in Java; random bytes and batches go as they are."""
+    """As in Java, bodies above the limit are packed; random bytes, which do not shrink, and batches are not."""
 
     def flag(packing: Packing, body: bytes) -> int:
         return single_parcel("G", "T", OutgoingMessage(body), "0" * 32, 0, packing=packing).sys_flag
@@ -419,7 +419,7 @@ def test_only_long_bodies_that_become_shorter_are_packed() -> None:
 
 
 def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: str) -> None:
-    """Packed by each that is installed, by zlib unless told otherwise; one-way too; the broker keeps them packed."""
+    """Bodies packed with each installed package arrive unchanged, one-way too; the broker stores them packed."""
     body = b"0123456789" * 1000
     kinds = [None, *(kind for kind in Compression if kind not in MISSING)]
     with Producer(name_server) as producer:
@@ -438,9 +438,9 @@ def test_they_come_through_a_broker_as_they_were_sent(name_server: str, topic: s
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 @pytest.mark.parametrize("size", [10, 64 << 10, 65 << 10, 4 << 20])
 def test_no_block_of_lz4_goes_on_from_the_one_before(size: int) -> None:
-    """Java's `LZ4FrameInputStream` refuses a frame whose flags (its fifth byte) lack the bit of independent blocks.
+    """Java's `LZ4FrameInputStream` refuses frames without the flag of independent blocks (in the fifth byte).
 
-    Its client then never gets the message: a body of over 64 KiB, which is more than one block, had been packed so.
+    Its client then never got a body of over 64 KiB, because it has more than one block.
     """
     assert pack(Compression.LZ4, bytes(size))[4] & 0x20
 
@@ -456,12 +456,12 @@ def test_a_few_bytes_of_lz4_may_be_many_pieces(frames: int) -> None:
 
 @pytest.mark.skipif(Compression.LZ4 in MISSING, reason="LZ4 NOT TRIED: no package")
 def test_many_small_frames_of_lz4_take_no_longer_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copying the rest for each frame kept a consumer busy for half a minute on 3 MB."""
+    """The reader once copied the rest for each frame, which took half a minute for 3 MB."""
     package = importlib.import_module("lz4.frame")
     copied: list[int] = []
 
     class Counting:
-        """One frame, and how much stood behind it."""
+        """Decode one frame, and record the number of bytes behind it."""
 
         def __init__(self) -> None:
             self.frame = package.LZ4FrameDecompressor()

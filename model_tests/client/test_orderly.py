@@ -1,4 +1,4 @@
-"""Orderly consumers: order while members come and go, locks, and queues that leave a listener and come back."""
+"""Orderly consumers: order during membership changes, locks, and queues that leave and return."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from longpoll_protocol.frames import Command
 
 MESSAGE: Final = ReceivedMessage("T", 0, 0, b"", {}, "id", 0, "", 0, "", 0, 0, 0, 0)
 LOOKS: Final = 5
-"""So often queues are shared anew until what is to happen would have happened."""
+"""The number of rebalances after which an event that has not happened never will."""
 
 
 class Share:
-    """How many queues of its topic a member is given, and how often it has asked."""
+    """The number of queues that a member is assigned, and how often it has rebalanced."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -42,7 +42,7 @@ class Share:
     def __call__(
         self, _client_id: str, _members: Iterable[str], queues: Iterable[MessageQueue]
     ) -> tuple[MessageQueue, ...]:
-        """As `ConsumerConfig.allocate`."""
+        """Allocate queues, as `ConsumerConfig.allocate` does."""
         found = tuple(queues)
         if found[0].topic.startswith("%RETRY%"):
             return ()
@@ -50,13 +50,13 @@ class Share:
         return found[: self.count]
 
     def wait_looks(self) -> None:
-        """Wait until the member has shared queues several times more."""
+        """Wait until the member has rebalanced several times more."""
         before = self.looks
         wait_until(lambda: self.looks >= before + LOOKS)
 
 
 class OrderlyMember:
-    """An orderly consumer that rebalances often, with its share and its listener. `close` also lets the listener go."""
+    """An orderly consumer that rebalances often. `close` also releases its listener."""
 
     def __init__(self, clients: Clients, topic: str, *, count: int = 1, close_timeout_s: float = PATIENCE_S) -> None:
         self.share, self.held = Share(count), Held()
@@ -69,28 +69,28 @@ class OrderlyMember:
 
     @property
     def own(self) -> int:
-        """How many queues of the topic it has."""
+        """The number of queues that the member has."""
         return sum(queue.topic == self._topic for queue in self.consumer.queues)
 
     @property
     def inner(self) -> Any:
-        """The member of its group."""
+        """The consumer's group member."""
         return self._clients.member(self.consumer)
 
     def start_held(self) -> None:
-        """Start, and wait until the listener has a message."""
+        """Start, and wait until the listener has a message and blocks."""
         self.consumer.start()
         self.held.wait()
 
     def lose(self) -> None:
-        """Lose its queue."""
+        """Take the member's queue away."""
         self.share.count = 0
         wait_until(lambda: self.own == 0)
 
 
 @pytest.fixture
 def two_kinds(clients: Clients, name_server: str) -> Iterator[Callable[..., OrderlyMember]]:
-    """Makes members of either kind, or on threads; none of their listeners waits at the end."""
+    """Makes members on threads or on an event loop; the fixture releases their listeners at the end."""
     with ExitStack() as stack:
         threads = Clients(name_server, stack, is_loop=False)
 
@@ -107,7 +107,7 @@ Make: TypeAlias = Callable[..., OrderlyMember]
 
 
 def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str, topic: str, two_kinds: Make) -> None:
-    """A second listener must not get the first one's message; and what the first one consumed does not come again."""
+    """A second listener must not get the first one's message, and consumed messages do not come again."""
     send(name_server, topic, b"1", b"2", b"3")
     one = two_kinds(topic)
     one.start_held()
@@ -121,7 +121,7 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(name_server: str
 
 
 def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server: str, two_kinds: Make) -> None:
-    """It was given a second one while it waited for its listener: the next member had it a minute later."""
+    """A member got a second queue while it waited for its listener; its close must give the queue back at once."""
     with new_topic(name_server, 2) as topic:
         send(name_server, topic, b"1")
         one = two_kinds(topic)
@@ -145,7 +145,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
 def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
     name_server: str, topic: str, two_kinds: Make, is_given_up: bool
 ) -> None:
-    """Otherwise the next member's listener would get the same message at the same time."""
+    """The queue of a listener that is left behind stays locked, so no other listener gets the same message."""
     send(name_server, topic, b"1")
     one = two_kinds(topic, close_timeout_s=0.05)
     one.start_held()
@@ -160,7 +160,7 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
 
 
 def test_the_next_member_begins_after_what_the_listener_consumed(name_server: str, topic: str, two_kinds: Make) -> None:
-    """The offset is stored after the listener has returned, and before the unlock."""
+    """The offset is stored after the listener has returned, and before the queue is unlocked."""
     send(name_server, topic, b"1", b"2")
     one, following = two_kinds(topic), two_kinds(topic, on_threads=True)
     following.held.go.set()
@@ -177,7 +177,7 @@ def test_the_next_member_begins_after_what_the_listener_consumed(name_server: st
 def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     clients: Clients, topic: str, two_kinds: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An administrator resets the group (220); the next owner begins at the new offset."""
+    """An administrator resets the group (request 220), and the next owner begins at the new offset."""
     send(clients.name_server, topic, b"1")
     one = two_kinds(topic)
     one.held.go.set()
@@ -204,7 +204,7 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
 
 
 def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
-    """Otherwise its last messages come twice.
+    """If a queue were unlocked earlier, its last messages would come twice.
 
     A queue that was given up is unlocked when its listener returns, or at the close if nothing released it before. A
     listener that returns while an offset is stored counts as busy: it may have consumed more than that offset says.
@@ -245,7 +245,7 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 3)] * 3
     asked.clear()
     answers.run(rebalancer.release(second))
-    assert asked == [], "another listener has its messages"
+    assert asked == [], "another listener got its messages"
     answers.run(rebalancer.release(third))
     assert asked == [(RequestCode.UPDATE_CONSUMER_OFFSET, 4), (RequestCode.UNLOCK_BATCH_MQ, 1)]
 
@@ -259,7 +259,7 @@ def test_a_queue_is_unlocked_only_after_its_last_offset_is_stored() -> None:
 
 
 def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
-    """Another member may have the queue and the message by then."""
+    """Another member may have the queue and the message, so a member without the lock sends no dead letter."""
     puller = mock.Mock(is_locked=True, is_dropped=False, defer=lambda _later: False, first=lambda _count: [MESSAGE])
     of: Any = mock.Mock(config=MemberConfig(group="G"), retry_topic="%RETRY%G")
     queues = OrderlyQueues(RUNTIME, mock.Mock(), of)
@@ -278,7 +278,7 @@ def test_who_has_lost_the_lock_sends_no_dead_letter() -> None:
 
 
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
-    """Else it came back with the next look alone, twenty seconds later; and each end would begin a look for nothing."""
+    """The waiting owner is notified at once; otherwise the queue would start at the next rebalance, after 20 s."""
     leaving, queue = RevokedQueues(), MessageQueue(topic="T", broker_name="b", queue_id=0)
     puller = mock.Mock(queue=queue)
 
@@ -298,7 +298,7 @@ def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
 
 
 def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic: str) -> None:
-    """After its time it is cancelled, and its message comes again before the next one."""
+    """A coroutine is cancelled after its time limit, and its message comes again before the next one."""
     tries: list[tuple[bytes, int]] = []
 
     async def story() -> None:
@@ -328,7 +328,7 @@ def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic:
 def test_a_reset_waits_for_the_listener_that_has_the_queue(
     clients: Clients, name_server: str, topic: str, two_kinds: Make
 ) -> None:
-    """The listener ends first, then the queue continues at the administrator's offset."""
+    """The listener finishes first, and then the queue continues at the administrator's offset."""
     send(name_server, topic, *(b"%d" % number for number in range(5)))
     one = two_kinds(topic)
     one.start_held()

@@ -1,4 +1,4 @@
-"""Sends on threads and on an event loop: other brokers after failures, callbacks, batches, cancelled sends."""
+"""Sends on threads and on an event loop: retries at other brokers, callbacks, batches, cancelled sends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """That of a broker of the test's own: the group has one name in every test."""
+    """The name server of a broker for this test, because the group has one name in every test."""
     return name_server_of(broker)
 
 
@@ -80,7 +80,7 @@ def name_server(broker: Broker) -> str:
 def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
     messages: Sequence[OutgoingMessage], words: str
 ) -> None:
-    """Text that no frame can hold is refused as in one message."""
+    """A batch with text that no frame can hold is refused like a single message."""
     kind = LocalProtocolError if words == "not Unicode" else ConfigError
     with ScriptedServer(mute) as server:
         with Producer(server.address) as producer, pytest.raises(kind, match=words):
@@ -89,13 +89,13 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 
 
 def busy(peer: Peer, command: Command) -> None:
-    """A broker that takes nothing now."""
+    """A broker that refuses every send as busy."""
     peer.answer(command, ResponseCode.SYSTEM_ERROR, STORED)
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
-    """With the result after another broker was tried, with the error, and by a close; a mistake is raised at once."""
+    """Each callback is called once, with a result, an error, or the close; a wrong call raises at once."""
     told: list[object] = []
 
     def tell(outcome: object) -> None:
@@ -128,7 +128,7 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
 
 
 def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
-    """Writing to one that may only be read, and reading one that may only be written, each in one line."""
+    """Writing to a read-only topic and reading a write-only topic each give an error of one line."""
     with new_topic(name_server, 1) as topic, Producer(name_server) as producer, Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.READ)
         with pytest.raises(NoRouteError, match="permission lacks W"):
@@ -140,7 +140,7 @@ def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
 
 
 def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) -> None:
-    """Topics, groups with their members, and offsets."""
+    """`Admin` lists and changes topics, groups, members and offsets."""
     admin, made = clients.admin(), f"made-{topic}"
     admin.create_topic(made, 2)
     clients.producer().send_batch(made, [OutgoingMessage(b"x")] * 3, queue_id=1)
@@ -170,7 +170,7 @@ def test_what_there_is_can_be_asked_and_changed(clients: Clients, topic: str) ->
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """With topic `good`, and `bad` and `flaky`, whose brokers lose the connection of each one's first message."""
+    """A cluster with the topics `good`, `bad` and `flaky`; the brokers of the last two close their first connection."""
     with ExitStack() as stack:
         found = Cluster(stack)
         found.serve("good")
@@ -180,7 +180,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def loses_first() -> Callable[[Peer, Command], None]:
-    """Close the first connection on which a message comes, then store what comes."""
+    """Close the first connection that brings a message, and then store messages."""
     lost: list[Peer] = []
 
     def handle(peer: Peer, command: Command) -> None:
@@ -195,7 +195,7 @@ def loses_first() -> Callable[[Peer, Command], None]:
 
 @pytest.fixture
 def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until it is set, every connection to the broker of `bad`, except the first, takes long."""
+    """Until this event is set, every later connection to the broker of `bad` takes long."""
     released, connect, times = threading.Event(), ClientInstance.client, list[str]()
 
     def slow(self: ClientInstance, address: str) -> RemotingClient:
@@ -228,7 +228,7 @@ def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: thre
 
 
 def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
-    """Once, and leaves no thread behind."""
+    """A close calls each waiting callback once, and leaves no thread behind."""
     told: list[object] = []
 
     def release() -> None:
@@ -238,7 +238,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=told.append)
         wait_connecting(producer, cluster)
-        # The close tells first, and joins the connecting thread then.
+        # The close calls the callbacks first, and then joins the connecting thread.
         releasing = threading.Thread(target=release, daemon=True)
         releasing.start()
     releasing.join()
@@ -249,7 +249,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
 def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     cluster: Cluster, released: threading.Event
 ) -> None:
-    """The broker would store what its sender has been told is late."""
+    """A send that has timed out while it connected is not sent, because the broker would store it."""
     told: list[object] = []
     runtime = ShiftedRuntime()
     with Producer(cluster.name_server, runtime=runtime) as producer:
@@ -263,7 +263,7 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
 
 
 def test_a_mistake_of_who_picks_queues_is_told(cluster: Cluster) -> None:
-    """Also where the queue is picked again."""
+    """An error in the queue selector reaches the caller, also at a second try."""
     told: list[object] = []
     picked = iter([0])
     with Producer(cluster.name_server) as producer:
@@ -274,7 +274,7 @@ def test_a_mistake_of_who_picks_queues_is_told(cluster: Cluster) -> None:
 
 
 def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
-    """Later callers share the work and its exception; a closed one fails at once."""
+    """Later callers share the work and its exception, and a closed client fails them at once."""
     waits = SingleFlight(RUNTIME, "waits")
     going, begun, told = threading.Event(), list[int](), list[object]()
 
@@ -304,7 +304,7 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
 
 
 def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **options: object) -> None:
-    """Tell a story of one producer; nothing of it is left when it is closed."""
+    """Run a coroutine with one producer, and assert that nothing is left after its close."""
 
     async def told() -> None:
         made = AsyncProducer(cluster.name_server, **options)  # type: ignore[arg-type] # a test's own
@@ -317,7 +317,7 @@ def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **o
 
 
 def assert_nothing_left(producer: AsyncProducer) -> None:
-    """No call waits, no timer runs, nothing is to be written, no task of ours goes on."""
+    """Assert that no call, timer, unwritten data or task of the producer is left."""
     assert producer._instance._tasks == {}
     for one in producer._instance._connections.values():
         assert one._exchange.calls.pending == {}
@@ -325,7 +325,7 @@ def assert_nothing_left(producer: AsyncProducer) -> None:
 
 
 async def outcome(sending: Awaitable[object]) -> object:
-    """What came of it."""
+    """The result or the error of a send."""
     try:
         return await sending
     except LongpollError as error:
@@ -334,11 +334,11 @@ async def outcome(sending: Awaitable[object]) -> object:
 
 @pytest.mark.parametrize("where", ["broker", "name server", "connecting"])
 def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) -> None:
-    """40 sends wait for a server that says nothing, and one to another broker comes back at once."""
+    """40 sends wait for a silent server, and a send to another broker completes at once."""
     if where == "connecting":
         listening = socket.create_server(("127.0.0.1", 0), backlog=0)
         cluster.stack.callback(listening.close)
-        # With its backlog full, a connection is neither taken nor refused.
+        # A socket with a full backlog neither accepts nor refuses a connection.
         for _number in range(2):
             full = socket.socket()
             full.setblocking(False)
@@ -367,7 +367,7 @@ def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) ->
 
 
 def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
-    """A request whose send times out reports that; no reply is expected yet."""
+    """If the send of a request times out, the error says so, because no reply is expected yet."""
 
     async def unanswered(_properties: object) -> None:
         raise AnswerTimeoutError("no answer to the send")
@@ -380,7 +380,7 @@ def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
 
 
 def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
-    """After any number of the loop's turns: no call is left, and the next send is as good as any."""
+    """A cancelled send leaves no call at any await, and the next send works."""
     story_turns: list[int] = []
 
     async def story(_producer: AsyncProducer) -> None:
@@ -407,7 +407,7 @@ def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
 
 
 def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
-    """They wait for the same connection and the same route."""
+    """Other sends that wait for the same connection and route continue."""
 
     async def story(producer: AsyncProducer) -> None:
         sending = [asyncio.create_task(producer.send("good", b"x")) for _number in range(10)]
@@ -421,7 +421,7 @@ def test_one_that_is_cancelled_takes_no_other_with_it(cluster: Cluster) -> None:
 
 
 def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
-    """Each with one error, waiting for an answer, a route or a connection alike; a later send is refused."""
+    """Each pending send gets one error, whether it waits for an answer, a route or a connection."""
     cluster.serve("bad", mute)
 
     async def story(producer: AsyncProducer) -> None:
@@ -447,7 +447,7 @@ def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
 def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """100 sends of 1 MiB each wait before they are written, and end in time; others are served meanwhile."""
+    """100 sends of 1 MiB wait before they are written and end in time, while other brokers are served."""
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connection, "CALL_TIMEOUT_S", 0.1)
     listening = cluster.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -473,10 +473,7 @@ def test_a_peer_that_does_not_read_is_waited_for_with_little_in_memory(
 
 
 class OtherTransport:
-    """A transport of another loop than asyncio's own, such as uvloop's: it has what one must have, and is of no kind.
-
-    Leaves out what a client has no use for.
-    """
+    """A transport like uvloop's: it has the required methods, but not asyncio's base class."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.write = transport.write
@@ -487,10 +484,10 @@ class OtherTransport:
 
 
 class OtherLoop(asyncio.SelectorEventLoop):
-    """A loop whose connections have such transports."""
+    """An event loop whose connections have such transports."""
 
     async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        """Connect, and give the protocol another transport than the connection's."""
+        """Connect, and give the protocol the other transport."""
         protocol = protocol_factory()
         made = protocol.connection_made
         protocol.connection_made = lambda transport: made(OtherTransport(transport))
@@ -508,7 +505,7 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
 
 
 def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
-    """Another loop gets an error at once, even after the first is closed."""
+    """Another event loop gets an error at once, even after the first loop is closed."""
     producer = AsyncProducer(cluster.name_server)
 
     async def first() -> None:
@@ -547,7 +544,7 @@ def test_requests_are_signed(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("topic", ["T", "%RETRY%G%d"])
 def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
-    """Byte for byte, whatever the properties, also the second time."""
+    """The template encoder equals the plain encoder in every byte, for any properties, also at its second use."""
     templates, plain = HeadTemplates(), Exchange("b:1")
     parcels: list[Parcel] = [
         single_parcel('g"%s', topic, OutgoingMessage(b"x" * 128), "id", 5),
@@ -562,11 +559,11 @@ def test_a_template_writes_what_the_plain_way_writes(topic: str) -> None:
 
 
 def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> None:
-    """The next pull is served while a listener has what the last one brought."""
+    """The next pull is written before the listener gets the messages of the last one."""
     sent: list[bytes] = []
 
     class Watched(connection.AsyncConnection):
-        """Keeps what it has sent."""
+        """A transport that keeps the written bytes."""
 
         def _flush(self) -> None:
             sent.extend(bytes(part) for part in self._batch)
@@ -587,7 +584,7 @@ def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> 
                 loop.call_soon(lambda: seen.append(any(b'"code":77' in part for part in sent)))
                 link.call_async(77, callback=lambda _answer: ended.set_result(None))
 
-            # A single request does not wait for the end of the loop's turn anyway.
+            # A single request is written at once, without waiting for the end of the loop's turn.
             link.call_async(12, callback=lambda _answer: None)
             link.call_async(11, callback=told)
             await asyncio.wait_for(ended, PATIENCE_S)
@@ -599,7 +596,7 @@ def test_what_an_answer_leads_to_is_sent_before_anything_that_it_has_woken() -> 
 
 @pytest.mark.parametrize("is_loop", [False, True], ids=["threads", "loop"])
 def test_a_producer_that_has_sent_is_known_to_its_broker(broker: Broker, is_loop: bool) -> None:
-    """Each connection, and each fresh route, brings a heartbeat."""
+    """Each new connection and each fresh route is followed by a heartbeat."""
     name_server = "{}:{}".format(*broker.name_server_address)
     with ExitStack() as stack, RawClient(broker.address) as client:
 

@@ -60,7 +60,10 @@ from longpoll_runtime.real import RealRuntime
 
 @define
 class Calls:
-    """A client, its connection and its timer. Invariant: `asked` has each pull's offset, and `rests` each rest, s."""
+    """A client, its connection and its timer.
+
+    Invariant: `asked` has the offset of each pull, and `rests` each pause in seconds.
+    """
 
     runtime: RealRuntime = field(factory=RealRuntime)
     asked: list[int] = field(factory=list)
@@ -69,10 +72,10 @@ class Calls:
     commits: list[bool] = field(factory=list)
     """Whether each pull commits the offset that it carries."""
     waits: list[tuple[int, float]] = field(factory=list)
-    """The hold, ms, and the time-out, s, of each pull."""
+    """(Hold in ms, timeout in s) of each pull."""
 
     def broker_address_of(self, _broker_name: str, _broker_id: int) -> str:
-        """Anywhere."""
+        """A fixed address."""
         return "127.0.0.1:1"
 
     def call_async(
@@ -84,14 +87,14 @@ class Calls:
         callback: Callable[[Any], None],
         timeout_s: float,
     ) -> None:
-        """Note the pull."""
+        """Record the pull."""
         self.asked.append(header.queue_offset)
         self.commits.append(header.has_commit_offset)
         self.waits.append((header.suspend_timeout_millis or 0, timeout_s))
         self.answers.append(callback)
 
     def after(self, delay_s: float, _action: Callable[[], None]) -> None:
-        """Note the rest."""
+        """Record the pause."""
         self.rests.append(delay_s)
 
 
@@ -113,7 +116,7 @@ def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch],
 
 
 def answer(code: int) -> Command:
-    """An answer that says to go on at 2."""
+    """An answer whose next offset is 2."""
     header = PullMessageResponseHeader(suggest_which_broker_id=0, next_begin_offset=2, min_offset=0, max_offset=2)
     return Command(code, 1, 1, header.encode())
 
@@ -130,7 +133,7 @@ def record(offset: int) -> bytes:
 
 
 def found(first: int, count: int) -> Command:
-    """An answer with messages from an offset on."""
+    """An answer with messages from this offset on."""
     header = PullMessageResponseHeader(
         suggest_which_broker_id=0, next_begin_offset=first + count, min_offset=0, max_offset=first + count
     )
@@ -139,7 +142,7 @@ def found(first: int, count: int) -> Command:
 
 
 def test_an_offset_that_has_moved_is_gone_on_from_at_once() -> None:
-    """A queue that no broker serves rests before the client pulls it again from the same offset."""
+    """The client continues at once from a moved offset; if no broker serves the queue, it pauses before each pull."""
     calls = Calls()
     puller_of(calls).pull()
     calls.answers[-1](answer(ResponseCode.PULL_OFFSET_MOVED))
@@ -169,7 +172,7 @@ def answered(body: bytes, fields: dict[str, str] | None = None) -> Command:
 def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     failing: Command, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once and with one message if the message cannot be read; else after a rest."""
+    """An unreadable message is pulled again at once and alone; after other failures the client pauses first."""
     calls = Calls()
     puller = puller_of(calls)
     puller.pull()
@@ -185,7 +188,7 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
 def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> None:
     """Java's broker may apply a pull's commit after a later store, and the group would get messages again.
 
-    An answer at the deadline still has to travel; a setting says how long that may take.
+    An answer at the deadline still needs its time on the network, for which there is a setting.
     """
     calls = Calls()
     puller_of(calls).pull()
@@ -196,7 +199,7 @@ def test_a_pull_commits_no_offset_and_waits_longer_than_it_asks_to_be_held() -> 
 
 
 def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
-    """Every message that is consumed is taken out once, and counted once."""
+    """Every consumed message is removed once and counted once, while threads note others."""
     calls = Calls()
     count, at_once = 2000, 32
     messages: list[ReceivedMessage] = []
@@ -227,7 +230,7 @@ def test_nothing_is_lost_that_threads_note_while_answers_come() -> None:
 
 
 def test_messages_that_were_not_asked_for_are_not_delivered() -> None:
-    """One before the offset, one twice and one out of order: the answer is refused, and asked for again later."""
+    """An answer with a message before the offset, a repeated or an unordered one is refused, and pulled again later."""
     for wrong in ([4], [5, 5], [5, 7, 6]):
         calls = Calls()
         batches: list[Batch] = []
@@ -238,7 +241,7 @@ def test_messages_that_were_not_asked_for_are_not_delivered() -> None:
 
 
 def test_each_topic_is_counted_by_itself() -> None:
-    """Whatever order listeners have told of them in; of a topic that none told of nothing is said."""
+    """Counts are kept per topic, and a topic without consumed messages is not reported."""
     statistics = Statistics(RealRuntime())
     for topic, count, is_consumed in (("A", 1, True), ("B", 2, True), ("B", 3, False), ("A", 4, True), ("A", 5, False)):
         statistics.given(topic, count, count * 1_000_000, is_consumed=is_consumed)
@@ -254,7 +257,7 @@ def message(offset: int, size: int = 1) -> ReceivedMessage:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=30), st.randoms())
 def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: object) -> None:
-    """Number, size, span and the offset that is done with are right after every put and every done."""
+    """Number, size, span and consumed offset equal those of a simple list after every put and every done."""
     queue, plain, end = ProcessQueue(0), list[ReceivedMessage](), 0
     for gap, size in steps:
         found = message(end + gap - 1, size)
@@ -275,7 +278,7 @@ def test_counts_are_those_of_a_plain_list(steps: list[tuple[int, int]], chance: 
 
 
 def test_each_limit_stops_by_its_name() -> None:
-    """A queue is not stopped if no limit is reached."""
+    """A queue stops with the name of the limit that is reached, and runs below all limits."""
     queue = ProcessQueue(0)
     queue.put([message(0, 10), message(9, 10)], 10)
 
@@ -297,7 +300,7 @@ RETRY = MessageQueue(topic="%RETRY%G", broker_name="a", queue_id=0)
 
 
 class OneQueue(Answers):
-    """A broker of one queue; answers `told_for_none` until an offset is stored, or 22 for None."""
+    """A broker of one queue; it answers `told_for_none`, or 22 for None, until an offset is stored."""
 
     def __init__(self) -> None:
         super().__init__(self._asked)
@@ -309,7 +312,7 @@ class OneQueue(Answers):
         """Whether it answers 22 for none where it is asked to, as 5.x."""
 
     def _asked(self, asked: Ask) -> Command:
-        """Answer what a group's offsets are asked of."""
+        """Answer the requests for a group's offsets."""
         if isinstance(asked.header, UpdateConsumerOffsetRequestHeader):
             self.stored = asked.header.commit_offset
             return Command(ResponseCode.SUCCESS)
@@ -332,7 +335,7 @@ class OneQueue(Answers):
         return Command(ResponseCode.SUCCESS, ext_fields=OffsetResponseHeader(offset=offset).encode())
 
     def begin(self, member: RemoteOffsets, queue: MessageQueue = FIRST_QUEUE) -> int:
-        """Returns the offset that a member begins at."""
+        """The offset at which a member begins."""
         found: int = self.run(member.begin(queue))
         return found
 
@@ -352,9 +355,9 @@ def one_queue() -> OneQueue:
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
     one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
-    """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
+    """The first member begins as configured, and the next one at the group's offset; 4.x reports 0 for a new group."""
     first, second = RemoteOffsets("G", start_at), RemoteOffsets("G", start_at)
-    # The table is not needed for the first message.
+    # The first message does not need the table.
     one_queue.told_for_none, one_queue.refuses_tables = 0, start_at == "first"
     assert one_queue.begin(first) == begun
     assert one_queue.stored == begun
@@ -374,7 +377,7 @@ def test_a_new_group_begins_at_the_end_where_it_may_not_see_the_table(one_queue:
 def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
     one_queue: OneQueue, refuses_tables: bool
 ) -> None:
-    """A broker of 4.x reports its offset, 0, also for a group without one: the next member must not skip messages.
+    """4.x reports offset 0 also for a group that has stored none, and the next member must not skip messages.
 
     A broker of 5.x that does not show its table reports 0 only for a group that has stored it.
     """
@@ -390,7 +393,7 @@ def test_a_group_that_began_at_the_end_of_an_empty_queue_loses_nothing(
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
     one_queue: OneQueue, start_at: StartAt, begun: int
 ) -> None:
-    """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
+    """A member knows its old offset, so it does not begin at the end when the broker has lost the group's offset."""
     member = RemoteOffsets("G", start_at)
     assert one_queue.begin(member) == begun
     one_queue.store(member, 6)
@@ -401,7 +404,7 @@ def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
 
 
 def test_what_was_sent_back_comes_again_wherever_the_group_begins(one_queue: OneQueue) -> None:
-    """The retry topic is begun at 0 when nothing is stored, also by a group that begins at the end."""
+    """The retry topic begins at 0 if no offset is stored, also for a group that begins at the end."""
     assert one_queue.begin(RemoteOffsets("G", "stored"), RETRY) == 0
     assert one_queue.begin(RemoteOffsets("G", "last"), RETRY) == 0
 
@@ -416,7 +419,7 @@ def rebalancer_of(puller: Any, *, is_busy: bool) -> Rebalancer:
 
 
 def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: OneQueue) -> None:
-    """A listener that still has its messages returns after the other member has stored a later one, maybe."""
+    """The other member may have stored a later offset by the time the listener returns, so nothing is stored."""
     puller = mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True, locked_until_ns=None)
     rebalancer = rebalancer_of(puller, is_busy=True)
     one_queue.run(rebalancer.give_up(FIRST_QUEUE, stores=True))
@@ -427,7 +430,7 @@ def test_no_offset_is_stored_of_a_queue_that_another_member_may_have(one_queue: 
 
 
 def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue) -> None:
-    """A broker that crashed may have lost it."""
+    """A broker that crashed may have lost the offset, so the close stores it again."""
     rebalancer = rebalancer_of(mock.Mock(queue=FIRST_QUEUE, offset_done=6, is_locked=True), is_busy=False)
     for steps, stored in ((rebalancer.persist, 6), (rebalancer.persist, None), (rebalancer.leave, 6)):
         one_queue.stored = None
@@ -435,11 +438,11 @@ def test_the_close_stores_an_offset_that_has_not_changed(one_queue: OneQueue) ->
         assert one_queue.stored == stored
     one_queue.stored = 7
     one_queue.run(rebalancer.leave())
-    assert one_queue.stored == 7, "another consumer has stored a later one"
+    assert one_queue.stored == 7, "another consumer has stored a later offset"
 
 
 def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue) -> None:
-    """Also the one that the broker had before; once it has answered, it is not told again."""
+    """A failed store is repeated, also for an offset that the broker had before; an acknowledged one is not."""
     member = RemoteOffsets("G", "stored")
     one_queue.begin(member)
     storing = member.store(FIRST_QUEUE, 6)
@@ -454,7 +457,7 @@ def test_an_offset_whose_store_failed_is_stored_again(one_queue: OneQueue) -> No
 
 @pytest.mark.parametrize("refusal", [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR])
 def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(refusal: ResponseCode) -> None:
-    """A 5.x broker takes no offset from it (26), so it is sent later; other refusals are errors."""
+    """5.x refuses an offset of an unknown group (26), so the client sends it later; other refusals are errors."""
     kept = RemoteOffsets("G", "first")
 
     def ask(asked: Ask) -> Command:
@@ -474,7 +477,7 @@ def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(refusal: R
 
 
 def failed_pulls(consumer: PullConsumer) -> int:
-    """How many, of all topics."""
+    """The number of failed pulls of all topics."""
     return sum(each.failed_pull_count for each in consumer.statistics.values())
 
 
@@ -483,7 +486,7 @@ def failed_pulls(consumer: PullConsumer) -> int:
 def test_the_others_come_and_each_bad_one_is_told_of(
     name_server: str, topic: str, bodies: Sequence[bytes], what: Unreadable
 ) -> None:
-    """Wherever it stands; the group's offset is behind it, and it is a dead letter if so configured."""
+    """An unreadable message anywhere is reported and skipped, and becomes a dead letter if so configured."""
     told: list[UnreadableMessage] = []
     send(name_server, topic, *bodies, b"last")
     with polling(name_server, topic, f"G-{topic}", unreadable=what, on_unreadable=told.append) as consumer:
@@ -511,7 +514,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
 def test_a_queue_stops_if_so_configured(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier messages come; the queue retries without counting a skipped message."""
+    """Earlier messages come, and then the queue is pulled again and again; no message counts as skipped."""
     monkeypatch.setattr(puller, "RETRY_S", 0.01)
     send(name_server, topic, b"1", BAD, b"2")
     with (
@@ -529,7 +532,7 @@ def test_a_queue_stops_if_so_configured(
 def test_what_is_readable_the_second_time_is_no_bad_message(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that were spoiled on their way are asked for again, and everything comes once."""
+    """Bytes that were damaged on the network are pulled again, and every message comes once."""
     honest, spoiled = decode_readable, [2]
 
     def spoils(body: Any) -> Any:
@@ -548,7 +551,7 @@ def test_what_is_readable_the_second_time_is_no_bad_message(
 
 @pytest.mark.parametrize("model", MessageModel)
 def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, topic: str, model: MessageModel) -> None:
-    """Nothing is sent back where every member gets every message; a callback that raises costs nothing."""
+    """A broadcasting member sends nothing back, and a callback that raises loses no message."""
     heard, told = Heard(), list[UnreadableMessage]()
 
     def raises(message: UnreadableMessage) -> None:
@@ -573,14 +576,14 @@ def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
 
 
 def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    """The log lines that contain these words."""
+    """The log lines that contain this text."""
     return [record.getMessage() for record in caplog.records if words in record.getMessage()]
 
 
 def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One log line for each look, no error for a poll, and no message is lost."""
+    """A topic without read permission gives one log line per rebalance, no error, and no lost message."""
     monkeypatch.setattr(group_member, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
@@ -596,7 +599,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
 
 
 def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """As 4.9.7 does: one log line, later messages come, and the right offset is stored."""
+    """As in 4.9.7 the client logs one line and continues at the log's end, and the right offset is stored."""
     with ten_sent(broker) as (name_server, topic):
         fields = {"consumerGroup": "G", "topic": topic, "queueId": "0", "commitOffset": "1000"}
         with RawClient(broker.address) as client:
@@ -613,7 +616,7 @@ def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, capl
 
 
 def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often queues are shared meanwhile, one further try is due."""
+    """However often queues are rebalanced, only one further try is scheduled."""
     due: list[Callable[[], object]] = []
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
@@ -632,7 +635,7 @@ def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch:
 def test_a_queue_that_was_created_again_begins_again(
     start_at: StartAt, name_server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Offsets of the deleted queue belong to other messages: none of the new ones may be skipped."""
+    """Stored offsets belong to the deleted queue, so the new queue begins at 0 and no message is skipped."""
     with (
         new_topic(name_server, queue_count=1) as topic,
         Admin(name_server) as admin,

@@ -1,4 +1,4 @@
-"""A push consumer whose listener misbehaves, and how its threads or tasks share a batch."""
+"""A push consumer with a misbehaving listener, and how its threads or tasks share a batch."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ TEN: Final = [b"%d" % number for number in range(COUNT)]
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """That of a broker of the test's own: the group has one name in every test."""
+    """The name server of a broker for this test, because the group has one name in every test."""
     return name_server_of(broker)
 
 
 def wait_consumed(consumer: Any, topic: str, count: int) -> None:
-    """Wait until so many messages count as consumed."""
+    """Wait until this number of messages counts as consumed."""
     wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
 
 
 def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: str) -> None:
-    """Whether it raises or returns what it wants; whatever else it returns, the message is consumed."""
+    """A listener may raise or return its wish; after any other result the message is consumed."""
 
     def answer(message: ReceivedMessage) -> object:
         wanted = Reject() if b"bad" in message.body else Retry(delay_s=0.5) if message.attempt == 1 else None
@@ -95,7 +95,7 @@ def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: 
 def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
     name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After its time the message is sent back once, and closing does not wait for ever."""
+    """After the time limit the message is sent back once, and a close does not wait for the listener for ever."""
     held = Held()
     options: dict[str, Any] = {"consume_timeout_s": 0.2, "close_timeout_s": 0.05}
     with caplog.at_level(logging.WARNING):
@@ -112,7 +112,7 @@ def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
 class Watched(RealRuntime):
     """A runtime whose clock stands still, until the check for hanging listeners sees half an hour more.
 
-    The check happens at the `look_at`-th clock reading: first the listener's begin, second its end.
+    The jump happens at the `look_at`-th clock reading: first the listener's begin, second its end.
     """
 
     look_at: int = 0
@@ -132,7 +132,7 @@ class Watched(RealRuntime):
         return found
 
     def late(self) -> None:
-        """Let half an hour pass, and run the check."""
+        """Advance the clock by half an hour, and run the check."""
         self.now_ns += 1800 * 10**9
         self.look()
 
@@ -162,12 +162,12 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
 def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
     runtime = Watched(look_at=2)
     done, back = consumed_at(runtime, lambda _messages: None)
-    assert runtime.read_count == 3, "nobody has looked"
+    assert runtime.read_count == 3, "the clock was not read"
     assert (len(done), back) == (1, [])
 
 
 def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
-    """Its message was sent back once, and is not put off once more."""
+    """Its message was already sent back, so the late result is ignored."""
     runtime = Watched()
 
     def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -182,7 +182,7 @@ def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
 def test_an_orderly_listener_that_hangs_holds_its_queue_up(
     name_server: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged once, nothing overtakes, and everything comes when the listener returns."""
+    """A hanging orderly listener is logged once, and its queue continues in order when it returns."""
     held = Held()
     with caplog.at_level(logging.WARNING):
         send(name_server, topic, b"1", b"2")
@@ -196,12 +196,12 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(
 def test_what_cannot_be_sent_back_is_given_again_from_here(
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one more try counted, although the broker knows nothing of it."""
+    """The message is delivered again locally with one more try counted, which the broker does not know."""
     monkeypatch.setattr(group_member, "LOCAL_RETRY_S", 0.01)
     done: set[int] = set()
 
     def refuse(refused: Member, _message: ReceivedMessage, queue: MessageQueue, _level: int) -> None:
-        # That of the tries before: a crash must not lose what waits here.
+        # The stored offset is that of the earlier tries, because a crash must not lose the waiting message.
         done.add(refused.assigned_queues.pullers()[queue].offset_done)
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(
 
 
 def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, broker: Broker, topic: str) -> None:
-    """It holds its queue up for two more tries and then lets the next one pass."""
+    """The message blocks its queue for two more tries, and then it becomes a dead letter."""
     heard = Heard(lambda message: Retry() if message.body == b"poison" else None)
     send(clients.name_server, topic, b"poison", b"next")
     clients.pushing(topic, heard, is_orderly=True, suspend_s=0.01, max_attempts=3)
@@ -224,7 +224,7 @@ def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, b
 
 
 def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, topic: str) -> None:
-    """An orderly member waits for the lock of one that has the queue, although its share says that it is its own."""
+    """An orderly member waits for another member's lock, although the queue is assigned to it."""
     heard = Heard()
     send(clients.name_server, topic, b"x")
     with ClientInstance(RUNTIME, clients.name_server) as stranger:
@@ -244,7 +244,7 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, 
 def test_a_member_whose_lock_has_run_out_stores_nothing(
     broker: Broker, clients: Clients, topic: str, *, is_orderly: bool, has_run_out: bool, stored: int
 ) -> None:
-    """Not when it is closed either: another one may have the queue, and be further. Only orderly members lock."""
+    """Another member may have the queue and a later offset; only orderly members use locks."""
     held = Held()
     send(clients.name_server, topic, b"0", b"1", b"2")
     consumer = clients.pushing(topic, held, is_orderly=is_orderly, consume_count_max=3)
@@ -255,9 +255,9 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     wait_until(lambda: (found := puller()) is not None and found.cached_count == 3)
     own = puller()
     assert own is not None
-    # From now on its pulls have nothing to commit: the next one is on its way while the listener waits.
+    # From now on its pulls commit nothing; the next pull is sent while the listener waits.
     wait_until(lambda: own._is_pulling)
-    # Without its lock nothing is given to a listener that has nothing yet.
+    # Without the lock a waiting message is not delivered to the listener.
     held.wait()
     assert held.bodies == [b"0", b"1", b"2"]
     assert (own.locked_until_ns is None) is not is_orderly
@@ -289,7 +289,7 @@ def test_a_listener_may_empty_the_list_that_it_is_given(
 
 
 def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: Clients, topic: str) -> None:
-    """Each message once, in lots of the size that was asked for, as many at a time as there are threads."""
+    """Each message is consumed once, in lots of the configured size, by as many threads or tasks as configured."""
     got: list[list[bytes]] = []
     all_wait, at_once = threading.Barrier(3, timeout=PATIENCE_S), threading.Lock()
 
@@ -300,7 +300,7 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
         if is_first:
             all_wait.wait()
 
-    # All threads and tasks wait by then, and one pull brings the whole batch.
+    # All threads and tasks wait by then, so one pull brings the whole batch.
     consumer = clients.pushing(topic, slow, thread_count=3, consume_count_max=3)
     clients.producer().send_batch(topic, [OutgoingMessage(body) for body in TEN])
     wait_consumed(consumer, topic, COUNT)
@@ -311,7 +311,7 @@ def test_a_batch_is_shared_among_threads_or_tasks_whose_listener_waits(clients: 
 def test_a_fault_of_ours_ends_neither_thread_nor_task(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On threads another one gives the rest of the batch; on a loop the next batch comes."""
+    """After an internal error another thread, or the next task, consumes the remaining messages."""
     kind: Any = AsyncPushConsumer if clients.is_loop else ConcurrentConsumeService
     honest = kind._consume
     failures = [ZeroDivisionError("planted")]
@@ -331,7 +331,7 @@ def test_a_fault_of_ours_ends_neither_thread_nor_task(
 
 
 class Given:
-    """A consumer whose tasks run, and a queue of it with ten messages that were pulled."""
+    """A consumer with running tasks, and a queue with ten pulled messages."""
 
     def __init__(self, listener: AsyncListener, task_count: int = 4, lot_size: int = 1) -> None:
         config = MemberConfig(group="G", consume_count_max=lot_size)
@@ -340,14 +340,14 @@ class Given:
         self.puller = self.queue(QUEUE)
 
     def queue(self, queue: MessageQueue) -> Puller:
-        """Returns the puller of a queue."""
+        """The puller of a queue."""
         subscription = SubscriptionData(topic="T", sub_string="*")
         puller: Puller = self.consumer._member._make_puller(queue, subscription, 0, False)
-        puller._is_pulling = True  # a pull is on its way, so none is asked for
+        puller._is_pulling = True  # A pull is in progress, so no other one begins.
         return puller
 
     def deliver(self, puller: Puller | None = None) -> None:
-        """As a pull does."""
+        """Deliver messages as a pull does."""
         puller = puller or self.puller
         puller._is_pulling = True
         ten = [
@@ -357,7 +357,7 @@ class Given:
         puller._is_pulling = True
 
     async def consume(self) -> None:
-        """Deliver, and wait until all are consumed."""
+        """Deliver messages, and wait until all are consumed."""
         self.deliver()
         await turned(lambda: self.puller.offset_done == COUNT)
 
@@ -367,7 +367,7 @@ def offsets(messages: Sequence[ReceivedMessage]) -> list[int]:
 
 
 async def turned(is_so: Callable[[], bool]) -> None:
-    """Have the loop turn until it is so."""
+    """Run the event loop until the condition holds."""
     for _turn in range(1000):
         if is_so():
             return
@@ -376,7 +376,7 @@ async def turned(is_so: Callable[[], bool]) -> None:
 
 
 def run_given(story: Callable[[], Awaitable[Given]]) -> None:
-    """Run a story, and end the tasks of its consumer."""
+    """Run a coroutine, and end the tasks of its consumer."""
 
     async def ended() -> None:
         given = await story()
@@ -436,7 +436,7 @@ def test_each_queue_is_told_of_its_own_where_one_task_has_both_in_a_turn() -> No
 
 
 def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
-    """The client does not wait for the whole batch, because a crash would deliver all of it again."""
+    """The client stores progress within a batch, because a crash would deliver the whole batch again."""
 
     async def story() -> Given:
         seen: list[int] = []
@@ -455,7 +455,7 @@ def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropped: bool) -> None:
-    """The listener's messages stay pending; after a resume the rest comes once."""
+    """Messages in the listener stay pending, and after a resume the rest of the batch comes once."""
 
     async def story() -> Given:
         got: list[int] = []
@@ -490,7 +490,7 @@ def workers_of(count: int) -> Workers:
 
 
 def test_a_task_is_begun_while_others_hang() -> None:
-    """Each task that comes while others hang wakes one more thread."""
+    """Each new task wakes another thread while others hang."""
     begun, release, done = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -508,7 +508,7 @@ def test_a_task_is_begun_while_others_hang() -> None:
 
 
 def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) -> None:
-    """No wake-up is lost between threads that take tasks and one that gives them."""
+    """No wake-up is lost between threads that take tasks and a thread that adds tasks."""
     ran: list[int] = []
     ended, workers = threading.Event(), workers_of(THREADS)
     for first in range(0, 4000, 100):
@@ -522,7 +522,7 @@ def test_every_task_is_run_once_however_quick(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_topic_is_left_after_its_last_message_was_consumed(clients: Clients, topic: str) -> None:
-    """The listener had the message when the topic was unsubscribed: it does not come again."""
+    """The listener had the message when its topic was unsubscribed, and the message does not come again."""
     held = Held()
     send(clients.name_server, topic, b"1")
     consumer = clients.pushing(topic, held, persist_s=3600.0)
@@ -548,7 +548,7 @@ class Late(Workers):
 
 
 def test_what_a_thread_took_before_the_stop_is_consumed() -> None:
-    """Later messages of its queue may be consumed by then, and would come twice."""
+    """Later messages of the queue may be consumed by then, and would come twice."""
     workers, ran = Late(RealRuntime(), "group", 1), threading.Event()
     workers.submit(ran.set)
     workers.start()
@@ -556,7 +556,7 @@ def test_what_a_thread_took_before_the_stop_is_consumed() -> None:
 
 
 def test_threads_take_messages_in_order_and_consume_what_they_took() -> None:
-    """Otherwise a close repeats the messages that were consumed after one that was not."""
+    """Otherwise a close would repeat messages that were consumed after an unconsumed one."""
     begun: list[int] = []
     both, go, ended = threading.Event(), threading.Event(), threading.Event()
     messages = [mock.Mock(queue_offset=offset) for offset in range(8)]

@@ -1,4 +1,4 @@
-"""How members share queues, as in the Java client, and members that want different messages."""
+"""How members share queues, as in the Java client, and members with different subscriptions."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
-"""The results of the classes of rocketmq-client 4.9.7; those of 5.5.0 gave the same. A queue is its place in order."""
+"""The results of the classes of rocketmq-client 4.9.7, equal to those of 5.5.0.
+
+Queues are given by their place in order.
+"""
 ROOMS: Final = ("east", "west", "north")
 
 
 def room(name: str) -> str:
-    """The text before the @ of a broker's name or a client's id."""
+    """The text before the @ in a broker's name or a client's id, which names its machine room."""
     return name.partition("@")[0]
 
 
 def near(within: Allocate) -> Allocate:
-    """As the rows have it."""
+    """Whether two are in the same machine room."""
     return allocate_near(lambda queue: room(queue.broker_name), room, within)
 
 
@@ -61,7 +64,7 @@ ALLOCATES: Final[dict[str, Allocate]] = {
 
 
 def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
-    """As many of each broker."""
+    """The same number of queues for each broker."""
     names = [f"{ROOMS[number % 3]}@broker-{number}" for number in range(brokers)]
     return sorted(
         MessageQueue(topic=topic, broker_name=name, queue_id=each) for name in names for each in range(queues)
@@ -69,7 +72,7 @@ def queues_of(topic: str, brokers: int, queues: int) -> list[MessageQueue]:
 
 
 def differing(allocates: dict[str, Allocate]) -> set[str]:
-    """The ways that give other shares than Java's client."""
+    """The strategies whose assignments differ from the Java client's."""
     found = set()
     for row in ROWS:
         every = queues_of(row["topic"], row["brokers"], row["queues"])
@@ -81,7 +84,7 @@ def differing(allocates: dict[str, Allocate]) -> set[str]:
 
 
 def test_every_share_is_the_one_that_java_s_client_has() -> None:
-    """Of all six ways, for 14 groups of up to seven clients and four brokers."""
+    """The six strategies agree with Java for 14 groups of up to seven clients and four brokers."""
     assert {row["how"] for row in ROWS} == set(ALLOCATES)
     assert len(ROWS) == 14 * len(ALLOCATES)
     assert differing(ALLOCATES) == set()
@@ -103,7 +106,7 @@ def test_each_queue_is_had_exactly_once(names: set[str], brokers: int, queues: i
 
 @pytest.mark.parametrize("name", ["east", "east@", "@b", "east@b@c"])
 def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
-    """As Java splits names."""
+    """As in Java, a broker whose name has no machine room belongs to none."""
     queue = MessageQueue(topic="T", broker_name=name, queue_id=0)
     assert allocate_by_machine_room(["east"])("me", ["me"], [queue]) == ()
 
@@ -115,7 +118,7 @@ LOGGER = "longpoll_client.consume.membership"
 
 
 def wanted(**expressions: str) -> dict[str, SubscriptionData]:
-    """One member's subscriptions by topic; an expression that begins with a colon is not a tag."""
+    """A member's subscriptions by topic; an expression that begins with a colon is not a tag expression."""
     return {
         topic: make_subscription(topic, text.removeprefix(":"), "SQL92" if text.startswith(":") else "TAG", 1)
         for topic, text in expressions.items()
@@ -135,7 +138,7 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
 
 
 def others_of() -> tuple[SubscriptionCheck, Statistics]:
-    """What a member has."""
+    """The subscriptions of the other members."""
     statistics = Statistics(RUNTIME)
     return SubscriptionCheck(MemberConfig(group="G"), statistics), statistics
 
@@ -160,7 +163,7 @@ def test_what_differs_is_counted_and_said(
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Counted each time for the wanted topics; logged once for each change."""
+    """Different subscriptions are counted each time for the member's topics, and logged once per change."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(told(there), own)
@@ -177,7 +180,7 @@ def test_what_differs_is_counted_and_said(
 
 
 def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFixture) -> None:
-    """The log also counts the others."""
+    """The log line lists ten topics, and gives the number of the others."""
     others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
@@ -187,7 +190,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
 
 
 def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """The client ignores an error answer, for example from a broker that does not know any member yet."""
+    """The client ignores an error answer, for example from a broker that knows no member yet."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
         others.compare(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
@@ -206,7 +209,7 @@ class Broker(Answers):
         self.when_looked: Callable[[], None] = lambda: None
 
     def answer(self, asked: Ask) -> Command:
-        """Keep the heartbeat's subscriptions, and return them."""
+        """Store the heartbeat's subscriptions, and return them."""
         self.heard.append(asked.code)
         if asked.code == RequestCode.HEART_BEAT:
             if self.is_deaf:
@@ -219,12 +222,12 @@ class Broker(Answers):
 
 
 def alone() -> tuple[Broker, Membership]:
-    """A group's only member, and its broker."""
+    """The only member of a group, with its broker."""
     return Broker(), Membership(RUNTIME, CONFIG, ConsumeType.CONSUME_PASSIVELY, lambda: "c", Statistics(RUNTIME))
 
 
 def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
-    """Send a heartbeat; before it, from the second one on, compare the subscriptions."""
+    """Send a heartbeat, and before it, from the second one on, compare the subscriptions."""
     with suppress(AnswerTimeoutError):
         if looks:
             broker.run(member.check_subscriptions())
@@ -232,12 +235,12 @@ def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
 
 
 def want(member: Membership, topic: str) -> None:
-    """Have it want one topic more."""
+    """Add a topic to the member's subscriptions."""
     member.subscribe(make_subscription(topic, "*", "TAG", 1))
 
 
 def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """A broker that did not hear of a change has this member's own old wish, and is not asked before it has heard."""
+    """A broker that missed a change has the member's own old subscriptions, so the client does not compare them."""
     broker, member = alone()
     with caplog.at_level(logging.WARNING, LOGGER):
         want(member, "T")
@@ -276,7 +279,7 @@ def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(caplog: py
 
 
 def wanting(clients: Clients, topic: str, expression: str) -> Any:
-    """A member of the topic's group, started, that tells brokers often what it wants."""
+    """A started member of the topic's group with frequent heartbeats."""
     member = clients.push(from_first(f"G-{topic}", heartbeat_s=0.05), consumed)
     member.subscribe(topic, expression)
     member.start()
@@ -284,7 +287,7 @@ def wanting(clients: Clients, topic: str, expression: str) -> Any:
 
 
 def test_a_member_finds_out_what_another_wants(clients: Clients, topic: str) -> None:
-    """From its broker, with its heartbeats; the other one wanted its own last."""
+    """A member learns another member's subscriptions from the broker with its heartbeats."""
     member = wanting(clients, topic, "red")
     wanting(clients, topic, "blue")
     wait_until(lambda: topic in member.statistics and member.statistics[topic].differing_count > 0)

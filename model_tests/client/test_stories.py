@@ -1,4 +1,4 @@
-"""The client's stories against our own broker, short; `model_tests/peers` plays them to the Java brokers too."""
+"""The client's scenarios against our own broker, short; `model_tests/peers` plays them with the Java brokers too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from model_tests.support.client import Clients
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_nothing_is_lost_while_members_come_and_go(clients: Clients, count: int) -> None:
-    """Every message comes, and one that comes twice comes after its queue changed hands."""
+    """Every message comes, and a repeated message comes after its queue changed its owner."""
     report = stories.rebalance(clients.name_server, count, clients.consumer)
     print(f"rebalance: {report}")  # noqa: T201 - the figure that the long test is run for
     assert report.lost == ()
@@ -20,7 +20,7 @@ def test_nothing_is_lost_while_members_come_and_go(clients: Clients, count: int)
 
 
 def test_an_orderly_group_keeps_order_over_puttings_off(clients: Clients) -> None:
-    """Each queue's messages come one by one, and one that is put off comes again before its successor."""
+    """Messages of a queue come one by one, and a deferred message comes again before its successor."""
     report = stories.orderly(clients.name_server, 800, clients.consumer)
     assert (report.count, report.out_of_order, report.at_once) == (800, 0, 0)
     assert report.put_off == 16
@@ -28,7 +28,7 @@ def test_an_orderly_group_keeps_order_over_puttings_off(clients: Clients) -> Non
 
 @pytest.mark.parametrize("name", stories.FLOW_LIMITS)
 def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
-    """With too many, too large or too widely spread messages waiting, pulling stops until they are consumed."""
+    """If waiting messages are too many, too large or too widely spread, pulling stops until they are consumed."""
     report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])
     assert report.stopped_by == name
     assert 0 < report.waiting < 80
@@ -38,7 +38,7 @@ def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: st
 
 @pytest.mark.parametrize("raises", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_what_nobody_can_use_ends_among_the_dead_letters(clients: Clients, raises: bool) -> None:
-    """Two more tries from the retry topic under the message's own topic, then the dead letter with its tag."""
+    """The message comes twice more from the retry topic with its own topic's name, and then becomes a dead letter."""
     report = stories.retry(clients.name_server, raises=raises, push=clients.consumer)
     assert report.reconsume_times == (0, 1, 2)
     assert len(report.topics) == 1

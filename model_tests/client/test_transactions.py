@@ -1,4 +1,4 @@
-"""Transactions, with the broker's checks; and requests with replies."""
+"""Transactions with the broker's checks, and requests with replies."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from longpoll_protocol.frames import Command
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 CONFIG: Final = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
-"""Rounds of checks are made when a test says so: one on its way before an answer came would count twice."""
+"""The test starts each round of checks, because one in progress would be counted twice."""
 STORE: Final = evolve(SMALL_STORE, flush_interval_ms=20)
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that checks a transaction whatever its age."""
+    """A broker that checks transactions of any age."""
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=CONFIG, store_config=STORE) as started:
         yield started
 
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """Its own."""
+    """The name server of this broker."""
     return name_server_of(broker)
 
 
@@ -84,7 +84,7 @@ def delivered(broker: Broker, count: int) -> list[ReceivedMessage]:
 
 
 def check_now(broker: Broker) -> None:
-    """Have the broker make one round of checks with its next flush."""
+    """Start one round of checks with the broker's next flush."""
     checks = broker.sending.checks
     checks._due_ns = 0
     wait_until(lambda: checks._due_ns != 0)
@@ -99,7 +99,7 @@ def all_ended(broker: Broker) -> bool:
 
 
 def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: Clients, broker: Broker) -> None:
-    """Messages come after the work, in the order of the commits, with tags, keys and properties."""
+    """Committed messages come after the work, in the order of the commits, with tags, keys and properties."""
     told = Told()
     producer = clients.transactions(unknown, hooks=[told])
     for number, state in enumerate((COMMIT, ROLLBACK, COMMIT)):
@@ -121,7 +121,7 @@ def test_what_is_committed_is_delivered_and_what_is_rolled_back_is_not(clients: 
 
 
 def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(clients: Clients, broker: Broker) -> None:
-    """The check gets the message with its real topic, and its result counts as the work's would."""
+    """The check gets the message with its real topic, and its result counts like the result of the work."""
     asked: list[ReceivedMessage] = []
 
     def check(message: ReceivedMessage) -> TransactionState:
@@ -132,7 +132,7 @@ def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(client
     producer.send("T", b"dropped", clients.plain(lambda: UNKNOWN))
     producer.send("T", b"kept", clients.plain(lambda: UNKNOWN), tag="t")
     check_now(broker)
-    # On an event loop the checks run at once: the one that is rolled back may end last.
+    # On an event loop checks run in parallel, so the rolled-back one may end last.
     wait_until(lambda: broker.store.visible_end(OP_TOPIC, 0) == 2)
     (message,) = delivered(broker, 1)
     assert all_ended(broker)
@@ -145,7 +145,7 @@ def raises(error: BaseException) -> Any:
 
 
 class Stop(BaseException):
-    """Not an Exception, such as pytest's own."""
+    """An exception that is not an Exception, such as pytest's own."""
 
 
 FAULTS: list[tuple[bool, BaseException, BaseException]] = [
@@ -153,7 +153,7 @@ FAULTS: list[tuple[bool, BaseException, BaseException]] = [
     (False, KeyboardInterrupt(), Stop()),
     (False, StopIteration(), Stop()),
 ]
-"""Whether on an event loop, which Ctrl-C would end; and what the work and the check raise."""
+"""Whether it is on an event loop (which Ctrl-C would end), and the exceptions of the work and of the check."""
 
 
 @pytest.mark.parametrize(("is_loop", "of_work", "of_check"), FAULTS, ids=range(len(FAULTS)))
@@ -165,7 +165,7 @@ def test_work_and_checks_that_raise_or_exit_leave_the_end_open(  # noqa: PLR0917
     of_work: BaseException,
     of_check: BaseException,
 ) -> None:
-    """The caller gets what the work raises; the broker checks again after a check that raises or exits."""
+    """The caller gets the exception of the work, and the broker repeats a check that raises or exits."""
     tries: list[int] = []
 
     def check(_message: ReceivedMessage) -> TransactionState:
@@ -187,7 +187,7 @@ def test_work_and_checks_that_raise_or_exit_leave_the_end_open(  # noqa: PLR0917
 
 
 def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: Broker) -> None:
-    """After a member's first send, the broker asks it about another's open transaction."""
+    """After a member's first send the broker may ask it about another member's open transaction."""
     with TransactionProducer(name_server, group="PG", check_transaction=lambda _message: COMMIT) as second:
         second.send("T", b"hello", lambda: ROLLBACK)
         with TransactionProducer(name_server, group="PG", check_transaction=unknown) as first:
@@ -198,23 +198,23 @@ def test_another_member_answers_for_one_that_has_gone(name_server: str, broker: 
 
 
 def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) -> None:
-    """A forked process starts its own timer, and only one."""
+    """A forked process starts its own timer for heartbeats, and only one."""
     with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
         producer._timer._entries.clear()
-        producer._heartbeat_process = None  # that of the parent
+        producer._heartbeat_process = None  # This is the parent's timer.
         for body in (b"1", b"2"):
             producer.send("T", body, lambda: ROLLBACK)
             assert len(producer._timer._entries) == 1
 
 
 def test_a_user_cannot_prepare_a_message_by_a_property(name_server: str) -> None:
-    """The broker would never deliver it."""
+    """The broker would never deliver such a message, so the client refuses the property."""
     with Producer(name_server) as producer, pytest.raises(ConfigError, match="TRAN_MSG is reserved for the client"):
         producer.send("T", b"x", properties={"TRAN_MSG": "true"})
 
 
 def test_work_that_is_cancelled_leaves_the_end_open(name_server: str, broker: Broker) -> None:
-    """The broker checks."""
+    """If the work is cancelled, the transaction stays open and the broker checks it."""
 
     async def check(_message: ReceivedMessage) -> TransactionState:
         await asyncio.sleep(0)
@@ -243,7 +243,7 @@ def test_work_that_is_cancelled_leaves_the_end_open(name_server: str, broker: Br
 
 @pytest.mark.parametrize("by_itself", [True, False], ids=["in the check", "beside it"])
 def test_a_producer_may_be_closed_while_a_check_runs(name_server: str, broker: Broker, by_itself: bool) -> None:
-    """A close in the check does not wait for the check; any other close does, and the answer counts."""
+    """A close in the check does not wait for the check, and any other close does; the result counts."""
 
     async def story() -> None:
         checking = asyncio.Event()
@@ -276,7 +276,7 @@ SILENT: Final = b"no reply"
 
 
 class Service:
-    """Consumes a topic and replies to every message except one, with the reversed body."""
+    """Consumes a topic, and replies to every message except one with the reversed body."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         self.asked: list[ReceivedMessage] = []
@@ -300,24 +300,24 @@ class Service:
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """A topic of the test's own."""
+    """A topic of this test."""
     with new_topic(name_server, 2) as made:
         yield made
 
 
 @pytest.fixture
 def service(clients: Clients, topic: str) -> Service:
-    """A running service of the topic."""
+    """A started service of the topic."""
     return Service(clients, topic)
 
 
 def connected(producer: Any, topic: str) -> None:
-    """Ask once: a short time-out is then for the reply alone, not for routes and connections."""
+    """Send one request first, so that a short timeout concerns only the reply, not routes and connections."""
     producer.request(topic, b"first", timeout_s=PATIENCE_S)
 
 
 def test_each_request_gets_its_own_reply(clients: Clients, topic: str, service: Service) -> None:
-    """Eight threads ask at once, also compressed. A reply has the request's number and is in no queue."""
+    """Eight threads send requests at once, also compressed ones; replies carry the request's number and no queue."""
     bodies = [b"%d" % number * (1 + 5000 * (number % 2)) for number in range(10, 40)]
     found: dict[bytes, ReceivedMessage] = {}
     producer = clients.producer("askers")
@@ -342,7 +342,7 @@ def test_each_request_gets_its_own_reply(clients: Clients, topic: str, service: 
 
 
 def test_a_request_without_a_reply_ends_in_time(clients: Clients, topic: str, service: Service) -> None:
-    """A reply that comes later changes nothing and is acknowledged."""
+    """The request times out, and its late reply is acknowledged and ignored."""
     producer = clients.producer("askers")
     connected(producer, topic)
     with pytest.raises(ReplyTimeoutError, match=r"no reply within 0\.2 s"):
@@ -354,7 +354,7 @@ def test_a_request_without_a_reply_ends_in_time(clients: Clients, topic: str, se
 
 
 def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: str, service: Service) -> None:
-    """A callback that raises stops nothing; a request that cannot be sent is forgotten; closing ends the others."""
+    """A raising callback stops nothing, a request that cannot be sent is dropped, and a close ends the others."""
     got: list[Any] = []
 
     def receive(outcome: ReceivedMessage | ClientError) -> None:
@@ -382,13 +382,13 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
 
 
 def test_a_producer_serves_no_other_request() -> None:
-    """It answers the broker that the request is unknown."""
+    """A producer answers the broker that it does not know this request."""
     with Producer("127.0.0.1:1") as producer:
         assert not producer._requests.requested(Command(RequestCode.CHECK_TRANSACTION_STATE), "127.0.0.1:1")
 
 
 def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
-    """The replier gets an error after its tries; replying to a plain message is a mistake."""
+    """The replier gets an error after its tries; a reply to a plain message is refused."""
     producer = clients.producer("askers")
     connected(producer, topic)
     with pytest.raises(ReplyTimeoutError):
@@ -404,7 +404,7 @@ def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, servi
 
 
 def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: str, topic: str) -> None:
-    """On an event loop; the close ends it with an error."""
+    """On an event loop a cancelled request leaves nothing, and a close ends a request with an error."""
 
     async def story() -> None:
         arrived = asyncio.Event()
@@ -436,11 +436,11 @@ def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: s
 
 
 def test_requests_go_on_after_the_broker_was_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client registers again on the new connection."""
+    """After the broker's restart the client registers again on its new connection."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
     with ExitStack() as stack:
         store = str(tmp_path / "store")
-        # Bound from here on, so that no other test gets a port between the two brokers.
+        # The port stays bound from here on, so that no other test gets it between the two brokers.
         places: dict[str, Any] = {
             "listen": stack.enter_context(closed_port()),
             "name_server": stack.enter_context(closed_port()),

@@ -14,22 +14,23 @@ from model_tests.client.failing.members import Delivery, Share
 from model_tests.client.failing.sending import Sent
 
 BACK_S: Final = 10.0
-"""Sends must be back this long after what makes them possible."""
+"""Sends must succeed again within this time after they have become possible, in seconds."""
 LINGERS_S: Final = 45.0
-"""How long after its end a fault may still cause something: a pull on a dead connection ends after 10 s (30 s in Java),
-the queues are shared again every 5 s, and what was consumed is stored every second."""
+"""How long after its end a fault may still have effects, in seconds: a pull on a dead connection ends after 10 s (30 s
+in Java), queues are rebalanced every 5 s, and offsets are stored every second.
+"""
 S: Final = 1_000_000_000
 
 
 @frozen
 class Happening:
-    """Something that was made to happen, and when it was over."""
+    """An injected fault or a change of members, with its begin and end."""
 
     kind: str
     begun_ns: int
     ended_ns: int
     member: str = field(default="")
-    """Who joined, left or died."""
+    """The member that joined, left or died."""
 
 
 @frozen
@@ -50,30 +51,30 @@ class Facts:
     happenings: Sequence[Happening]
     possible: Sequence[Possible]
     stored: dict[tuple[int, int], int]
-    """Queue id and offset -> number, of all messages that the broker has at the end."""
+    """(Queue id, offset) -> number, for all messages that the broker has at the end."""
     is_orderly: bool
 
 
 @frozen
 class Report:
-    """The account."""
+    """The result of a schedule."""
 
     acknowledged: int
     lost: tuple[int, ...]
-    """Acknowledged, and not in the broker at the end."""
+    """Acknowledged messages that the broker does not have at the end."""
     stuck: tuple[tuple[int, int], ...]
-    """Queues that no member was assigned."""
+    """Queues that were assigned to no member."""
     unexplained: tuple[str, ...]
-    """Copies of a message and deliveries of a place, beyond the first, without a cause."""
+    """Repeated copies of a message and repeated deliveries of an offset that no fault explains."""
     out_of_order: tuple[str, ...]
-    """Where a listener was given a message for the first time after one that comes behind it."""
+    """Messages whose first delivery came after the delivery of a later message."""
     back_s: float
-    """The longest that a sender was without success after sends had become possible."""
+    """The longest time in seconds that a sender had no success after sends had become possible."""
     not_back: tuple[str, ...]
 
 
 def account(facts: Facts) -> Report:
-    """Account for everything."""
+    """Check every message, and return the report."""
     back_s, not_back = _back(facts)
     there = set(facts.stored.values())
     given = {(delivery.queue_id, delivery.queue_offset) for delivery in facts.deliveries}
@@ -89,12 +90,12 @@ def account(facts: Facts) -> Report:
 
 
 def _has_cause(happenings: Iterable[Happening], begun_ns: int, ended_ns: int) -> bool:
-    """Whether one of these may have to do with something between two moments."""
+    """Whether one of these faults may have had an effect between two times."""
     return any(each.begun_ns <= ended_ns and begun_ns <= each.ended_ns + LINGERS_S * S for each in happenings)
 
 
 def _copies(facts: Facts) -> list[str]:
-    """A message is stored again because an answer was lost, and it was sent again: network or broker failed then.
+    """Copies that no fault explains; a lost answer makes the sender send again.
 
     A send that failed before, such as by its time-out, is a cause too.
     """
@@ -112,7 +113,7 @@ def _copies(facts: Facts) -> list[str]:
 
 
 def _repeats(facts: Facts) -> list[str]:
-    """A place may be delivered again when its queue moves, or when its member starts the queue again.
+    """Repeated deliveries that nothing explains; an offset may come again when its queue moves or starts again.
 
     Members that report their queues must not get a message twice while they keep its queue.
     """
@@ -137,7 +138,7 @@ def _repeats(facts: Facts) -> list[str]:
 
 
 def _out_of_order(facts: Facts) -> tuple[str, ...]:
-    """First deliveries of each queue, and of each key, in the order of time."""
+    """Violations of the order in the first deliveries of each queue and of each key."""
     keys = {one.number: one.key for one in facts.acknowledged}
     seen: set[tuple[int, int]] = set()
     offsets: dict[int, int] = {}
@@ -162,7 +163,7 @@ def _out_of_order(facts: Facts) -> tuple[str, ...]:
 
 
 def _back(facts: Facts) -> tuple[float, tuple[str, ...]]:
-    """How long each sender took to succeed again, where it had `BACK_S` for it."""
+    """How long each sender took to succeed again, if it had `BACK_S` for that."""
     acknowledged: dict[str, list[int]] = defaultdict(list)
     for sent in facts.acknowledged:
         acknowledged[sent.sender].append(sent.acknowledged_ns)

@@ -1,8 +1,8 @@
-"""One member of a group as a process: consumes until its standard input ends, and tells each message in a line.
+"""One member of a group as a process: consumes until its standard input ends, and prints a line for each message.
 
-Arguments: name server, topic, group, and kind (`push`, `loop` or `orderly`).
-A line of JSON a message, before it counts as consumed: [moment in ns, queue id, queue offset, body]; and a line
-[moment in ns, queue id, whether it is ours] when the member gets or gives up a queue. `Member.java` does the same.
+Arguments: name server, topic, group, and kind (`push`, `loop` or `orderly`). A line of JSON a message, before it counts
+as consumed: [moment in ns, queue id, queue offset, body]; and a line [time in ns, queue id, whether it is assigned]
+when the member gets or gives up a queue. `Member.java` does the same.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from longpoll_runtime.log_stream import logging_to
 LOCK: Final = threading.Lock()
 STARTS_MAX: Final = 60
 START_AGAIN_S: Final = 1.0
-"""A start fails while no server answers, and may be tried again."""
+"""A start fails while no server answers, and is retried after this time in seconds."""
 
 
 def tell(*row: object) -> None:
-    """One line, whole or not at all."""
+    """Print one line, as a whole or not at all."""
     with LOCK:
         sys.stdout.write(json.dumps([time.monotonic_ns(), *row]) + "\n")
         sys.stdout.flush()
@@ -57,7 +57,7 @@ def listen(messages: Sequence[ReceivedMessage]) -> None:
 
 
 def consume(name_server: str, topic: str, config: MemberConfig, kind: str) -> None:
-    """Listen on threads or on an event loop until standard input ends."""
+    """Consume on threads or on an event loop until standard input ends."""
     options = {"topics": topic, "listener": listen, **member_options(config), **share_options(tell_share(topic))}
     with ExitStack() as stack:
         consumer: Any
@@ -72,14 +72,14 @@ def consume(name_server: str, topic: str, config: MemberConfig, kind: str) -> No
                 consumer.start()
             except ClientError as error:
                 sys.stderr.write(f"start: {error}\n")
-                threading.Event().wait(START_AGAIN_S)  # as what supervises a service does
+                threading.Event().wait(START_AGAIN_S)  # A supervisor of a service would also retry.
             else:
                 break
         sys.stdin.read()
 
 
 def main() -> None:
-    """Listen until standard input ends."""
+    """Consume until standard input ends."""
     name_server, topic, group, kind = sys.argv[1:]
     config = MemberConfig(
         group=group, start_at="first", rebalance_s=5.0, heartbeat_s=5.0, persist_s=1.0, hold_s=5, pull_timeout_s=10.0

@@ -1,6 +1,8 @@
-"""Members of a group as processes, Python's and Java's, that join, leave and are killed; and what each was given.
+"""Members of a group as processes, Python's and Java's, that join, leave and are killed.
 
-Leaves out what the members do (`member`, `Member.java`), and when.
+And the messages that each received.
+
+The members' programs: `member` and `Member.java`.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ JAVA_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 
 @frozen
 class Delivery:
-    """A message that a member's listener was given."""
+    """A message that a member's listener received."""
 
     moment_ns: int
-    """By the machine's monotonic clock, which all processes share."""
+    """The time by the machine's monotonic clock, which all processes share."""
     member: str
     queue_id: int
     queue_offset: int
@@ -36,7 +38,7 @@ class Delivery:
 
 @frozen
 class Share:
-    """A queue that a member got or gave up. Java's members do not tell."""
+    """A queue that a member got or gave up. Members in Java do not report this."""
 
     moment_ns: int
     member: str
@@ -49,26 +51,26 @@ class Java:
     """How Java's members are started."""
 
     class_path: str
-    """The client's jars, and the folder of `Member.class`."""
+    """The jars of the client, and the folder of `Member.class`."""
     home: Path
-    """For their logs."""
+    """The folder for the members' logs."""
 
 
 @define(eq=False)
 class Told:
-    """Reports of all members of one schedule. Invariant: changes under `lock`."""
+    """The reports of all members of a schedule. Invariant: changes only under `lock`."""
 
     lock: threading.Lock = field(factory=threading.Lock)
     deliveries: list[Delivery] = field(factory=list)
     shares: list[Share] = field(factory=list)
     numbers: set[int] = field(factory=set)
-    """Of all messages that were delivered."""
+    """The numbers of all delivered messages."""
     places: set[tuple[int, int]] = field(factory=set)
     heard: set[str] = field(factory=set)
-    """Members that have told anything."""
+    """Members that have reported anything."""
 
     def note(self, member: str, line: str) -> None:
-        """Take a line of a member's; one that was killed may not have ended its last, and Java's client logs there."""
+        """Parse a line of a member; a killed member may leave half a line, and Java's client logs there too."""
         if not line.startswith("[") or not line.endswith("]\n"):
             return
         moment_ns, queue_id, *rest = json.loads(line)
@@ -83,7 +85,7 @@ class Told:
 
 
 class Member:
-    """A member that runs, or has."""
+    """A member whose process runs or has ended."""
 
     def __init__(self, name: str, command: Sequence[str], told: Told, home: Path) -> None:
         self.name = name
@@ -102,18 +104,18 @@ class Member:
         return self._process.poll() is not None
 
     def leave(self) -> None:
-        """Ask it to leave in order, without waiting for that."""
+        """Ask the member to leave in order, without waiting."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def die(self) -> None:
-        """Kill it."""
+        """Kill the member."""
         self.is_killed = True
         self._process.kill()
 
     def ended(self, deadline_s: float) -> str:
-        """Wait for its end, until a moment of the monotonic clock; what was wrong with that, or ""."""
+        """Wait for the member's end until a time of the monotonic clock; returns the problem, or ""."""
         try:
             code = self._process.wait(max(0.0, deadline_s - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -139,7 +141,7 @@ def python_command(name_server: str, topic: str, group: str, kind: str) -> list[
 
 
 def java_command(java: Java, name_server: str, topic: str, group: str, kind: str) -> list[str]:
-    """A member of Java's client: `orderly`, or else on threads."""
+    """A member of the Java client: `orderly`, or on threads."""
     options = [
         f"-Duser.home={java.home}",
         f"-Drocketmq.client.logRoot={java.home}",

@@ -1,6 +1,6 @@
 """Draws schedules of failures and plays them: servers behind proxies behind relays, senders, members.
 
-Their results: see `accounts`. A schedule mostly waits, so eight of them take hardly longer than one.
+`accounts` checks the results. A schedule mostly waits, so eight in parallel take hardly longer than one.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ SERVERS: Final[tuple[Kind, ...]] = ("restart", "kill")
 NAMES: Final[tuple[Kind, ...]] = ("names refuse", "names mute", "names half-open")
 MEMBERS_MAX: Final = 3
 CALM_S: Final = 2.0
-"""Nothing begins in the first and the last seconds of a schedule."""
+"""The first and the last seconds of a schedule without faults."""
 
 
 @frozen
 class Event:
-    """Something that happens."""
+    """A fault or a change of members."""
 
     at_s: float
-    """From the schedule's begin."""
+    """Seconds from the schedule's begin."""
     kind: Kind
     lasts_s: float = field(default=0.0)
     pick: int = field(default=0)
-    """A number for what is still to be chosen: which member dies, or of which kind one that joins is."""
+    """A number that decides the remaining choice: which member dies, or which kind of member joins."""
 
 
 @frozen
@@ -65,11 +65,11 @@ class Plan:
     seed: int
     length_s: float
     events: tuple[Event, ...]
-    """In order of time; of each kind none begins before the one before it has ended."""
+    """In order of time; an event begins only after the previous event of its kind has ended."""
 
 
 def draw(seed: int, length_s: float, pace: float = 1.0) -> Plan:
-    """A schedule of so many seconds; with a higher pace more happens in it."""
+    """A random schedule of this length in seconds; a higher pace gives more events."""
     chance = random.Random(seed)
 
     def line(kinds: tuple[Kind, ...], gap_s: tuple[float, float], lasts_s: tuple[float, float]) -> Iterator[Event]:
@@ -93,7 +93,7 @@ def draw(seed: int, length_s: float, pace: float = 1.0) -> Plan:
 
 
 def _membership(moments: Iterator[Event], chance: Callable[[], float]) -> Iterator[Event]:
-    """At each moment a member joins, leaves or dies; there are one to three, and two at the begin."""
+    """Times at which a member joins, leaves or dies; there are one to three members, and two at the begin."""
     count = 2
     for moment in moments:
         joins = count == 1 or (count < MEMBERS_MAX and chance() < 0.5)
@@ -104,7 +104,7 @@ def _membership(moments: Iterator[Event], chance: Callable[[], float]) -> Iterat
 
 QUEUES: Final = 4
 DRAIN_S: Final = 90.0
-"""From the end of all faults to the last message's delivery."""
+"""The time limit from the end of all faults to the delivery of the last message, in seconds."""
 NAMES_FAULTS: Final[dict[str, Fault]] = {
     "names refuse": "reset",
     "names mute": "black hole",
@@ -113,7 +113,7 @@ NAMES_FAULTS: Final[dict[str, Fault]] = {
 
 
 def let_pass(time_s: float) -> None:
-    """Let the schedule's time pass; no event ends this wait."""
+    """Wait until the schedule's time is over; no event ends this wait."""
     threading.Event().wait(time_s)
 
 
@@ -124,13 +124,13 @@ class Setting:
     server: Server
     home: Path
     java: Java | None
-    """None: no member is Java's."""
+    """How members in Java are started; None for no such member."""
     is_orderly: bool
     late_ms: float
-    """How late the broker may be: the judge gets the same limit."""
+    """The permitted lateness of the broker in ms, which is also the judge's limit."""
     drain_s: float = field(default=DRAIN_S)
     known: frozenset[str] = field(default=frozenset())
-    """Clauses of the contract that this broker is known to break, so no client is blamed for them."""
+    """Clauses of the contract that this broker is known to violate, so the client is not at fault."""
 
 
 @frozen
@@ -140,19 +140,19 @@ class Played:
     plan: Plan
     report: Report
     errors: dict[str, int]
-    """Sends that failed, by the type of their error."""
+    """Type of error -> number of failed sends."""
     surprises: tuple[str, ...]
-    """The rules for sends and members."""
+    """Violations of the rules for sends and members."""
     verdict: str
     why: str
     """The judge's first finding."""
     convicted_of: tuple[str, ...]
-    """Each clause that the judge reports, except those that the broker is known to break."""
+    """Each clause that the judge reports, except the known ones."""
     events: int
-    """That the proxies recorded."""
+    """The number of events that the proxies recorded."""
 
     def faults(self) -> list[str]:
-        """Everything that is wrong."""
+        """Sentences about everything that is wrong."""
         report = self.report
         found = [f"{len(report.lost)} lost: {report.lost[:5]}"] if report.lost else []
         found += [f"{len(report.stuck)} stuck: {report.stuck[:5]}"] if report.stuck else []
@@ -175,7 +175,7 @@ class _Stage:
     told: Told = field(factory=Told)
     sends: Sends = field(factory=Sends)
     members: list[Member] = field(factory=list)
-    """That have not been asked to leave, nor killed."""
+    """Running members that were neither asked to leave nor killed."""
     gone: list[Member] = field(factory=list)
     happenings: list[Happening] = field(factory=list)
     possible: list[Possible] = field(factory=list)
@@ -189,13 +189,13 @@ class _Stage:
 
     @property
     def name_server(self) -> str:
-        """Its relay's address."""
+        """The address of the relay before the name server."""
         return "{}:{}".format(*self.names.address)
 
     # ------------------------------------------------------------ members
 
     def join(self, pick: int) -> Member:
-        """A member more, of the kind that the number says."""
+        """Start one more member, of the kind given by the number."""
         self._count += 1
         name, group, home = f"member-{self._count}", f"group-{self.topic}", self.setting.home
         is_java = self.setting.java is not None and pick % 2 == 0
@@ -211,7 +211,7 @@ class _Stage:
         return member
 
     def part(self, event: Event) -> Member:
-        """A member leaves or dies."""
+        """Let a member leave or die."""
         member = self.members.pop(event.pick % len(self.members))
         self.gone.append(member)
         if event.kind == "die":
@@ -223,7 +223,7 @@ class _Stage:
     # ------------------------------------------------------------ what fails
 
     def happen(self, event: Event) -> None:
-        """Make it happen, wait until it is over, and note both moments."""
+        """Start a fault, wait until it is over, and record the two times."""
         begun_ns, member = time.monotonic_ns(), ""
         if event.kind == "join":
             member = self.join(event.pick).name
@@ -264,7 +264,7 @@ class _Stage:
         self._look()
 
     def _look(self, *, again: bool = False) -> None:
-        """Note whether sends can succeed now; `again`: they can, but by new connections only."""
+        """Record whether sends can succeed now; `again` means that only new connections can."""
         with self._lock:
             now_ns = time.monotonic_ns()
             is_possible = self._is_up and self.broker.fault in {None, "slow"}
@@ -293,7 +293,10 @@ class _Stage:
         let_pass(max(0.0, begun_s + self.plan.length_s - time.monotonic()))
 
     def _happen_apart(self, event: Event) -> None:
-        """On a machine with much to do a start takes longer than planned, and what is next of its kind waits for it."""
+        """Run an event on its own thread.
+
+        On a busy machine a start takes long, and the next event of its kind waits.
+        """
         line = self._servers if event.kind in SERVERS else self._network if event.kind in NETWORK else self._naming
         try:
             with line:
@@ -302,18 +305,18 @@ class _Stage:
             self.sends.surprised(f"{event.kind}: {error}")
 
     def end_faults(self) -> None:
-        """Let all new data pass; clients must still find out which of their connections are dead."""
+        """End all faults for new data; clients must still notice which of their connections are dead."""
         for relay in (self.broker, self.names):
             relay.end()
             relay.tell_server()
 
     def wait_drained(self) -> None:
-        """Until everything that was acknowledged was given, or the patience is over."""
+        """Wait until every acknowledged message was delivered, or the time limit has passed."""
         wanted = {sent.number for sent in self.sends.acknowledged}
         self._wait(lambda: wanted <= self.told.numbers)
 
     def wait_given(self, places: set[tuple[int, int]]) -> None:
-        """Until these were given, or the patience is over."""
+        """Wait until these messages were delivered, or the time limit has passed."""
         self._wait(lambda: places <= self.told.places)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
@@ -322,7 +325,7 @@ class _Stage:
             pause.wait(0.05)
 
     def close_members(self) -> list[str]:
-        """Have all leave; what was wrong with that."""
+        """Let all members leave; returns the problems."""
         for member in self.members:
             member.leave()
         self.gone += self.members
@@ -332,14 +335,14 @@ class _Stage:
 
 
 def play(plan: Plan, setting: Setting) -> Played:
-    """Play a plan and account for what came of it."""
+    """Play a plan and check its results."""
     with ExitStack() as stack:
         observed = stack.enter_context(Observed(setting.server, setting.home))
         observed.start()
         broker = stack.enter_context(Relay(observed.address))
         names = stack.enter_context(Relay(setting.server.name_server))
         there, here = ("{}:{}".format(*address).encode() for address in (setting.server.address, broker.address))
-        assert len(there) == len(here), "ports of five digits"
+        assert len(there) == len(here), "the ports must have five digits"
         names.rewrites = {there: here}
         stage = _Stage(plan, setting, observed, broker, names)
         direct = "{}:{}".format(*setting.server.name_server)
@@ -378,14 +381,14 @@ def play(plan: Plan, setting: Setting) -> Played:
 
 
 def _joined(threads: Sequence[threading.Thread]) -> list[str]:
-    """Wait for the senders' last messages; which of them do not end."""
+    """Wait for the senders' last messages; returns the senders that do not end."""
     for thread in threads:
         thread.join(DRAIN_S)
     return [f"{thread.name} does not end" for thread in threads if thread.is_alive()]
 
 
 def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
-    """All messages of a topic that the broker has: queue id and offset -> number."""
+    """(Queue id, offset) -> number, for all messages of a topic in the broker."""
     found: dict[tuple[int, int], int] = {}
     with Admin(name_server) as admin, closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer:
 
@@ -408,7 +411,7 @@ def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
 
 
 def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tuple[str, ...], int]:
-    """The judge's verdict, what it names first, what it convicts the broker of beyond `known`, the number of events."""
+    """The verdict, the judge's first finding, the violated clauses beyond `known`, and the number of events."""
     result = judged(histories, setting.late_ms, setting.home)
     findings, gaps, events = result["findings"], result["gaps"], result["events"]
     assert isinstance(findings, list)
@@ -419,7 +422,7 @@ def weighed(histories: Sequence[Path], setting: Setting) -> tuple[str, str, tupl
 
 
 def convictions(verdict: object, findings: Sequence[dict[str, str]], known: frozenset[str]) -> tuple[str, ...]:
-    """Every clause that a broker breaks, with its first reason, except for the known ones."""
+    """Every clause that a broker violates except the known ones, with the first reason."""
     if verdict != "invalid":
         return ()
     broken = {finding["clause"]: finding["why"] for finding in reversed(findings) if finding["clause"] not in known}
@@ -428,13 +431,13 @@ def convictions(verdict: object, findings: Sequence[dict[str, str]], known: froz
 
 LENGTH_S: Final = 180.0
 OUR_LATE_MS: Final = 3_000.0
-"""Our broker wakes and expires pulls at once; the machine has some forty processes for each processor meanwhile."""
+"""Our broker wakes and expires pulls at once, but some forty processes share each processor here."""
 JAVA_LATE_MS: Final = 9_000.0
-"""Java's does both at a scan every 5 s when a race has lost a wakeup."""
+"""Java's broker does these at a scan every 5 s when a race has lost a wakeup."""
 
 
 def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], directory: Path) -> list[Played]:
-    """Play all of them at the same time, each in a separate folder."""
+    """Play all plans at the same time, each in its own folder."""
 
     def one(plan: Plan) -> Played:
         home = directory / f"seed-{plan.seed}"
@@ -446,12 +449,12 @@ def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], dir
 
 
 def ours(plan: Plan, home: Path) -> Setting:
-    """With our broker and members of the Python client; every other one is orderly."""
+    """Play with our broker and members of the Python client, every second of which is orderly."""
     return Setting(OurServer(home), home, None, plan.seed % 2 == 1, OUR_LATE_MS)
 
 
 def said(played: Played) -> str:
-    """One schedule in a few lines."""
+    """A summary of one schedule in a few lines."""
     report = played.report
     return (
         f"seed {played.plan.seed}: {len(played.plan.events)} events, {report.acknowledged} acknowledged, "

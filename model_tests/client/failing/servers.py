@@ -1,12 +1,10 @@
 """A broker and its name server as processes that can be stopped, killed and restarted, each behind a proxy.
 
-Every run of the broker has a separate recording proxy. A broker that stops in order tells its held pulls to ask again.
-Only the end of their record distinguishes that from answers that come too early. The next run's proxy starts before the
-stop, so the record has no gap and lost messages are violations. The judge does not compare one proxy's commits with
-answers to another one's clients. So the test itself asks the broker for an offset that was committed just before the
-stop. After a kill nothing is observed until the broker runs again: it may forget the offsets of the last seconds.
-
-The relays in front of the proxies: `relay`.
+Every run of the broker has a separate recording proxy. A broker that stops in order answers its held pulls early, and
+only the end of the record shows that this is no violation. The next run's proxy starts before the stop, so the record
+has no gap and lost messages are violations. The judge does not compare one proxy's commits with answers to another
+one's clients. So the test itself queries an offset that was committed just before the stop. After a kill the proxy
+observes nothing until the broker runs again, because the broker may forget the offsets of the last seconds.
 """
 
 from __future__ import annotations
@@ -32,17 +30,17 @@ from longpoll_runtime.services import Closeable
 
 END_S: Final = 60.0
 READY_S: Final = 180.0
-"""Many that start at once share the processors."""
+"""Time limit for a start in seconds, because many processes start at once."""
 PLACE: Final = {"consumerGroup": "TOOLS_CONSUMER", "topic": "kept_over_stops", "queueId": "0"}
-"""A group and a queue that nothing else uses, for an offset that must outlive a stop in order."""
+"""A group and a queue for an offset that must survive an orderly stop; nothing else uses these."""
 LONGPOLL: Final = str(Path(sys.executable).with_name("longpoll"))
 
 
 class Process:
-    """A process of ours, ended by its id."""
+    """A process of ours that is ended by its process id."""
 
     def __init__(self, command: Sequence[str], output: Path, *, is_telling: bool) -> None:
-        """`is_telling`: its first line is for `ready`."""
+        """`is_telling`: whether `ready` reads its first line of output."""
         with output.open("ab") as kept:
             self._process = subprocess.Popen(
                 command,
@@ -62,7 +60,7 @@ class Process:
         return found
 
     def wait_listening(self, port: int) -> None:
-        """Until it accepts connections."""
+        """Wait until the process accepts connections."""
 
         def is_there() -> bool:
             said = self._output.read_text(errors="replace")[-1000:]
@@ -75,7 +73,7 @@ class Process:
             pause.wait(0.05)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, or kill it; its exit code."""
+        """End the process with a signal or kill it; returns its exit code."""
         if self._process.poll() is None:
             self._process.send_signal(number)
         try:
@@ -89,7 +87,7 @@ class Process:
 
 
 class Server(ABC):
-    """A broker with its name server, where clients would reach them without proxy and relay."""
+    """A broker with its name server, at the addresses that clients would use without proxy and relay."""
 
     address: tuple[str, int]
     name_server: tuple[str, int]
@@ -106,12 +104,12 @@ class Server(ABC):
             self._broker = None
 
     def close(self) -> None:
-        """End both."""
+        """End the broker and the name server."""
         self.stop(signal.SIGTERM)
 
 
 class OurServer(Server):
-    """`longpoll serve`, which is both; `home` is a folder that is there."""
+    """`longpoll serve`, which is broker and name server; `home` is an existing folder."""
 
     def __init__(self, home: Path) -> None:
         self.address = ("127.0.0.1", free_port(()))
@@ -127,7 +125,7 @@ class OurServer(Server):
 
 
 class JavaServer(Server):
-    """A Java broker and a Java name server, a process each."""
+    """A Java broker and a Java name server in two processes."""
 
     def __init__(self, home: Path, class_path: str) -> None:
         self.address = ("127.0.0.1", free_port((-2, 1)))
@@ -155,7 +153,7 @@ class JavaServer(Server):
 
 
 class Observed(Closeable):
-    """A server behind `longpoll observe`; `address` is the proxy's, which changes with each life."""
+    """A server behind `longpoll observe`; `address` is the proxy's, which changes with each run."""
 
     def __init__(self, server: Server, home: Path) -> None:
         self.server = server
@@ -167,14 +165,14 @@ class Observed(Closeable):
         """The offset committed before the orderly stop; None if there was no orderly stop."""
 
     def start(self) -> None:
-        """Start what does not run."""
+        """Start the broker, the name server and the proxy if they do not run."""
         self.server.start()
         if self._offset_kept is not None:
             with closing(RawClient(self.server.address)) as client:
                 answer = client.call(RequestCode.QUERY_CONSUMER_OFFSET, PLACE)
                 told = (answer.ext_fields or {}).get("offset")
                 end = client.call(RequestCode.GET_MAX_OFFSET, PLACE)
-                # Our broker lowers an offset to the end of a queue that has lost messages.
+                # Our broker sets an offset back to the end of a queue that has lost messages.
                 lowered = min(self._offset_kept, int((end.ext_fields or {}).get("offset", 0)))
                 kept = {str(self._offset_kept), str(lowered)}
                 assert told in kept, f"offset {self._offset_kept} is {told} after a stop"
@@ -182,10 +180,10 @@ class Observed(Closeable):
             self._proxy = self._new_proxy()
 
     def stop(self) -> None:
-        """Stop the broker in order after one more commit; its proxy ends after it, and the next one is there."""
+        """Commit once more and stop the broker in order; its proxy ends later, and the next proxy has started."""
         ending, self._proxy = self._proxy, self._new_proxy()
         with closing(RawClient(self.server.address)) as client:
-            # One more message, because a broker may lower an offset that is beyond its queue's end.
+            # The test sends one more message, because a broker may lower an offset beyond its queue's end.
             answer = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(PLACE["topic"]), b"x")
             assert answer.code == ResponseCode.SUCCESS, f"a send is refused: {answer.code} {answer.remark}"
             self._offset_kept = int((answer.ext_fields or {})["queueOffset"]) + 1
@@ -196,13 +194,13 @@ class Observed(Closeable):
         self._end(ending)
 
     def kill(self) -> None:
-        """Kill the broker; its proxy ends after it."""
+        """Kill the broker; its proxy ends afterwards."""
         self._offset_kept = None
         self.server.stop(signal.SIGKILL)
         self._end_proxy()
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         self.server.close()
         self._end_proxy()
 
@@ -232,7 +230,7 @@ class Observed(Closeable):
 
 
 def judged(histories: Sequence[Path], late_ms: float, home: Path) -> dict[str, object]:
-    """The result of `longpoll judge` for all of them together, as JSON."""
+    """The JSON of `longpoll judge` for all histories of the proxies together."""
     command = [LONGPOLL, "judge", *map(str, histories), "--engine", "local", "--json"]
     command += ["--wake-ms", str(late_ms), "--late-ms", str(late_ms)]
     begun_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""The accounts of a schedule of failures and its servers, as far as they need no failures."""
+"""The checks of a schedule's results and of its servers, without real failures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ S = 1_000_000_000
 
 
 def sent(number: int, at_s: float, failures: int = 0, sender: str = "thread") -> Sent:
-    """Acknowledged half a second after it was first sent, in queue 0."""
+    """An acknowledgement half a second after the first send, in queue 0."""
     return Sent(number, "key", sender, int((at_s - 0.5) * S), int(at_s * S), failures, (0, number))
 
 
 def given(offset: int, at_s: float, member: str = "a", number: int | None = None) -> Delivery:
-    """A message of queue 0."""
+    """A delivered message of queue 0."""
     return Delivery(int(at_s * S), member, 0, offset, offset if number is None else number)
 
 
@@ -35,7 +35,7 @@ GOOD = Facts(
 
 
 def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
-    """Only the known clause is accepted; another clause, or any other verdict, is a fault."""
+    """Only the known clause is accepted; another clause or another verdict is a fault."""
     findings = [{"clause": "commit.told.kept", "why": "20"}, {"clause": "pull.answer", "why": "1"}]
     known = frozenset({"commit.told.kept"})
     assert convictions("invalid", findings[:1], known) == ()
@@ -45,20 +45,20 @@ def test_what_a_broker_is_known_to_break_is_no_fault_and_all_else_is() -> None:
 
 
 def test_a_good_schedule_has_nothing_to_say() -> None:
-    """All come once and in order; sends were back after a second."""
+    """Every message comes once and in order, and sends succeed again after a second, so no fault is reported."""
     report = account(GOOD)
     assert (report.acknowledged, report.lost, report.stuck, report.unexplained) == (3, (), (), ())
     assert (report.out_of_order, report.not_back, report.back_s) == ((), (), 1.0)
 
 
 def test_what_is_lost_and_what_is_stuck() -> None:
-    """Lost: not in the broker. Stuck: in the broker and never delivered, acknowledged or not."""
+    """A lost message is not in the broker; a stuck message is in the broker and was never delivered."""
     assert account(attrs.evolve(GOOD, stored={(0, 0): 0, (0, 1): 1})).lost == (2,)
     assert account(attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 9})).stuck == ((0, 3),)
 
 
 def test_a_copy_has_a_cause_or_none() -> None:
-    """A fault while it was sent, or a send that failed; a member's doings are none."""
+    """A fault during the send or a failed send explains a copy; a change of members does not."""
     deliveries = [*GOOD.deliveries, given(3, 6.0, number=1)]
     copied = attrs.evolve(GOOD, stored={**GOOD.stored, (0, 3): 1}, deliveries=deliveries)
     assert account(copied).unexplained == ("message 1 is stored 2 times, at [(0, 1), (0, 3)]",)
@@ -71,7 +71,7 @@ def test_a_copy_has_a_cause_or_none() -> None:
 
 
 def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
-    """A cause is a member that joined or left, or a failure."""
+    """A member that joined or left, or a failure, explains a repeated delivery."""
     again = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0, "b")])
     joined = Happening("join", 8 * S, 8 * S, "b")
     same = attrs.evolve(GOOD, deliveries=[*GOOD.deliveries, given(2, 9.0)], happenings=[joined])
@@ -83,7 +83,7 @@ def test_a_message_that_comes_again_has_a_cause_or_none() -> None:
 
 
 def test_order_is_that_of_first_deliveries() -> None:
-    """In a queue by offset, and of a key by number; what comes again disturbs nothing, nor an unordered group."""
+    """First deliveries are ordered in each queue by offset and for each key by number; repeats do not count."""
     early = [given(0, 1.5), given(2, 2.5), given(1, 3.5)]
     assert len(account(attrs.evolve(GOOD, deliveries=early)).out_of_order) == 2
     assert account(attrs.evolve(GOOD, deliveries=early, is_orderly=False)).out_of_order == ()
@@ -92,7 +92,7 @@ def test_order_is_that_of_first_deliveries() -> None:
 
 
 def test_each_sender_must_be_back_where_it_could() -> None:
-    """Not where sends were possible for too short a time."""
+    """A sender must succeed again, unless sends were possible for too short a time."""
     late = attrs.evolve(GOOD, possible=[Possible(0, 30 * S), Possible(40 * S, 49 * S), Possible(60 * S, 90 * S)])
     assert account(late).not_back == ("thread was back after 30.0 s",)
     two = [*GOOD.acknowledged, sent(3, 61.0), sent(4, 12.0, sender="loop"), sent(5, 62.0, sender="loop")]
@@ -101,7 +101,7 @@ def test_each_sender_must_be_back_where_it_could() -> None:
 
 
 def test_a_plan_is_its_seed_s_and_keeps_its_limits() -> None:
-    """One to three members, events of one kind one after the other, nothing at the ends."""
+    """A seed gives the same plan: one to three members, no overlap of a kind, and no event near the ends."""
     assert draw(7, 180.0) == draw(7, 180.0) != draw(8, 180.0)
     kinds: set[str] = set()
     for seed in range(50):

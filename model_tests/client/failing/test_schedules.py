@@ -1,7 +1,7 @@
 """Eight random schedules of failures with our broker, three minutes each and all at once.
 
 Brokers stop, die and restart; networks reset, slow down, swallow and half-open connections; name servers disappear or
-hang; members join, leave and are killed. Three kinds of senders go on meanwhile. `docs/client.md` has the results;
+hang; members join, leave and are killed. Three kinds of senders send all the time. `docs/client.md` has the results;
 `test_requests_java` tests Java's brokers and members.
 """
 
@@ -24,7 +24,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_nothing_is_lost_or_stuck_whatever_fails(tmp_path: Path) -> None:
-    """Everything acknowledged is consumed, in order where that was asked for, and what comes again has a cause."""
+    """Every acknowledged message is consumed, in order if requested, and each repeated delivery has a cause."""
     found = at_once([draw(seed, LENGTH_S) for seed in range(COUNT)], ours, tmp_path)
     for played in found:
         print(said(played))  # noqa: T201 - the figures that the test is run for
