@@ -31,7 +31,7 @@ OTHERS: Final = {
     "never_answered": {"pop.wake.prompt"},
     "strange_code": {"pop.wake.prompt"},
 }
-"""What a fault may break besides its own clause: a message waits, or the wrong request gets it."""
+"""What a fault may break in addition to its own clause: a message waits, or the wrong request gets it."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 

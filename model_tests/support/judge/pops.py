@@ -185,7 +185,7 @@ class World:
         code = NOTIFICATION if self._chance.random() < 0.15 else POP
         queue = self._chance.choice([-1, -1, 0, 1])
         ask = Ask(code, f"c{member}-{self._asked}", member, queue, self._now + POLL_MS, self._chance.choice([1, 2, 8]))
-        # Nobody takes the blue ones alone, so that what no subscription of one member takes is left for the others.
+        # No member takes only the blue messages, so those that one member leaves are there for the others.
         ask.expression = self._chance.choice(["*", "*", "*", "red"])
         own: dict[str, Any] = {"count_max": ask.most, "delay_ms": HIDDEN_MS} if code == POP else {}
         self._tell(

@@ -25,7 +25,7 @@ from longpoll_judge.read.schema import coded_texts
 Keys = NDArray[np.uint64]
 NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
 PLACE_BITS: Final = np.uint64((1 << 16) - 1)
-"""The bits of a key that tell where it comes from."""
+"""The bits of a key that hold its place."""
 KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
 """About the number of keys that are compared at once."""

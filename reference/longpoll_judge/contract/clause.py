@@ -80,7 +80,7 @@ LOGGED: Final = frozenset(
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
-"""Those that compare no times only if the queue has one generation: times separate generations."""
+"""The timeless clauses that depend on times if the queue has several generations, because times separate these."""
 
 
 @frozen

@@ -15,7 +15,8 @@ import pyarrow as pa
 from attrs import field, frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.columns.lookup import Integers, are_of, run_starts
+from longpoll_judge.columns.lookup import Integers, are_of, is_one_of, run_starts
+from longpoll_judge.contract.pops import POP_CODES
 from longpoll_judge.contract.result import Gap
 from longpoll_judge.evidence.generations import (
     Generations,
@@ -69,7 +70,7 @@ RARE: Final = frozenset(
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 UPDATE_CONSUMER_OFFSET: Final = 15
-"""The one that commits it by itself."""
+"""The request code that commits it."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
 """When a connection closed that never did."""
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
@@ -106,6 +107,8 @@ class Survey(msgspec.Struct):
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
     offset_updates: int = 0
     """Requests that commit one by themselves, and have an identifier."""
+    pops: int = 0
+    """Requests about pops."""
     answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
     """Queues (broker, topic, number) of which answers tell the ends."""
     shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
@@ -214,6 +217,8 @@ class Context:
     """Whether any source has sends, acknowledgements or ids."""
     asks_ends: bool = True
     """Whether the ends that answers tell may have fallen, or are all that is seen of a queue."""
+    asks_pops: bool = False
+    """Whether any source has requests about pops: a message's acknowledgements may come at any time."""
     asked_alone: frozenset[str] = frozenset()
     """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
     own: tuple[OwnProperty, ...] = ()
@@ -307,6 +312,7 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
     asked = integers_of(table, "code")[requests]
     survey.deleted = _anew(table, requests[asked == DELETE_TOPIC])
+    survey.pops = int(np.count_nonzero(is_one_of(asked, POP_CODES)))
     updates = requests[asked == UPDATE_CONSUMER_OFFSET]
     if len(updates):
         identifiers, texts = coded_texts(table, "request")
@@ -483,6 +489,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         writers=frozenset(name for name, seen in survey.observers.sources.items() if seen.appended),
         asks_sends=bool(survey.observers.acknowledged or survey.observers.sends or survey.observers.identified),
         asks_ends=survey.observers.min_least < survey.observers.min_most or not survey.answered <= survey.shown,
+        asks_pops=bool(survey.pops),
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,

@@ -147,7 +147,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """The answer's value for each pull, by column; -1 if there is no answer."""
+        """The answer's value for each pull, by column; -1 without an answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1

@@ -447,7 +447,7 @@ def _deadlines(pops: _Pops) -> Iterator[Breach]:
 
 
 def _early(pops: _Pops) -> Iterator[Breach]:
-    """Held requests that were told before their deadline that there is nothing."""
+    """Held requests whose answers report, before the deadline, that there is nothing."""
     asked, answered = pops.asked, pops.answered
     is_empty = (asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT)
     is_empty |= (asked.values["code"] == NOTIFICATION) & (pops.code == 0) & _are(answered, "cause", "expired")

@@ -90,8 +90,8 @@ class Buckets:
             tables = chain(self._events(bucket), self._guests[bucket])
             are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
             borders = borders_of(self._samples[bucket], self._part_events)
-            # A property of the caller is promised whole queues.
-            if len(borders) < 2 or context.own:
+            # A property of the caller is promised whole queues. Pops need all that happened to their messages.
+            if len(borders) < 2 or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue
             with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:

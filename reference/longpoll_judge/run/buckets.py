@@ -48,7 +48,7 @@ WINDOW_EVENTS: Final = 300_000
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """Odd, and another one than that of requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""Of more connections the ends of the longest are told to other buckets."""
+"""Of more connections the ends of the longest visit other buckets."""
 Place = Callable[[QueueName, int], int]
 """Which of so many buckets a queue is in."""
 
