@@ -1,4 +1,4 @@
-"""The broker that most tests of `longpoll conform` ask."""
+"""The broker that most tests of `longpoll conform` use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from longpoll_spec.policy import ROCKETMQ_4_9
 
 @pytest.fixture(scope="module")
 def rocketmq() -> Iterator[Broker]:
-    """A broker of ours that behaves as RocketMQ 4.9.7."""
+    """A broker of ours that behaves like RocketMQ 4.9.7."""
     with running(ROCKETMQ_4_9) as broker:
         yield broker

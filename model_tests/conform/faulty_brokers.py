@@ -1,4 +1,4 @@
-"""Brokers with one fault each, made by a relay in front of a good one, and the clauses that find it.
+"""Brokers with one fault each, made by a relay in front of a good one, and the clauses that detect it.
 
 `python -m model_tests.conform.faulty_brokers FAULT HOST:PORT` relays to a broker until its standard input ends.
 """
@@ -28,18 +28,18 @@ LATE_S: Final = 4.0
 
 
 def untouched(_asked: object, _command: object, _frame: bytes) -> None:
-    """No fault in answers."""
+    """A relay function without a fault in answers."""
 
 
 def as_asked(_command: object) -> None:
-    """No fault in requests."""
+    """A relay function without a fault in requests."""
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def every(number: int, fault: Fault) -> Fault:
-    """One of so many answers that the fault would change."""
+    """Apply the fault to one in this number of the answers that it would change."""
     count = itertools.count(1)
 
     def sometimes(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
@@ -50,7 +50,7 @@ def every(number: int, fault: Fault) -> Fault:
 
 
 def asking(change: Callable[[dict[str, str]], Mapping[str, str] | None], code: int = PULL, every: int = 1) -> Spoil:
-    """Requests get to the broker with other fields, or one of so many."""
+    """Change fields of requests to the broker, or of one in a number of them."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | None:
@@ -65,7 +65,7 @@ def asking(change: Callable[[dict[str, str]], Mapping[str, str] | None], code: i
 
 
 def held(change: Callable[[int], int], every: int = 1) -> Spoil:
-    """Pulls that may be held are held for another time."""
+    """Change the hold time of pulls that may be held."""
 
     def changed(fields: dict[str, str]) -> Mapping[str, str] | None:
         if not int(fields.get("sysFlag", "0")) & SUSPEND:
@@ -76,7 +76,7 @@ def held(change: Callable[[int], int], every: int = 1) -> Spoil:
 
 
 def flags(change: Callable[[int], int], every: int = 1) -> Spoil:
-    """Pulls get another system flag."""
+    """Change the system flag of pulls."""
 
     def changed(fields: dict[str, str]) -> Mapping[str, str] | None:
         flag = int(fields.get("sysFlag", "0"))
@@ -86,7 +86,7 @@ def flags(change: Callable[[int], int], every: int = 1) -> Spoil:
 
 
 def uncommitted(every: int) -> Spoil:
-    """Commits, of pulls and on their own, are acknowledged and go nowhere."""
+    """Acknowledge commits, by pulls or explicit, without effect."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | Early | None:
@@ -102,7 +102,7 @@ def uncommitted(every: int) -> Spoil:
 
 
 def told_later(after_s: float, codes: set[int], when: Callable[[Asked], bool] = lambda _asked: True) -> Fault:
-    """Pulls with these answers get them later."""
+    """Delay answers with these codes to pulls."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == PULL and command["code"] in codes and when(asked)
@@ -117,17 +117,17 @@ def is_held(asked: Asked) -> bool:
 
 
 def never(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
-    """No answer to a pull that was woken."""
+    """Drop the answer to a pull that was woken."""
     return [] if asked.command.get("code") == PULL and is_held(asked) and command["code"] == 0 else None
 
 
 def twice(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
-    """Two answers to each pull."""
+    """Answer each pull twice."""
     return [(0.0, frame + frame)] if asked.command.get("code") == PULL and command["flag"] & 1 else None
 
 
 def records(body: bytes) -> list[bytes]:
-    """The records of a body."""
+    """The records in a body."""
     found, place = [], 0
     while place < len(body):
         (size,) = struct.unpack_from(">i", body, place)
@@ -137,7 +137,7 @@ def records(body: bytes) -> list[bytes]:
 
 
 def of_records(change: Callable[[list[bytes]], list[bytes]], least: int = 1) -> Fault:
-    """Other messages in an answer to a pull that has so many."""
+    """Change the messages in answers to pulls that have a number of them."""
 
     def changed(body: bytearray) -> bytes:
         found = records(bytes(body))
@@ -147,7 +147,7 @@ def of_records(change: Callable[[list[bytes]], list[bytes]], least: int = 1) -> 
 
 
 def early_acks(after_s: float | None, every: int) -> tuple[Fault, Spoil]:
-    """Sends of the load are acknowledged before they are stored, or without."""
+    """Acknowledge sends of the load before they are stored, or without storing them."""
     ends: dict[tuple[str, str], int] = defaultdict(int)
     count, lock = itertools.count(1), threading.Lock()
 
@@ -176,7 +176,7 @@ def early_acks(after_s: float | None, every: int) -> tuple[Fault, Spoil]:
 
 
 def undelayed(command: dict[str, Any]) -> bytes | None:
-    """Messages lose their delay."""
+    """Remove the delay of messages."""
     fields = dict(command["extFields"] or {})
     properties = read_properties(fields.get("i", "")) if command["code"] == SEND else {}
     if properties.pop("DELAY", None) is None:
@@ -185,7 +185,7 @@ def undelayed(command: dict[str, Any]) -> bytes | None:
 
 
 def unheard(command: dict[str, Any]) -> bytes | None:
-    """Heartbeats are acknowledged and name no group."""
+    """Acknowledge heartbeats, but remove their groups."""
     if command["code"] != BEAT or not command["body"]:
         return None
     try:
@@ -196,7 +196,7 @@ def unheard(command: dict[str, Any]) -> bytes | None:
 
 
 def unasked(command: dict[str, Any], number: int = 7) -> dict[str, Any]:
-    """An answer with another opaque."""
+    """Send an additional answer with another opaque."""
     return {**command, "opaque": command["opaque"] + 1_000_000 * number}
 
 
@@ -205,7 +205,7 @@ def unasked(command: dict[str, Any], number: int = 7) -> dict[str, Any]:
 
 @frozen
 class Faulty:
-    """A fault, and the clauses of which a default run fails at least one."""
+    """A fault, and clauses of which a default run reports at least one."""
 
     clauses: tuple[str, ...]
     answers: Fault = untouched
@@ -215,7 +215,7 @@ class Faulty:
 
 
 def faults(rare: int = RARE) -> Mapping[str, Faulty]:
-    """New faults at each call, because some of them count answers."""
+    """New fault functions at each call, because some of them count answers."""
     lost, kept = early_acks(None, 100), early_acks(0.5, 1)
     return {
         # times
@@ -282,7 +282,7 @@ FAULTS: Final = tuple(faults())
 
 
 def relay_of(name: str, broker: Address, rare: int = RARE) -> Relay:
-    """A relay with a fault."""
+    """A relay that applies a fault."""
     faulty = faults(rare)[name]
     return Relay(broker, faulty.answers, faulty.requests, **faulty.more)
 

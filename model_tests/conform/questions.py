@@ -1,4 +1,4 @@
-"""Questions whose answers brokers' recordings have, from number 500 on; `python -m model_tests.conform.questions`.
+"""Questions, from number 500 on, whose answers are recorded from brokers; `python -m model_tests.conform.questions`.
 
 A question is a vector without answers. The package's recordings have the answers of Apache RocketMQ 4.9.7 and 5.5.0,
 written by `longpoll conform --vectors FILE --record FILE`; a test compares them. Older questions are only in the
@@ -18,9 +18,9 @@ Question = dict[str, Any]
 FIRST: Final = 500
 PROMPT: Final[Mapping[str, Any]] = {"kind": "immediate", "not_before_ms": 0, "not_after_ms": 900}
 HASH_ZERO: Final = "f5a5a608"
-"""Its hash is 0, which is also that of no tag."""
+"""A tag whose hash is 0, as is the hash of no tag."""
 HASH_MIN: Final = "polygenelubricants"
-"""Its hash is the least number of 32 bits."""
+"""A tag whose hash is the least 32-bit integer."""
 BODY: Final = "m"
 PROPERTIES: Final[Sequence[Mapping[str, str]]] = (
     {},
@@ -37,7 +37,7 @@ PROPERTIES: Final[Sequence[Mapping[str, str]]] = (
     {"N": "5", "s": "5"},
     {"n": " 5", "s": "null"},
 )
-"""Of the messages that every expression is asked of: what is missing, no number, or too large for one."""
+"""Properties of the messages for every expression: missing, not a number, or too large for one."""
 EXPRESSIONS: Final[Mapping[str, Sequence[str]]] = {
     "missing properties": (
         "n IS NULL", "n IS NOT NULL", "NOT n IS NULL", "n = m", "n <> m", "n = 5", "5 = n", "n <> 5", "n > m", "m >= n",
@@ -72,17 +72,17 @@ EXPRESSIONS: Final[Mapping[str, Sequence[str]]] = {
         "TRUE", "FALSE", "n=5 and s is not null", "N = 5", "((n = 5))", "NOT NOT b",
     ),
 }  # fmt: skip
-"""What each expression shows."""
+"""Topic of expressions -> the expressions."""
 
 
 class _Questions:
-    """Numbers questions in their order: topics and groups are called by the number."""
+    """Numbers the questions in their order; topics and groups contain the number."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(FIRST)
 
     def ask(self, area: str, title: str, profile: str, make: Any) -> Question:
-        """The question that `make` makes of its topic and its group."""
+        """Add the question that `make` creates from its topic and group."""
         number = next(self._numbers)
         parts = {"setup": [], "timing": PROMPT, **make(f"tc{number}", f"gc{number}")}
         serialize = "ROCKETMQ" if number % 3 == 0 else "JSON"
@@ -93,7 +93,7 @@ class _Questions:
 
 
 def topic_made(topic: str) -> Step:
-    """A topic of four queues."""
+    """Create a topic with four queues."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -102,7 +102,7 @@ def topic_made(topic: str) -> Step:
 
 
 def send(topic: str, fields: Mapping[str, str], *, code: int = 310, body: Step | None = None) -> Step:
-    """A send to queue 0, with the short names of fields."""
+    """A send to queue 0 with short field names."""
     usual = {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
         "j": "0", "k": "false", "m": "false",
@@ -111,18 +111,18 @@ def send(topic: str, fields: Mapping[str, str], *, code: int = 310, body: Step |
 
 
 def batch(topic: str, properties: Sequence[Mapping[str, str]], **fields: str) -> Step:
-    """A batch of messages that have nothing but their number and these properties."""
+    """A batch of messages with a number and these properties."""
     messages = [{"body": str(number), "properties": dict(each)} for number, each in enumerate(properties)]
     return send(topic, {"m": "true", **fields}, code=320, body={"batch": messages})
 
 
 def until(topic: str, count: int) -> Step:
-    """The queue has this many messages."""
+    """Wait until the queue has this many messages."""
     return {"until_max_offset": {"topic": topic, "queueId": 0, "offset": count}}
 
 
 def filled(topic: str, properties: Sequence[Mapping[str, str]]) -> list[Step]:
-    """A topic with these messages in its queue 0."""
+    """Create a topic with these messages in its queue 0."""
     return [topic_made(topic), batch(topic, properties), until(topic, len(properties))]
 
 
@@ -140,7 +140,7 @@ def heartbeat(topic: str, group: str, version: int, expression: str, kind: str =
 
 
 def pull(topic: str, group: str, **fields: str) -> Step:
-    """A pull of queue 0 that brings its subscription, unless `sysFlag` says otherwise."""
+    """A pull of queue 0 with its subscription, unless `sysFlag` says otherwise."""
     usual = {
         "consumerGroup": group, "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
         "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
@@ -153,7 +153,7 @@ def pull(topic: str, group: str, **fields: str) -> Step:
 
 
 def _versions(questions: _Questions) -> Iterator[Question]:
-    """Pulls whose subscription is of another version than the broker's."""
+    """Pulls whose subscription has another version than the broker's."""
     two = ({"idx": "0"}, {"idx": "1"})
 
     def tags(beats: Sequence[int], asked: int, **fields: str) -> Any:
@@ -196,7 +196,7 @@ def _versions(questions: _Questions) -> Iterator[Question]:
 
 
 def _expressions(questions: _Questions) -> Iterator[Question]:
-    """Each expression of the same messages, by a heartbeat."""
+    """Each expression over the same messages, with a subscription from a heartbeat."""
 
     def of(expression: str) -> Any:
         return lambda topic, group: {
@@ -210,7 +210,7 @@ def _expressions(questions: _Questions) -> Iterator[Question]:
 
 
 def _tags(questions: _Questions) -> Iterator[Question]:
-    """Tags whose hashes are equal, or of no tag's."""
+    """Tags with equal hashes, and a tag with the hash of no tag."""
 
     def of(tags: Sequence[str | None], expression: str) -> Any:
         properties = [{} if tag is None else {"TAGS": tag} for tag in tags]
@@ -233,7 +233,7 @@ def _tags(questions: _Questions) -> Iterator[Question]:
 
 
 def _sends(questions: _Questions) -> Iterator[Question]:
-    """Batches and system flags at their edges; what is stored is seen by a pull."""
+    """Batches and system flags at their limits; a pull shows what was stored."""
 
     def seen(topic: str, count: int) -> list[Step]:
         return [{"sleep_ms": 100}, until(topic, count), pull(topic, "GSEE")]
@@ -295,7 +295,7 @@ def _sends(questions: _Questions) -> Iterator[Question]:
 
 
 def questions() -> list[Question]:
-    """All of them, in their order."""
+    """All questions in their order."""
     numbered = _Questions()
     return [*_versions(numbered), *_expressions(numbered), *_tags(numbered), *_sends(numbered)]
 

@@ -1,7 +1,7 @@
 """A relay in front of a good broker that changes its answers: injected wire faults.
 
-It knows frames by `longpoll_conform.wire` and nothing of the broker. One fault at a time; whatever else passes is
-passed on as it came.
+It parses frames with `longpoll_conform.wire` and knows nothing else of the broker. It has one fault at a time and
+passes all other bytes unchanged.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from longpoll_spec.policy import Policy
 Told = Sequence[tuple[float, bytes]]
 """Delays in seconds with the bytes for the client; b"" closes. Other frames overtake delayed ones."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
-"""An answer or a push with the request it is for; None passes it on as it came."""
+"""Changes an answer or a push, given with its request; None passes it unchanged."""
 SIZE: Final = 1 << 16
 
 
 @define
 class Asked:
-    """A request that passed."""
+    """A request that passed the relay."""
 
     command: Mapping[str, Any]
     relay: Relay
-    """Where things are kept between answers."""
+    """The relay, which stores values between answers."""
 
 
 @define
 class Early:
-    """An answer before the broker has the request, which it gets after so many seconds; None: never."""
+    """An answer before the broker gets the request, which follows after some seconds (None for never)."""
 
     answer: bytes
     after_s: float | None
@@ -57,7 +57,7 @@ class Early:
 
 @define(eq=False)
 class _Side:
-    """A connection of the relay. Thread-safe."""
+    """One connection of the relay. Thread-safe."""
 
     end: socket.socket
     _writing: threading.Lock = field(factory=threading.Lock)
@@ -77,16 +77,16 @@ class Relay(Closeable):
     broker: Address
     fault: Fault
     spoil_request: Callable[[dict[str, Any]], bytes | Early | None] = lambda _command: None
-    """The bytes for the broker instead of a request; None: the request."""
+    """Returns the bytes for the broker in place of a request; None for the request itself."""
     delay_s: float = 0.0
-    """How much later every frame is passed on, in both directions."""
+    """The delay of every frame in the two directions, in seconds."""
     idle_s: float | None = None
-    """After how long without a frame a connection is closed."""
+    """A connection is closed after this time without a frame, in seconds."""
     kept: dict[str, Any] = field(factory=dict)
     spoiled: int = 0
-    """How often it spoiled something."""
+    """The number of changed frames."""
     _over: threading.Event = field(factory=threading.Event)
-    """Set when the relay is closed: no frame is delayed any more."""
+    """Set when the relay is closed, after which no frame is delayed."""
     _later: list[tuple[float, int, _Side, bytes]] = field(factory=list)
     """Delayed frames, with their time."""
     _moved: threading.Condition = field(factory=threading.Condition)
@@ -204,7 +204,7 @@ class Relay(Closeable):
 
 @contextmanager
 def running(policy: Policy) -> Iterator[Broker]:
-    """A broker of ours on a new store."""
+    """A broker of ours with a new store."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(RealRuntime(), store, policy=policy, store_config=SMALL_STORE) as broker,
@@ -223,7 +223,7 @@ def _until_closed(other: socket.socket) -> Iterator[None]:
 
 
 def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
-    """Whole frames; other bytes are passed on unchanged, and the rest with them."""
+    """The whole frames in these bytes; other bytes are passed unchanged, with all that follows."""
     waiting = b""
     while True:
         part = source.end.recv(SIZE)
@@ -246,7 +246,7 @@ def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
 
 @define
 class Latency(Echo):
-    """A given latency."""
+    """A fixed delay of all frames."""
 
     worst: float
 
@@ -262,12 +262,12 @@ class Latency(Echo):
 
 
 def again(command: Mapping[str, Any], **changed: Any) -> bytes:
-    """The command, changed, as a frame."""
+    """The changed command as a frame."""
     return encode_command({**command, **changed}, command["serialize"])
 
 
 def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Fault:
-    """Change the answers to a request; None of `change` leaves one as it is."""
+    """Change the answers to a request; if `change` returns None, the answer stays."""
 
     def fault(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
         if asked.command.get("code") != code or not command["flag"] & 1:
@@ -279,7 +279,7 @@ def answers(code: int, change: Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault:
-    """Change one extension field of the answers to a request; None takes it away."""
+    """Change one extension field of the answers to a request; None removes it."""
 
     def changed(command: dict[str, Any]) -> dict[str, Any] | None:
         fields = dict(command["extFields"] or {})
@@ -293,7 +293,7 @@ def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault
 
 
 def plus(number: int) -> Callable[[str], str]:
-    """A number that is wrong by so much."""
+    """Add a number to a numeric text."""
     return lambda text: str(int(text) + number)
 
 
@@ -302,7 +302,7 @@ def recoded(code: int, from_code: int, to_code: int) -> Fault:
 
 
 def body_of(code: int, change: Callable[[bytearray], bytes | bytearray]) -> Fault:
-    """Change the body of the answers to a request that have one."""
+    """Change the body of the answers to a request that have a body."""
     return answers(
         code,
         lambda command: {**command, "body": bytes(change(bytearray(command["body"])))} if command["body"] else None,
@@ -310,7 +310,7 @@ def body_of(code: int, change: Callable[[bytearray], bytes | bytearray]) -> Faul
 
 
 def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearray]:
-    """Add a number to the big-endian one at a place."""
+    """Add a number to the big-endian integer at a position."""
 
     def change(body: bytearray) -> bytearray:
         value = int.from_bytes(body[place : place + size]) + number
@@ -321,7 +321,7 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """Replace the frame of an answer to a request, of one response code or of any."""
+    """Replace the frame of an answer to a request, with one response code or any."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

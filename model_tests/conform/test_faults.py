@@ -1,4 +1,4 @@
-"""Planted wire faults: a relay spoils what a good broker says, and each fails the clause it breaks, with bytes."""
+"""A relay injects wire faults into a correct broker's answers; each fault fails its clause, with the bytes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from longpoll_conform.vectors import recorded
 
 HAS: Final[frozenset[Capability]] = frozenset(CAPABILITIES) - {"sql92", "golden-store", "lite-pull"}
 CONTROL: Final = ("lock-358", "client-348")
-"""Vectors that no fault here touches."""
+"""Vectors that no fault here affects."""
 
 
 @frozen
 class Planted:
-    """One fault."""
+    """An injected fault."""
 
     clause: str
-    """What it breaks."""
+    """The clause that it violates."""
     vectors: str
     fault: Fault = lambda _asked, _command, _frame: None
     request: Callable[[dict[str, Any]], bytes | None] = lambda _command: None
     is_slow: bool = False
-    """Whether it takes seconds to be seen."""
+    """Whether the fault takes seconds to show."""
     names: tuple[str, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Planted:
 
 
 def asking(code: int, **changed: str | None) -> Callable[[dict[str, Any]], bytes | None]:
-    """Requests of a code get to the broker with other fields; None takes one away."""
+    """Change fields of requests with a code; None removes a field."""
 
     def spoil(command: dict[str, Any]) -> bytes | None:
         if command["code"] != code or command["extFields"] is None:
@@ -71,7 +71,7 @@ def asking(code: int, **changed: str | None) -> Callable[[dict[str, Any]], bytes
 
 
 def pushes(tell: Callable[[bytes], Told]) -> Fault:
-    """Requests of the broker's own."""
+    """Add a request of the broker's own."""
     return lambda _asked, command, frame: None if command["flag"] & 1 else tell(frame)
 
 
@@ -84,17 +84,17 @@ def json_body(change: Callable[[Any], Any]) -> Callable[[bytearray], bytes]:
 
 
 def answers_first(extra: Callable[[dict[str, Any]], bytes]) -> Fault:
-    """One more frame before the answer to each pull."""
+    """Send one more frame before the answer to each pull."""
     return lambda asked, command, frame: [(0, extra(command) + frame)] if asked.command.get("code") == 11 else None
 
 
 def recut(frame: bytes) -> bytes:
-    """A frame that says five bytes fewer than it has."""
+    """A frame whose length is five bytes too small."""
     return struct.pack(">i", len(frame) - 4 - 5) + frame[4:]
 
 
 def head(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes], bytes]:
-    """A frame whose JSON header is another."""
+    """A frame with a changed JSON header."""
 
     def changed(frame: bytes) -> bytes:
         (mark,) = struct.unpack_from(">I", frame, 4)
@@ -107,7 +107,7 @@ def head(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes]
 
 
 def headed(raw: bytes) -> bytes:
-    """A frame with any header."""
+    """A frame with any bytes as header."""
     return struct.pack(">iI", 4 + len(raw), len(raw)) + raw
 
 
@@ -225,7 +225,7 @@ def suite_of(
 
 
 def asked(rocketmq: Broker, planted: Planted, run_name: str) -> tuple[dict[str, Result], int]:
-    """The results of a fault's vectors and of those that it does not touch, and how often it spoiled something."""
+    """The results of a fault's vectors and of unaffected ones, and the number of changed frames."""
     wanted = {*planted.names, *CONTROL}
     with Relay(rocketmq.address, planted.fault, planted.request) as relay:
         suite = suite_of(relay.address, rocketmq.name_server_address, run_name)
@@ -240,7 +240,7 @@ QUICK: Final = [
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
 def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
-    """That one, and none that it does not touch; with the bytes that show it."""
+    """The fault fails its own clause and no unaffected one, and the report has the bytes."""
     planted = FAULTS[name]
     results, spoiled = asked(rocketmq, planted, f"{sorted(FAULTS).index(name)}f")
 
@@ -254,7 +254,7 @@ def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
 
 
 def test_unspoiled_they_pass(rocketmq: Broker) -> None:
-    """The same vectors through a relay that spoils nothing."""
+    """The same vectors pass through a relay without a fault."""
     vectors = " ".join({name for planted in FAULTS.values() for name in planted.names})
     results, spoiled = asked(rocketmq, Planted("", vectors), "ok")
 
@@ -263,7 +263,7 @@ def test_unspoiled_they_pass(rocketmq: Broker) -> None:
 
 
 def test_without_a_name_server_nobody_is_blamed_for_it(rocketmq: Broker) -> None:
-    """Vectors that need one are untested; with one they run."""
+    """Vectors that need a name server are untested without one, and run with one."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     outcomes = []
     for lacking in (frozenset({"name-server"}), frozenset()):
@@ -278,7 +278,7 @@ def test_without_a_name_server_nobody_is_blamed_for_it(rocketmq: Broker) -> None
 
 @pytest.mark.parametrize("late", [2, 1_000])
 def test_a_route_that_is_told_a_little_late_is_waited_for(rocketmq: Broker, late: int) -> None:
-    """A broker tells its name server one-way of a topic that a send made; one that is never told is a finding."""
+    """A broker registers a new topic one-way, so conform waits for the route; a route that never comes is a failure."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     *steps, route = vector.case["after"]
     vector = evolve(vector, case={**vector.case, "after": [*steps, {**route, "limit_ms": 200 if late > 2 else 10_000}]})
@@ -300,13 +300,13 @@ def _not_known_at_first(told: list[int], late: int, command: dict[str, Any]) -> 
 
 
 def test_there_are_enough() -> None:
-    """At least sixty, each with its own name, over frames, answers, messages, times and pushes."""
+    """There are at least sixty faults with unique names, in frames, answers, messages, times and pushes."""
     assert len(FAULTS) >= 60
     assert len({planted.clause for planted in FAULTS.values()}) >= 25
 
 
 def test_a_broker_that_a_request_silences_is_named(rocketmq: Broker) -> None:
-    """After it the broker serves no client; a restart runs the rest, otherwise it is untested."""
+    """If the broker serves no client after a request, a restart runs the other vectors, or they are untested."""
     with Relay(rocketmq.address, _silenced_by_heartbeat) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, "gone")
         wanted = ("pull-000", "client-332", "lock-358", "lock-360")
@@ -330,13 +330,13 @@ def _silenced_by_heartbeat(asked: Asked, command: dict[str, Any], _frame: bytes)
 
 
 def test_a_broker_that_answers_no_send_is_not_asked_on(rocketmq: Broker) -> None:
-    """Every vector would wait for nothing."""
+    """Further vectors would only wait in vain."""
     with pytest.raises(SilentError, match="does not answer"):
         asked(rocketmq, Planted("", "pull-010", whole(310, lambda _frame: [(0, b"")])), "mute")
 
 
 def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
-    """Strict answers 3 where 4.9.7's name server does not answer; any other answer is a failure."""
+    """Strict answers 3 where 4.9.7's name server is silent; any other answer fails."""
     vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
     clause = BY_VECTOR[vector.id]
@@ -349,7 +349,7 @@ def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
 
 @pytest.mark.parametrize("echo", [None, Latency(400.0)], ids=["prompt", "slow"])
 def test_who_is_silent_after_several_played_at_once_loses_no_result(echo: Latency | None, rocketmq: Broker) -> None:
-    """Without a restart earlier results stay, the failed vector is named, and the rest is untested."""
+    """Without a restart the earlier results stay, the failed vector is named, and the others are untested."""
     with Relay(rocketmq.address, _silenced_by_message) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, f"many{echo is None}")
         suite.echo = echo

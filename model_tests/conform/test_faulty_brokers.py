@@ -1,4 +1,4 @@
-"""Each fault of a broker is found by the clauses that the table names, and a correct broker fails none."""
+"""The listed clauses report each broker fault, and a correct broker fails no clause."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 RARE: Final = 60
-"""Rare faults occur in one of so many answers here, and in one of a thousand in a default run."""
+"""A rare fault changes one in this number of answers here, and one in a thousand in a default run."""
 SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
-"""Faults of less time than a scan takes while all the others are tested."""
+"""Faults that are shorter than a scan's period, while all other faults are tested."""
 SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
 DELAY_S: Final = 0.2
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance.md"
 LIMIT_S: Final = 900
-"""The conversations of a run have eight minutes."""
+"""Time limit of a run in seconds; its conversations may take eight minutes."""
 CORRECT: Final[Mapping[str, float]] = {"": 0.0, "far away": DELAY_S}
-"""No fault, and how much later each frame is passed on."""
+"""A correct broker -> the delay of each frame."""
 
 
 def of(area: str) -> list[str]:
-    """The faults whose first clause is of an area."""
+    """The faults whose first clause belongs to this area."""
     return [name for name, faulty in faults().items() if faulty.clauses[0].startswith(area)]
 
 
@@ -69,14 +69,14 @@ def relayed(name: str, broker: Broker) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Mapping[bool, Broker]]:
-    """By whether a scan checks deadlines every five seconds, which hides most."""
+    """Brokers by whether a scan checks deadlines every five seconds, which hides most faults."""
     with running(ROCKETMQ_5) as scanning, running(STRICT) as exact:
         yield {True: scanning, False: exact}
 
 
 @pytest.fixture(scope="module")
 def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Outcome, str]]]:
-    """By the fault, the outcomes of long polling's clauses: all at once, because most of the time they wait."""
+    """Fault -> the results of the clauses of long polling; the faults run in parallel, because holds take most time."""
 
     def see(name: str) -> Mapping[str, tuple[Outcome, str]]:
         scans, wanted = (False, POLLS[-1:]) if name in SHARP else (True, POLLS)
@@ -93,7 +93,7 @@ def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Out
         return found | dict(zip(alone, pool.map(see, alone), strict=True))
 
 
-@pytest.mark.xdist_group("holds")  # else each worker waits for all the holds again
+@pytest.mark.xdist_group("holds")  # Otherwise each worker would wait for all the holds again.
 @pytest.mark.parametrize("name", of("POLL"))
 def test_a_fault_of_long_polling_fails_its_clause(
     name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]
@@ -105,14 +105,14 @@ def test_a_fault_of_long_polling_fails_its_clause(
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
-    """A distant broker does not fail either. A clause for which the machine is too slow is untested for that reason."""
+    """A distant broker does not fail either; a clause that needs a faster machine is reported as untested."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
 
 
 @pytest.mark.parametrize("name", IN_CONVERSATIONS)
 def test_a_fault_in_conversations_fails_its_clause(name: str, brokers: Mapping[bool, Broker]) -> None:
-    """The clause passes on a broker without the fault."""
+    """The clause passes with a broker without the fault."""
     clauses = faults()[name].clauses
     wanted = {vector for clause in clauses for vector in BY_ID[clause].vectors}
     vectors = [vector for vector in recorded("5.5.0") if vector.id in wanted]
@@ -144,7 +144,7 @@ def test_a_fault_under_load_fails_its_clause(
 
 
 def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool, Broker]) -> None:
-    """Its failures are one entry, and their bytes come on request."""
+    """All failures of a broker that does not poll become one entry, and their bytes are printed on request."""
     with relayed("never holds", brokers[True]) as relay:
         addresses = (("broker", relay.address), ("name-server", brokers[True].name_server_address))
         words = ["conform", *(f"--{name}={host}:{port}" for name, (host, port) in addresses), "--only=POLL-1"]
@@ -172,7 +172,7 @@ OTHER: Final = recoded(11, 0, 1)
 def test_an_answer_is_late_only_if_others_were_not(
     fault: Fault | None, worst_ms: float, outcome: Outcome, brokers: Mapping[bool, Broker]
 ) -> None:
-    """A wrong code fails on a slow machine too."""
+    """A late answer on a slow machine does not fail, but a wrong code does."""
     vectors = [vector for vector in recorded("5.5.0") if vector.id in {"pull-010", "lock-358"}]
     with Relay(brokers[True].address, fault or (lambda *_: None)) as relay:
         place = Place(relay.address, brokers[True].name_server_address)
@@ -187,7 +187,7 @@ def test_an_answer_is_late_only_if_others_were_not(
 
 
 def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mapping[bool, Broker]) -> None:
-    """After three vectors the others with it are untested, and name the first of these."""
+    """After three vectors without an answer the others of their group are untested, and name the first."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
         place = Place(relay.address, brokers[True].name_server_address)
@@ -200,7 +200,7 @@ def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mappi
 
 
 def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
-    """A broker far away gets fewer messages, and all of them are delivered."""
+    """A distant broker gets fewer messages, and all of them are delivered."""
     report = drive(RealRuntime(), brokers[True].address, LoadPlan("T-short", 100_000, queue_count=2, send_s=0.2))
 
     assert 0 < report.sent_count < 100_000
@@ -211,7 +211,7 @@ def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Path) -> None:
-    """Rare faults too, of one answer in a thousand, with the command that a user types."""
+    """The command that a user types also finds rare faults, of one answer in a thousand."""
     with (
         ServedBroker(tmp_path / "store", None, f"--policy={policy.name}") as served,
         relay_of(name, served.address) as relay,

@@ -1,4 +1,4 @@
-"""Recording: a broker's own answers become vectors, which it passes and a changed one fails."""
+"""The command records a broker's answers as vectors, which the broker passes and a faulty broker fails."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from longpoll_conform.vectors import Vector, VectorError, read_vectors, recorded
 from longpoll_spec.errors import UserError
 
 LATE_S = 1.5
-"""More than any window of a prompt answer has."""
+"""A delay longer than the window of any prompt answer, in seconds."""
 SIZE_SMALL = 1 << 18
 """The largest file of recordings in these tests, bytes."""
-pytestmark = pytest.mark.xdist_group("record")  # the recording is dear: it is made once
+pytestmark = pytest.mark.xdist_group("record")  # Recording takes long, so it is done once.
 SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "ROUTE-1", "SEND-1", "OFFSET-8", "FRAME-1")
 
 
@@ -47,7 +47,7 @@ def mine(rocketmq: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None:
-    """Under other names, which the recording has put back to its own."""
+    """Names differ from run to run, and the recording has the original names."""
     done = conform(rocketmq.address, rocketmq, f"--vectors={mine}")
     told = json.loads(done.stdout)
 
@@ -57,7 +57,7 @@ def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None
 
 
 def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> None:
-    """Questions, masks, windows and patterns are identical except for the broker's name."""
+    """Questions, masks, windows and patterns equal Java's except for the broker's name."""
     java = {vector.id: shipped(vector) for vector in recorded("4.9.7")}
     ours = [shipped(vector) for vector in read_vectors(mine)]
 
@@ -70,7 +70,7 @@ def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> No
     ids=["end of a queue", "place of a send"],
 )
 def test_a_fault_fails_the_recording(fault: Any, mine: Path, rocketmq: Broker) -> None:
-    """Of a broker that once answered right."""
+    """The broker fails a recording that was made before it got the fault."""
     with Relay(rocketmq.address, fault) as relay:
         done = conform(relay.address, rocketmq, f"--vectors={mine}", only=("PULL-READ-2", "SEND-1"))
 
@@ -79,7 +79,7 @@ def test_a_fault_fails_the_recording(fault: Any, mine: Path, rocketmq: Broker) -
 
 
 def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Path) -> None:
-    """Nothing of the old answers is left: what is recorded is what came."""
+    """A new recording replaces all old answers, so it has the faulty answers."""
     with Relay(rocketmq.address, field_of(11, "maxOffset", plus(1))) as relay:
         done = conform(relay.address, rocketmq, f"--record={tmp_path / 'bad.jsonl'}", only=("pull-010",))
     (vector,) = read_vectors(tmp_path / "bad.jsonl")
@@ -89,7 +89,7 @@ def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Pat
 
 
 def test_an_answer_that_was_late_is_asked_for_again(rocketmq: Broker, tmp_path: Path) -> None:
-    """The machine, and not the broker, was slow twice: what is recorded is the question's own window."""
+    """If two late answers are caused by the machine, the recording keeps the question's window."""
     late = iter([LATE_S, LATE_S])
 
     def slow(asked: Asked, _answer: dict[str, Any], content: bytes) -> Told | None:
@@ -110,7 +110,7 @@ def test_an_answer_that_was_late_is_asked_for_again(rocketmq: Broker, tmp_path: 
 def test_a_question_without_a_window_is_asked_twice(
     has_name: bool, rocketmq: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No answer to it is late, so none is asked for again; what is recorded has the window of the answer."""
+    """A question without a window is asked twice, and its recording gets the window of the answer."""
     (question,) = [each for each in recorded("4.9.7") if each.id == "frame-472"]
     assert question.case["timing"] is None
     case = {name: value for name, value in question.case.items() if has_name or name != "timing"}
@@ -122,7 +122,7 @@ def test_a_question_without_a_window_is_asked_twice(
         return play(vector, place)
 
     monkeypatch.setattr("longpoll_conform.record.play", counted)
-    # Any answer is within such a window, on any machine.
+    # Any answer is within such a window on any machine.
     monkeypatch.setattr("longpoll_conform.record.PROMPT_MS", 60_000)
     words = f"--vectors={tmp_path / 'questions.jsonl'}", f"--record={tmp_path / 'mine.jsonl'}"
     done = conform(rocketmq.address, rocketmq, *words, only=("frame-472",))
@@ -134,7 +134,7 @@ def test_a_question_without_a_window_is_asked_twice(
 
 
 def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path: Path) -> None:
-    """It is named, and the exit code is 1."""
+    """A question with two different answers is named, and the exit code is 1."""
     count = iter(range(1, 1000))
     with Relay(rocketmq.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count)))) as relay:
         done = conform(relay.address, rocketmq, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
@@ -145,7 +145,7 @@ def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path
 
 
 def test_a_file_is_written_and_read(tmp_path: Path) -> None:
-    """Packed and plain; the vectors of the package come back as they were."""
+    """A file may be compressed or plain, and the vectors of the package are unchanged after writing and reading."""
     for name in ("all.jsonl", "all.jsonl.xz"):
         write_vectors(tmp_path / name, recorded("5.5.0"))
         assert read_vectors(tmp_path / name) == recorded("5.5.0")
@@ -185,7 +185,7 @@ def test_a_question_that_shows_no_clause_is_one_sentence(rocketmq: Broker, tmp_p
 def test_what_is_no_file_of_recordings_is_one_sentence(
     content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also packed, where a little becomes much."""
+    """A compressed file that expands beyond the limit is refused too."""
     monkeypatch.setattr("longpoll_conform.vectors.SIZE_MAX", SIZE_SMALL)
     for name, written in (("plain.jsonl", content), ("packed.jsonl.xz", lzma.compress(content, preset=0))):
         (tmp_path / name).write_bytes(written)
@@ -194,7 +194,7 @@ def test_what_is_no_file_of_recordings_is_one_sentence(
 
 
 def test_a_device_without_an_end_is_refused() -> None:
-    """By its size, with no more read than that."""
+    """The command refuses it by size, without reading further."""
     with pytest.raises(VectorError, match="is larger than"):
         read_vectors(Path("/dev/zero"))
 

@@ -1,4 +1,4 @@
-"""`longpoll conform` from outside: the preset of a version, exit codes, reports, and a gate that sees changes."""
+"""`longpoll conform` as a command: the version's policy, exit codes, reports, and a gate for changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from longpoll_conform.suite import Result as OfVector
 from longpoll_spec.policy import STRICT, policy_named
 
 DIFFERENT: Final = ("--only=ROUTE-4", "--only=PULL-HOLD-4")
-"""Clauses that strict and RocketMQ 4.9.7 answer differently."""
+"""Clauses for which strict and RocketMQ 4.9.7 give different answers."""
 
 
 def conform(broker: Address, names: Address, *words: str) -> Result:
@@ -52,7 +52,7 @@ def conform(broker: Address, names: Address, *words: str) -> Result:
     ],
 )
 def test_a_broker_of_ours_is_held_to_its_own_policy(name: str, preset: str, knobs: tuple[str, ...]) -> None:
-    """A policy without recordings is held to the recorded version that it claims to be."""
+    """A policy without recordings is compared with the recorded version that it claims to be."""
     with running(policy_named(name)) as broker:
         found = identify(Place(broker.address, broker.name_server_address))
     assert (found.policy, found.knobs) == (preset, knobs)
@@ -83,7 +83,7 @@ def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> M
     ],
 )
 def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker) -> None:
-    """By its name, else by the number in the header of the answer; and the default is named."""
+    """The broker's name or the version in its answer's header chooses the recordings; a default is reported."""
     with Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer})) as relay:
         found = identify(Place(relay.address, rocketmq.name_server_address))
         done = conform(relay.address, rocketmq.name_server_address, "--only=LOCK-3")
@@ -95,7 +95,7 @@ def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, w
 
 
 def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
-    """The first example of the help; held to another policy the same broker fails, and the result says why."""
+    """This is the first example of the help; with another policy the same broker fails, and the result says why."""
     places = rocketmq.address, rocketmq.name_server_address
     own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict", "--knob=take=in_place")
     told = json.loads(conform(*places, *DIFFERENT, "--json").stdout)
@@ -118,7 +118,7 @@ def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
 
 @pytest.mark.parametrize(("code", "is_created"), [(0, True), (10, True), (12, True), (17, False), (1, False)])
 def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: bool, rocketmq: Broker) -> None:
-    """A slow disk or slave is neither a missing capability nor a broker that stopped answering."""
+    """A slow disk or slave is neither a missing feature nor a broker that stopped answering."""
     with Relay(rocketmq.address, answers(310, lambda command: {**command, "code": code})) as relay:
         place = Place(relay.address, rocketmq.name_server_address)
         found, sent = find(place, f"late{code}", {"long-polling"}), health(place, f"late{code}")[1]
@@ -127,7 +127,7 @@ def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: boo
 
 
 def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
-    """Whether the broker has one, apart from what differs; clauses that were not tested are not in the denominator."""
+    """The section lists whether the broker has each bug; untested clauses do not count in the total."""
     words = (*DIFFERENT, "--only=STORE-*", "--json")
     told = json.loads(conform(rocketmq.address, rocketmq.name_server_address, *words).stdout)
     with running(STRICT) as strict:
@@ -167,13 +167,13 @@ def good() -> Iterator[Broker]:
 
 @pytest.fixture
 def spoiled(good: Broker) -> Iterator[Address]:
-    """The same one, whose end of a queue is one too far."""
+    """The same broker, with a queue's end that is one too high."""
     with Relay(good.address, field_of(11, "maxOffset", plus(1))) as relay:
         yield relay.address
 
 
 def test_a_good_broker_passes_twice(good: Broker) -> None:
-    """On the same store, by names of each run; and where nothing failed the exit code is 0."""
+    """Each run uses new names, and without a failure the exit code is 0."""
     for _ in range(2):
         done = conform(good.address, good.name_server_address, *SOME, "--json")
         told = json.loads(done.stdout)
@@ -185,7 +185,7 @@ def test_a_good_broker_passes_twice(good: Broker) -> None:
 
 
 def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> None:
-    """The clause, expected and actual bytes, and the minimal conversation decoded and in hexadecimal."""
+    """The report has the clause, the expected and actual bytes, and the minimal conversation, decoded and in hex."""
     done = conform(spoiled, good.name_server_address, "--only", "pull-004", "--hex")
 
     assert done.exit_code == 1
@@ -200,7 +200,7 @@ def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> No
 
 
 def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) -> None:
-    """JUnit, pages and JSON: as many failures, each vector once."""
+    """JUnit, pages and JSON have the same number of failures, and each vector once."""
     words = (*FEW, f"--junit={tmp_path / 'junit.xml'}", f"--pages={tmp_path / 'pages'}", "--json")
     told = json.loads(conform(spoiled, good.name_server_address, *words).stdout)
     failed = {each["vector"] for each in told["results"] if each["outcome"] == "FAIL"}
@@ -217,7 +217,7 @@ def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) ->
 
 
 def test_a_gate_goes_red_on_change_only(good: Broker, spoiled: Address, tmp_path: Path) -> None:
-    """Known failures are green; a new one is red, and so is one that fails no more."""
+    """A known failure passes the gate; a new failure fails it, and so does a known one that passes now."""
     known = tmp_path / "known.txt"
     first = conform(spoiled, good.name_server_address, *FEW, f"--write-known={known}")
     same = conform(spoiled, good.name_server_address, *FEW, f"--known={known}")
@@ -232,7 +232,7 @@ def test_a_gate_goes_red_on_change_only(good: Broker, spoiled: Address, tmp_path
 
 
 def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None:
-    """Texts of an answer in the terminal, in pages and in XML."""
+    """Texts of an answer are escaped in the terminal, in pages and in XML."""
 
     def remarked(command: dict[str, Any]) -> dict[str, Any]:
         return {**command, "remark": HOSTILE, "extFields": {**(command["extFields"] or {}), HOSTILE: HOSTILE}}
@@ -268,7 +268,7 @@ def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
-    """Exit code 2, and what to do."""
+    """The exit code is 2, and the sentence says what to do."""
     with closed_port() as address:
         done = conform(address, good.name_server_address, *words)
 
@@ -278,7 +278,7 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Brok
 
 
 def test_clauses_are_listed() -> None:
-    """All of them, without a broker."""
+    """All clauses are listed without a broker."""
     done = CliRunner().invoke(main, ["conform", "--clauses"], env={"COLUMNS": "200"})
 
     assert done.exit_code == 0
@@ -287,7 +287,7 @@ def test_clauses_are_listed() -> None:
 
 @contextlib.contextmanager
 def starting(store: Path) -> Iterator[tuple[Address, list[str]]]:
-    """Where a broker will listen, and the options that start it there."""
+    """The address where a broker will listen, and the options that start it there."""
     with closed_port() as broker, closed_port() as names:
         listen, name_server = ("{}:{}".format(*each) for each in (broker, names))
         serve = f"{sys.executable} -m longpoll serve --store {store} --listen {listen} --name-server {name_server}"
@@ -295,7 +295,7 @@ def starting(store: Path) -> Iterator[tuple[Address, list[str]]]:
 
 
 def test_a_broker_is_started_and_ended(tmp_path: Path) -> None:
-    """By its command, with what it started; the port is free afterwards."""
+    """The command starts the broker and ends it with its child processes; afterwards the port is free."""
     with starting(tmp_path) as (address, words):
         done = CliRunner().invoke(main, ["conform", *words, "--only=LOCK-*", "--json"])
 
@@ -308,7 +308,7 @@ def test_a_broker_is_started_and_ended(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_what_was_started(number: int, tmp_path: Path) -> None:
-    """In the middle of a run: the answer is unknown, and no broker is left."""
+    """After a signal in the middle of a run the result is unknown, and no broker process is left."""
     with starting(tmp_path) as (address, words):
         command = subprocess.Popen(
             [sys.executable, "-m", "longpoll", "conform", *words], stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""Clauses and vectors belong together; vectors can be made smaller, and other programs can read them."""
+"""Clauses and vectors refer to each other; vectors can be minimised and read by other programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PARTS: Final[Mapping[str, str]] = {
     "RUN-4": "offset_goes_on",
     "PULL-READ-7": "moved_is_told",
 }
-"""Clauses that check properties of the specification with another name from outside."""
+"""Clause -> the properties of the specification that it checks under another name."""
 INSIDE: Final[Mapping[str, str]] = {
     "only an internal record shows it": "visible_is_monotone follows_the_law round_is_whole",
     "the hold table is not visible from outside": (
@@ -67,25 +67,25 @@ INSIDE: Final[Mapping[str, str]] = {
     "it is about whole groups over time, and a clause tests one thing": "message_is_delivered",
     "it is about the specification itself": "time_can_pass",
 }
-"""Why properties of specification and judge have no clause."""
+"""Reason -> properties of specification and judge without a clause."""
 NAMED: Final = [name for table in (PARTS, INSIDE) for names in table.values() for name in names.split()]
 
 
 def unnamed(law: Collection[str]) -> set[str]:
-    """Properties of judge and law that neither a clause shows, nor the list of what is inside."""
+    """Properties of judge and specification that have neither a clause nor a reason."""
     seen = {name.split("-", 1)[1].replace("-", "_") for name in SEEN}
     return {*PROPERTIES, *law} - seen - set(NAMED)
 
 
 def law_names() -> set[str]:
-    """The invariants of the strict spec in all its configurations, and those of a returning master."""
+    """The invariants of strict in all its configurations, and those of a returning master."""
     worlds = [(STRICT, name) for name in ("tiny", *EXPLORATIONS)] + [(ROCKETMQ_5, "role")]
     laws = [specification_of(policy, named(name, policy)) for policy, name in worlds]
     return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
 
 
 def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
-    """Unknown properties are not named either, and a new property fails the test."""
+    """A new property without a clause or a reason fails, and so does an unknown property in the list."""
     law = law_names()
 
     assert len(law) >= 32
@@ -97,25 +97,25 @@ def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
 
 
 def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str], set[str]]:
-    """Vectors without a clause, and clauses without a vector that was recorded."""
+    """Vectors without a clause, and clauses without a recorded vector."""
     shown = {name for clause in CLAUSES if clause.id in clauses for name in clause.vectors}
     silent = {clause.id for clause in CLAUSES if clause.id in clauses and not set(clause.vectors) & set(vectors)}
     return set(vectors) - shown, silent
 
 
 def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
-    """A removed vector is reported as missing, on either side."""
+    """A removed vector or clause is reported."""
     clauses, vectors = {clause.id for clause in CLAUSES}, {*(vector.id for vector in VECTORS), *POLLS, *SEEN}
 
     assert unshown(clauses, vectors) == (set(), set())
     assert unshown(clauses - {"PULL-WAKE-6"}, vectors) == ({"hold-146"}, set())
     assert unshown(clauses, vectors - {"hold-146"}) == (set(), {"PULL-WAKE-6"})
-    assert sum(len(clause.vectors) for clause in CLAUSES) == len(BY_VECTOR), "a vector shows one clause"
+    assert sum(len(clause.vectors) for clause in CLAUSES) == len(BY_VECTOR), "the vector has one clause"
     assert len(clauses) == len(CLAUSES)
 
 
 def test_clauses_are_sentences_with_ids_and_sources() -> None:
-    """Ids are areas with a number, none twice; profiles are known."""
+    """Each id is an area with a number and unique, and each profile is known."""
     for clause in CLAUSES:
         assert re.fullmatch(r"[A-Z]+(-[A-Z]+)?-[0-9]+", clause.id)
         assert clause.sentence[0].isupper()
@@ -125,12 +125,12 @@ def test_clauses_are_sentences_with_ids_and_sources() -> None:
 
 
 def test_names_are_of_the_run() -> None:
-    """As long as they were, other ones in another run, and bodies with their checksums too."""
+    """Names have a fixed length and differ between runs, and bodies with names get new checksums."""
     for vector in VECTORS[::4]:
         one, other, again = (vector.named_for(run) for run in ("one", "other", "one"))
         whole = json.dumps(vector.case, ensure_ascii=False)
         assert one == again
-        assert len(json.dumps(one.case, ensure_ascii=False)) - len(whole) in range(-60, 61), "checksums have digits"
+        assert len(json.dumps(one.case, ensure_ascii=False)) - len(whole) in range(-60, 61), "the checksum is a number"
         if re.search(r"(?<![A-Za-z0-9])tc\d{3}", whole):
             assert one != other
             assert not re.search(r"(?<![A-Za-z0-9])tc\d{3}", json.dumps(one.case, ensure_ascii=False))
@@ -138,7 +138,7 @@ def test_names_are_of_the_run() -> None:
 
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
-    """Not even of thousands: by names that are drawn, a thousand of 1.7 million are alike in one run of four."""
+    """Names of thousands of parts never collide; random ones of 1.7 million would, in one run of four."""
     named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
     vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
@@ -147,7 +147,7 @@ def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
 
 
 def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
-    """Of code, fields, messages and times."""
+    """Each change of code, fields, messages and times is reported as a difference."""
     vector = next(each for each in VECTORS if each.id == "pull-010")
     case = dict(vector.case)
     assert compare(case, case, RECORDED_AS, RECORDED_AS) == []
@@ -182,7 +182,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     st.booleans(),
 )
 def test_both_codecs_say_the_same(code: int, opaque: int, fields: dict[str, str], body: bytes, is_json: bool) -> None:
-    """Written by the one and read by the other, without a line in common."""
+    """A frame that one codec writes is read by the other, and the two share no code."""
     kind = Serialisation.JSON if is_json else Serialisation.ROCKETMQ
     ours = b"".join(map(bytes, encode(Command(code, opaque, ext_fields=fields, body=body, serialisation=kind))))
     read = decode_command(ours[4:])
@@ -203,7 +203,7 @@ def raised_by(read: Callable[[bytes], object], content: bytes) -> BaseException 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    """Nothing else is raised, whatever a broker sends."""
+    """Reading any bytes raises only the documented error."""
     assert isinstance(raised_by(decode_command, content), NotReadableError | None)
     assert isinstance(raised_by(read_records, content), NotReadableError | None)
     assert isinstance(raised_by(lenient_json, content), ValueError | None)
@@ -222,7 +222,7 @@ def without_answers(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_each_question_was_asked(version: str) -> None:
-    """Every vector from that number on is a question."""
+    """Every vector from that number on is one of the questions."""
     cases = {vector.id: vector.case for vector in recorded(version) if int(vector.id.split("-")[1]) >= FIRST}
     asked = {question["id"]: question for question in questions()}
 
@@ -236,7 +236,7 @@ def test_each_question_was_asked(version: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    """Over five hundred recorded conversations, and in each family of expressions one that lets some through."""
+    """There are over five hundred recorded conversations, and some expression of each family matches a message."""
     assert sum(len(recorded(version)) for version in RECORDED) >= 500
     for title, expressions in EXPRESSIONS.items():
         codes = {
@@ -248,7 +248,7 @@ def test_there_are_enough() -> None:
 
 
 def test_no_message_is_let_through_by_every_expression_of_a_clause() -> None:
-    """So that a filter that lets everything through, or nothing, fails each clause of expressions but the refused."""
+    """A filter that passes everything or nothing fails each clause about expressions, except the refused ones."""
     for clause in {
         BY_VECTOR[vector.id] for vector in recorded("4.9.7") if vector.profile == "sql" and vector.id > "sql-512"
     }:
@@ -270,13 +270,13 @@ LATER = Difference("after[0].code", "0", "1")
 
 
 def vector(*setup: str) -> Vector:
-    """One with these steps before its request; one is a heartbeat."""
+    """A vector with these steps before its request; one of them is a heartbeat."""
     steps = [{"code": 34 if name == "heartbeat" else 0, "name": name} for name in setup]
     return Vector("pull-062", "", "default", "5.5.0", {"setup": steps, "request": {"code": 11}, "response": None})
 
 
 def names(less: Vector) -> list[str]:
-    """The steps that are left."""
+    """The remaining steps."""
     return [step["name"] for step in less.case["setup"]]
 
 
@@ -295,7 +295,7 @@ MINIMISED: dict[str, tuple[str, list[Difference], Callable[[Left], list[Differen
     "without a heartbeat 24 would be right": ("heartbeat look", [CODE], lambda _left: [CODE], ["heartbeat"]),
     "of a step the place would be another one": ("make send", [LATER], lambda _left: [LATER], ["make", "send"]),
 }  # fmt: skip
-"""The steps, what differs, what differs when only some steps are left, and the steps that are needed."""
+"""Name -> the steps, the differences, the differences for some of the steps, and the necessary steps."""
 
 
 @pytest.mark.parametrize("name", MINIMISED)
@@ -310,7 +310,7 @@ VERBS = {"ask", "answer", "after", "sleepMs", "until", "close", "pushes"}
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Every text in any JSON."""
+    """Every text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -323,7 +323,7 @@ def strings_in(value: Any) -> Iterator[str]:
 
 
 def content(piece: dict[str, Any]) -> bytes:
-    """A piece's bytes, with a run in them; numbers of a header as texts, which is all that our reader takes."""
+    """A part's bytes with a run's names; header numbers become texts, as our reader requires."""
     named = str(piece.get("text", "")).replace(RUN, "abcdef")
     named = re.sub(
         r'(?<="extFields": \{).*?\}', lambda found: re.sub(r": (\d+|true|false)(?=[,}])", r': "\1"', found[0]), named
@@ -342,13 +342,13 @@ def steps_of(vector: Vector) -> list[dict[str, Any]]:
 
 
 def steps(vector: Vector, verb: str) -> list[dict[str, Any]]:
-    """Its steps of one kind."""
+    """The steps of one kind."""
     return [step for step in steps_of(vector) if verb in step]
 
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_every_vector_is_shipped(version: str) -> None:
-    """With its clause, in the order of the recordings; JSON a line."""
+    """Each vector is shipped with its clause, in the order of the recordings, as a line of JSON."""
     lines = [json.loads(line) for line in files("1")[f"rocketmq-{version}.jsonl"].splitlines()]
 
     assert [line["id"] for line in lines] == [vector.id for vector in recorded(version)]
@@ -359,7 +359,7 @@ def test_every_vector_is_shipped(version: str) -> None:
 
 
 def test_a_step_is_one_thing_and_what_is_asked_is_answered() -> None:
-    """One verb a step; an answer is waited for once, of what was asked before, and the request's always."""
+    """A step has one verb; each answer is awaited once, after its request, and the main request always has one."""
     for vector in VECTORS:
         asked: list[str] = []
         answered: list[str] = []
@@ -374,7 +374,7 @@ def test_a_step_is_one_thing_and_what_is_asked_is_answered() -> None:
 
 
 def test_every_variable_is_known_when_it_is_used() -> None:
-    """From the begin, or saved by an answer before."""
+    """Every variable is known from the start or saved by an earlier answer."""
     for vector in VECTORS:
         known = {"run", "brokerName", "cluster"}
         for step in steps_of(vector):
@@ -388,7 +388,7 @@ def test_every_variable_is_known_when_it_is_used() -> None:
 
 
 def test_names_are_of_a_run() -> None:
-    """Each topic and group of a vector has the run in it, wherever it is named."""
+    """Each topic and group of a vector contains the run's name everywhere."""
     for vector in VECTORS:
         whole = json.dumps(steps_of(vector), ensure_ascii=False)
         whole += "".join(bytes.fromhex(text).decode("latin-1") for text in re.findall(r'"hex": "([0-9a-f]*)"', whole))
@@ -396,7 +396,7 @@ def test_names_are_of_a_run() -> None:
 
 
 def test_frames_are_what_they_mean() -> None:
-    """Header and body put together as the page says can be read, and say the code, the fields and the opaque."""
+    """Header and body, combined as the page says, form a frame with the given code, fields and opaque."""
     for vector in VECTORS:
         for step in steps(vector, "header"):
             header, body = content(step["header"]), b"".join(map(content, step["body"]))
@@ -409,7 +409,7 @@ def test_frames_are_what_they_mean() -> None:
 
 
 def test_a_recorded_answer_fits_its_pattern_and_another_does_not() -> None:
-    """Of each vector; and of an answer whose code, flag, fields or messages are others something differs."""
+    """Each recorded answer matches its pattern, and a change of code, flag, fields or messages does not."""
     for vector in VECTORS:
         answer = vector.case["response"]
         vary = frozenset(vector.case.get("normalised", ()))
@@ -427,7 +427,7 @@ def test_a_recorded_answer_fits_its_pattern_and_another_does_not() -> None:
 
 
 def test_a_length_counts_the_names_of_a_run() -> None:
-    """A body that names its topic is six bytes longer where a run is six letters."""
+    """A body that names its topic is six bytes longer if the run's name has six letters."""
     vector = next(vector for vector in VECTORS if vector.id == "pull-010")
     (answer,) = (step for step in steps(vector, "answer") if step["answer"] == "request")
 
@@ -438,7 +438,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
 
 
 def test_places_say_what_a_pattern_says() -> None:
-    """Counts where nothing more may be there, lists in any order sorted, texts as they are and the rest as JSON."""
+    """Paths have counts for closed lists, sorted items for unordered lists, texts unchanged, and JSON for the rest."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
     }
@@ -453,7 +453,7 @@ def test_places_say_what_a_pattern_says() -> None:
 
 
 def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
-    """An item with a variable is alone in its list, or follows its distinguishing field."""
+    """A list item with a variable is alone in its list or follows its distinguishing field, so lists can be sorted."""
     for vector in VECTORS:
         for step in steps(vector, "expect"):
             lists = [
@@ -472,7 +472,7 @@ def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
 
 
 def test_the_command_writes_what_the_archive_has(tmp_path: Path) -> None:
-    """The same files; the archive is the same bytes at every building, and the page names every capability."""
+    """The archive has the same files and the same bytes at every build, and the page names every capability."""
     done = CliRunner().invoke(main, ["conform", "--export", str(tmp_path / "vectors"), "--json"])
     name, content = archive(longpoll.__version__)
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:

@@ -1,4 +1,4 @@
-"""Specification files: the examples of the docs, each with mistakes, in every engine."""
+"""Specification files: the examples of the docs, with injected mistakes, in every engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIX: Final = next(each.edit for each in test_lessons.commands(TEXT) if each.edit
 
 
 def _file(folder: Path, name: str, *edits: tuple[str, str], fixed: bool = False) -> str:
-    """An example, copied and edited."""
+    """A copy of an example with an edit."""
     text = (EXAMPLES / name).read_text("utf-8")
     text = test_lessons.edited(text, FIX) if fixed else text
     for old, new in edits:
@@ -53,7 +53,7 @@ def _run(*words: str) -> Result:
 
 
 LONG: Final = "hold_again"
-"""The command that explores a policy with all its features."""
+"""The command on the page that explores a policy with all its features."""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ LONG: Final = "hold_again"
 def test_a_command_of_the_page_prints_what_it_shows(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command runs; after a diff it runs on the changed file."""
+    """Each command of the page prints the output on the page; after a diff it runs on the changed file."""
     monkeypatch.chdir(ROOT)
     line = command.line.replace(" exported", f" {tmp_path}/exported")
     said = test_lessons.run(attrs.evolve(command, line=line), tmp_path)
@@ -196,7 +196,7 @@ FAULTS: Final = (
     ("purgatory.py", (("*completes(state, request, guard)", "(request.deadline, 0)"),), ("time_can_pass",)),
     ("purgatory.py", (('request.phases["idle"]), (request.deadline, 0)', AGAIN),), ("time_can_pass",)),
 )
-"""(example, its mistake, what the check reports, possibly among others)."""
+"""(Example, its mistake, the properties that the check reports, possibly among others)."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=count())
@@ -214,7 +214,7 @@ def test_each_kind_of_property_is_seen_to_fail(
 
 
 def test_a_forbidden_step_breaks_its_property_if_one_of_several_conditions_is_true(tmp_path: Path) -> None:
-    """Of two fetches only the first never expires, so the two are never past their deadlines together."""
+    """Only the first of two fetches never expires, so the two are never past their deadlines together."""
     never = ("(request.deadline <= 0)\n", "(request.deadline <= (0 if request.index else -1))\n")
     model = specification_of(load(_file(tmp_path, "purgatory.py", never)), Bounds("own"))
 
@@ -237,7 +237,7 @@ ALL: Final = sorted(each.name for each in EXAMPLES.glob("*.py"))
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_engines_agree_on_a_file(name: str) -> None:
-    """Counts, depth and verdicts of the plain and of the packed engine, and of the packed one with symmetry."""
+    """The plain engine, the packed engine and the packed engine with symmetry agree in counts, depth and verdicts."""
     policy = load(str(EXAMPLES / name))
     bounds = QUEUES if name == "purgatory.py" else Bounds("own")
     model = specification_of(policy, bounds)
@@ -249,7 +249,7 @@ def test_the_engines_agree_on_a_file(name: str) -> None:
 
 
 def test_a_knob_of_a_file_is_in_its_tokens() -> None:
-    """The token of a run under `--knob` replays with it, under the file's own default."""
+    """The token of a run under `--knob` replays with this knob, whatever the file's default is."""
     policy = load(str(EXAMPLES / "purgatory.py"))
     model = specification_of(with_knob(policy, "second_try=false"), Bounds("own"))
     token = explore(model).verdict("no_lost_wakeup").token
@@ -273,7 +273,7 @@ def test_a_run_of_a_file_that_has_changed_since_is_refused(tmp_path: Path) -> No
 
 
 def test_a_proof_reports_what_it_leaves_to_exploration(tmp_path: Path) -> None:
-    """A file whose states are all right, but whose polls wait for ever, is not called proved with exit 0."""
+    """If polls wait for ever, although all states are correct, the file is not proved and the exit code is not 0."""
     path = _file(tmp_path, "table.py", ("(request.deadline <= 0)", "(request.deadline < 0)"), fixed=True)
     done = _run("prove", path, "--json")
     made: dict[str, Any] = json.loads(done.stdout)
@@ -285,7 +285,7 @@ def test_a_proof_reports_what_it_leaves_to_exploration(tmp_path: Path) -> None:
 
 
 def test_a_proof_that_lacks_a_statement_shows_the_step_that_breaks_it(tmp_path: Path) -> None:
-    """For any number of requests too, so that the user sees what the missing statement must exclude."""
+    """The counterexample shows what the missing statement must exclude, also for any number of requests."""
     policy = load(_file(tmp_path, "purgatory.py", (".implies(watched[queue, each])", ".implies(each.is_('waiting'))")))
     rows = prove_any(policy, world=PLAIN, names=["no_lost_wakeup"], depth_max=0).proof.obligations
     shown = {each.step: each.counterexample for each in rows if each.counterexample is not None}
@@ -310,7 +310,7 @@ def test_too_many_states_leave_a_property_of_runs_unknown() -> None:
 
 
 def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
-    """A file that only names a policy has its states and its properties, and time can still pass."""
+    """A file that only names a policy has the policy's states and properties, and time can still pass."""
     (tmp_path / "same.py").write_text(
         "from longpoll_spec.custom import Specification\n\nspec = Specification('strict')\n"
     )
@@ -331,7 +331,7 @@ def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
     ],
 )
 def test_more_of_rocketmq_breaks_no_other_property(more: str, states: int, sooner: dict[str, object]) -> None:
-    """What the findings page says about the behaviours that no preset has."""
+    """The behaviours that no preset has break exactly the properties that the findings page lists."""
     file = with_knob(load(str(EXAMPLES / "rocketmq_more.py")), f"more={more}")
     preset, with_more = (explore(specification_of(each, named("tiny", each))) for each in (ROCKETMQ_5, file))
     broken = {each.name: each.depth for each in preset.verdicts if each.verdict == "violated"}

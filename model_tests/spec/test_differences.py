@@ -1,4 +1,4 @@
-"""Two policies side by side, the engines' page, and the explore bench."""
+"""The comparison of two policies, the page of the engines, and the benchmark of exploration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from longpoll_spec.render.spec_page import OPEN, action_lines
 
 
 def test_two_policies_differ_where_their_text_does() -> None:
-    """The knobs that differ, and each action whose lines differ; nothing else is shown."""
+    """The page shows the knobs that differ and each action whose lines differ, and nothing else."""
     for one, other in pairwise(PRESETS.values()):
         found = difference(one, other)
         assert [knob for knob, _, _ in found.knobs] == [
@@ -45,7 +45,10 @@ def test_lines_that_are_the_same_stand_beside_each_other() -> None:
 
 
 def test_a_knob_is_told_by_the_command() -> None:
-    """As a table and as data; one policy alone is a mistake, and the same twice is said to be so."""
+    """The command prints a table or JSON.
+
+    One policy alone is an error, and two equal policies are reported as equal.
+    """
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none", "--json"])
     data = json.loads(told.stdout)
 
@@ -71,7 +74,7 @@ def _marks(command: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.long
 @pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
 def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
-    """It ends as the page says: all holds, or something is violated."""
+    """Each command ends as the page says: all properties hold, or one is violated."""
     arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -92,7 +95,7 @@ ROOT = Path(__file__).parents[2]
 def test_engines_that_count_differently_make_it_fail(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Equal counts pass and print one line each; one transition more or less is an error."""
+    """Equal counts print one line each and pass; a difference of one transition is an error."""
     asked: list[list[str]] = []
 
     def measured(_: object, ways: list[explore_bench.Way], plain: bool) -> list[explore_bench.Figure]:
@@ -121,5 +124,5 @@ def test_a_comparison_shows_the_lines_of_an_action_that_differ_once() -> None:
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none"]).output
 
     assert told.count("recheck_due[r] := running") == 1
-    assert "phase[r] = missed" not in told  # a line of `hold` that both have
+    assert "phase[r] = missed" not in told  # A line of `hold` that the two policies share.
     assert "hold also differs with channels, limit, role" in told

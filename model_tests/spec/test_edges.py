@@ -1,4 +1,4 @@
-"""Pinned steps of small explorations: what counts do not see, and what only two features together show."""
+"""Pinned sums of steps in small explorations show faults that counts miss, and faults in pairs of features."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMALL_STATES: Final = 20_000
 
 
 def _is_quick(key: tuple[str, str]) -> bool:
-    """The explorations of `strict` and of knob values that no preset has, and each small pair with other features."""
+    """Whether the exploration is of `strict`, of a knob value that no preset has, or of a small pair of features."""
     policy, name = key
     states = PINNED[key].distinct_states
     return states <= QUICK_STATES if policy.startswith("strict") else name in PAIRS and states <= SMALL_STATES
@@ -70,7 +70,7 @@ def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("key", [("strict", "tiny"), ("rocketmq-4.9", "buckets+crash")])
 def test_the_sum_is_the_one_of_the_plain_engine(key: tuple[str, str]) -> None:
-    """The plain engine, which shares no code with the packed one, makes steps with the same sum."""
+    """The plain engine shares no code with the packed one and gives the same sum."""
     model = specification_of(*_smaller(*MODELS[key]))
     step, layout = successors(model), layout_of(model)
     seen, pending, total = {model.initial}, [model.initial], 0
@@ -92,7 +92,7 @@ def _smaller(policy: Policy, bounds: Bounds) -> tuple[Policy, Bounds]:
 
 
 Planted = tuple[object, str, str]
-"""A function of the specification, a part of its text, and its replacement."""
+"""(Function of the specification, a part of its text, its replacement)."""
 CUT_BACK: Final[dict[str, tuple[Planted, str]]] = {
     "wakes at the end": ((faults._shrunk, "(each.offset > end)", "(each.offset >= end)"), "truncate"),
     "keeps what it read": ((faults._shrunk, "(each.offset >= end)", "(each.offset > end)"), "tags+truncate"),
@@ -135,7 +135,7 @@ PLANTED: Final[dict[str, tuple[Planted, str, str]]] = {
         *("strict", "truncate"),
     ),
 }
-"""Name -> the mutant, and an exploration with a pinned sum that shows it. For the last three no verdict differs."""
+"""Name -> the mutant, and an exploration whose pinned sum detects it. The last three mutants change no verdict."""
 
 
 def _plant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_slip_that_changes_a_step_is_seen(name: str, monkeypatch: pytest.Monke
 def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
     feature: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pair with `role` is explored with one request, which no limit affects; each proof leaves the limit open."""
+    """The pair with `role` has one request, which no limit affects, so each proof leaves the limit open."""
     _plant((pull._refused, FULL, f"{FULL} and not state.bounds.has('{feature}')"), monkeypatch)
     model = specification_of(STRICT, attrs.evolve(world_with({feature}), requests=2))
 
@@ -169,7 +169,7 @@ def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
 
 
 def _old_commit(state: State, action: Action) -> Effect:
-    """A turn to another queue carries what was committed in the old one."""
+    """A turn to another queue that keeps the committed offset of the former queue."""
     request = state.requests[int(action.actors[0])]
     return {str(each.args[0]): request.committed for each in (request.committed, request.carried) if each.op == "var"}
 
@@ -182,7 +182,7 @@ def _old_commit(state: State, action: Action) -> Effect:
     ],
 )
 def test_what_needs_two_features_is_seen(pair: str, action: str, change: Change) -> None:
-    """Mutants of two features at once, which no exploration of one feature shows."""
+    """These mutants combine two features, so no exploration of a single feature detects them."""
     wrong = edges_of(mutated(STRICT, PAIRS[pair], action, change))
 
     assert wrong.edges != PINNED["strict", pair].edges
@@ -193,7 +193,7 @@ def _counts(found: Edges) -> tuple[int, int, int]:
 
 
 def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
-    """A woken pull that keeps its offset: as many states, transitions and levels, and other steps."""
+    """A woken pull that keeps its offset gives the same number of states and transitions, but other steps."""
     right = PINNED["strict", "tiny"]
     wrong = edges_of(mutated(STRICT, named("tiny", STRICT), "run", forgetting("offset")))
 
@@ -203,7 +203,7 @@ def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_step_at_one_queue_changes_no_request_of_another(name: str) -> None:
-    """Decided by the text alone, with every feature: no exploration has all of queues, commits and truncation."""
+    """The test compares terms, because no exploration has queues, commits and truncation together."""
     state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
     elsewhere = {f"queue_{each.index}": const(1) for each in state.requests}
     steps = [each for each in actions_of(state) if "q0" in each.actors and each.name != "next_pull"]
@@ -235,7 +235,7 @@ def test_a_turn_to_another_queue_keeps_nothing_of_the_old_one(name: str) -> None
 
 
 def test_a_master_return_may_end_the_traversal_of_other_buckets() -> None:
-    """The step of finding (m); where it is missing, `return_is_whole` says nothing."""
+    """If the step of finding (m) is missing, the property `return_is_whole` holds vacuously."""
     model = specification_of(preset("rocketmq-5"), EXPLORATIONS["role"])
     written = {each.label: changes(each.effect).keys() for each in model.named("return_take")}
 
@@ -249,7 +249,7 @@ OF_MODEL: Final = frozenset({"running", "changed", "is_master"})
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_crash_forgets_all_memory(name: str) -> None:
-    """Decided by the text alone, with every feature."""
+    """The test compares terms, with every feature."""
     state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
     (crash,) = (each for each in actions_of(state) if each.name == "crash_and_recover")
     kept = {called(each.name) for each in state.variables} - set(map(called, changes(crash.effect)))

@@ -1,4 +1,4 @@
-"""The environment: each of a dozen restrictions makes a `sometimes` property unreached."""
+"""The environment can do all it should: each of a dozen restrictions makes a `sometimes` property unreachable."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ RESTRICTED: Final[dict[str, tuple[str, Restriction, str, dict[str, Any], str]]] 
         "offset_commit_while_held",
     ),
 }
-"""Restriction -> (action, the part that its guard gets, bounds with what is set otherwise, what is not reached)."""
+"""Name -> (action, addition to its guard, changed bounds, the property that is not reached)."""
 
 
 def _verdict(model: Model, name: str) -> str:
@@ -117,7 +117,7 @@ def _verdict(model: Model, name: str) -> str:
 
 @pytest.mark.parametrize("restriction", RESTRICTED)
 def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
-    """No `always` property breaks in a tamer environment, so the named one alone tells."""
+    """A restricted environment breaks no `always` property, so only the named `sometimes` property detects it."""
     action, part, size, numbers, name = RESTRICTED[restriction]
     bounds = named(size, STRICT, **numbers)
 
@@ -130,7 +130,7 @@ def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 def test_every_phase_is_asked_for_where_its_action_is(policy: str) -> None:
-    """In some bounds each action of the environment has each of its phases, and each name is given once."""
+    """Each action of the environment has each of its phases in some bounds, and no name occurs twice."""
     chosen = preset(policy)
     sizes = [named("tiny", chosen, requests=2, messages=2)]
     sizes += [named(each, chosen) for each in ("queues", "commits", "channels", "truncate", "crash", "role")]

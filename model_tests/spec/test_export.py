@@ -1,4 +1,4 @@
-"""Exports to SPIN and TLA+, and traces as JSON, mean what the specification means, and the checkers' output is read."""
+"""Exports to SPIN and TLA+ and traces as JSON have the specification's meaning; parsers of the checkers' output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
 
 PYTHON = Notation("and", "or", "not ", "==", "!=", "True", "False", "({then} if {condition} else {otherwise})")
-"""The one notation that a test can run."""
+"""Python's notation, the only one that a test can execute."""
 
 
 def _parameters() -> dict[str, int]:
@@ -46,14 +46,14 @@ def _parameters() -> dict[str, int]:
 
 @given(st.one_of(ints(), bools()), valuations)
 def test_infix_text_means_the_term(term: Term, values: dict[str, int]) -> None:
-    """A term written with infix operators has the term's value, with as few parentheses as there are."""
+    """An infix term has the value of its term, with as few parentheses as necessary."""
     text = Writer(PYTHON, {}).text(term)
 
     assert eval(text, {}, {**values, **_parameters()}) == evaluate(term, values), text  # noqa: S307 - made above
 
 
 def test_a_value_is_written_in_its_variables_words() -> None:
-    """Constants that are compared with, or assigned to, a variable with words are written as words."""
+    """A constant that is compared with or assigned to a variable with labels is written as a label."""
     phase = int_variable("phase_0")
     writer = Writer(PYTHON, {"phase_0": ("PHASE_IDLE", "PHASE_HELD")})
 
@@ -70,7 +70,7 @@ _bool_effects = st.fixed_dictionaries({}, optional={name: bools(2) for name in B
 
 @given(_effects, _bool_effects, valuations)
 def test_assignments_in_sequence_are_simultaneous(numbers: Effect, truths: Effect, values: dict[str, int]) -> None:
-    """Run one after another the assignments do what the effect does at once, and leave no saved value behind."""
+    """Executed in sequence, the assignments equal the simultaneous effect and clear all saved values."""
     effect: Effect = {**numbers, **truths}
     now = dict(values)
     for each in sequence(effect):
@@ -88,7 +88,7 @@ def test_only_a_ring_saves_an_old_value() -> None:
     swap = sequence({first: int_variable(second), second: int_variable(first)})
 
     assert [each.target for each in chain] == [second, first]
-    assert [each.target for each in swap].count(SAVED + first) == 2  # saved, and cleared
+    assert [each.target for each in swap].count(SAVED + first) == 2  # The value is saved and later cleared.
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_an_export_tells_every_sentence(policy: str) -> None:
 
 
 def _words(formula: str) -> list[str]:
-    """The words of a formula, sorted: the order of a junction's parts depends on the terms that were made before."""
+    """The words of a formula, sorted, because the order of a junction's operands depends on earlier terms."""
     return sorted(re.findall(r"[^\s()]+", formula))
 
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
-    """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
+    """The sizes are only in the configuration, so the module is the same for all sizes; `test_tlc.py` checks it."""
     tiny, large = (specification_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
     lines = tla_of(tiny).splitlines()
     configuration = tla_configuration_of(large)
@@ -146,7 +146,7 @@ def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
 
 
 def test_what_is_said_of_one_request_alone_has_no_text() -> None:
-    """A quantifier replaces statements about every request; a missing part is an error."""
+    """A statement about one request alone cannot become a quantified formula, so it raises an error."""
     idle = [("eq", ("var", "phase", False, ("slot", "request", each)), ("word", "idle")) for each in range(3)]
 
     assert generalised(("and", *idle), {})[:3] == ("every", "r", "request")
@@ -170,7 +170,7 @@ def test_what_is_said_of_one_request_alone_has_no_text() -> None:
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], answer: str) -> None:
-    """A mistake exits 2 with what to do, and writes nothing."""
+    """A usage error exits with 2 and says what to do, and writes no file."""
     code, said = _export(*words, str(tmp_path / "new"))
 
     assert code == 2
@@ -185,7 +185,7 @@ def _export(*words: str) -> tuple[int, str]:
 
 
 def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
-    """`longpoll export` writes what `render` makes, under the module's name, and JSON lists the files."""
+    """`longpoll export` writes the output of `render` under the module's name, and JSON lists the files."""
     words = ("--to", "tla", "--policy", "rocketmq-4.9", "--requests", "3", "--json")
     done = CliRunner().invoke(main, ["export", *words, str(tmp_path / "new")])
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9"), requests=3))
@@ -198,7 +198,7 @@ def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
-    """Several queues and tags are in the law that is exported, and so is a whole exploration by its name."""
+    """The exported specification has the requested queues, tags and features, or a whole exploration by its name."""
     code, said = _export("--to", "promela", "--queues", "2", "--tags", "2", "--json", str(tmp_path / "own"))
     assert code == 0, said
     text = Path(json.loads(said)["files"][0]).read_text()
@@ -211,7 +211,7 @@ def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> No
 
 
 def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
-    """A file that says something else is kept, unless it is forced; the same text may be written again."""
+    """A file with other content is kept unless `--force` is given; the same content may be written again."""
     words = ("--to", "tla", str(tmp_path))
     assert _export(*words)[0] == _export(*words)[0] == 0
     edited = next(tmp_path.glob("*.cfg"))
@@ -227,7 +227,7 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
 
 
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
-    """An empty effect is a step back to the same state, which SPIN counts."""
+    """An empty effect is a step back to the same state, which SPIN counts too."""
     model = model_named("strict")
     waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
 
@@ -269,7 +269,7 @@ def _spin(states: str = "     4787", transitions: str = "    16459") -> str:
 
 
 def test_looks_are_no_transitions_and_steps_are_steps() -> None:
-    """SPIN's count is reduced by its start and the checks of states; a deciding step makes a run longer."""
+    """SPIN's count is reduced by its start and its checks of states; a deciding step makes a run longer."""
     run = spin._read(_spin(), seconds=1.0, processor_seconds=1.0)
 
     assert (run.distinct_states, run.transitions, run.depth) == (4787, 16459 - 2 - spin.SPIN_START_TRANSITIONS, 21)
@@ -286,7 +286,7 @@ def test_large_counts_are_read_as_spin_rounds_them() -> None:
 
 
 def test_a_finding_that_was_not_told_is_an_error() -> None:
-    """SPIN counts its errors: one that the reader does not understand is not passed over."""
+    """SPIN counts its errors, so an error that the reader cannot parse is noticed."""
     with pytest.raises(AssertionError, match="more than it told"):
         spin._read(_spin().replace("some_held is reached", "some other thing"), seconds=1.0, processor_seconds=1.0)
 
@@ -334,7 +334,7 @@ def test_a_configuration_can_be_cut_to_some_invariants() -> None:
 
 
 def test_why_a_checker_is_not_tried_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """If SPIN, Java or the class path is missing, the reason says what to do."""
+    """If SPIN, Java or the class path is missing, the reason says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(tlc.CLASS_PATH, raising=False)
 
@@ -360,7 +360,7 @@ def _tokens() -> dict[str, str]:
 
 
 def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
-    """The numbers of the states to which the action that they name does not lead from the state before."""
+    """The numbers of the states that the named action does not reach from the state before."""
     actions = {action.label: action for action in trace.model.actions}
     before, wrong = made["initial"], []
     for step in made["steps"]:
@@ -374,7 +374,7 @@ def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
 
 @pytest.mark.parametrize("name", ["lost_by_keep", "queued_by_deadline", "dropped_by_throw"])
 def test_a_trace_has_the_shape_and_runs(name: str) -> None:
-    """Every state has every variable, and each step is one of the law."""
+    """Every state has every variable, and each step is a step of the specification."""
     token = _tokens()[name]
     done = CliRunner().invoke(main, ["explain", token, "--format", "json"])
     made = json.loads(done.stdout)
@@ -390,7 +390,7 @@ def test_a_trace_has_the_shape_and_runs(name: str) -> None:
 
 
 def test_it_goes_to_a_file(tmp_path: Path) -> None:
-    """The trace is written to a file as it is printed, one JSON object on one line; ITF is no longer written."""
+    """The file has the same JSON line as the output; the ITF format was removed."""
     token, target = _tokens()["lost_by_hold"], tmp_path / "race.json"
     printed, written, former = (
         CliRunner().invoke(main, ["explain", token, "--format", *words])

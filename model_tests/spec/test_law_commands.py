@@ -51,7 +51,7 @@ def _by_name(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("engine", [pytest.param("packed", marks=pytest.mark.long), "python"])
 def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
-    """rocketmq-4.9 loses a wakeup: exit 1, the contract's keys, and a token that replays and is explained."""
+    """rocketmq-4.9 loses a wakeup: exit code 1, the documented JSON keys, and a token that replays and is explained."""
     made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", engine, code=1)
     entry = pinned_entry("rocketmq-4.9", "tiny")
 
@@ -82,7 +82,7 @@ def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
 
 
 def test_check_goes_on_to_the_aspects() -> None:
-    """A property of an aspect is decided there: its row says where, and by which name the hazard is known."""
+    """The row of a feature's property names the exploration and the finding."""
     made = _json("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--property", "commit_never_regresses", code=1)
     (row,) = made["properties"]
     alone = ("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--requests", "1", "--aspect", "commits")
@@ -110,7 +110,7 @@ def test_check_takes_sizes_knobs_and_properties() -> None:
 
 
 def test_what_is_not_found_in_time_is_unknown() -> None:
-    """An interrupted search reports that, and exits 3 if it found no violation."""
+    """An interrupted search says so, and exits with 3 if it found no violation."""
     made = _json("check", "--bounds", "tiny", "--max-states", "100", code=3)
     shown = _run("check", "--bounds", "tiny", "--max-states", "100")
 
@@ -124,7 +124,7 @@ def test_what_is_not_found_in_time_is_unknown() -> None:
 
 
 def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
-    """A property that is meant to be reached and is not: the bounds are too small to tell, exit 3."""
+    """If a `sometimes` property is not reached, the bounds are too small for a verdict, and the exit code is 3."""
     words = ("check", "--policy", "strict-clone", "--bounds", "tiny", "--property", "bucket_in_two_lists")
     alone = _json(*words, "--requests", "1", code=3)
     two = _json(*words, "--requests", "2", code=0)
@@ -161,7 +161,7 @@ def test_prove_proves_strict() -> None:
 def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(
     names: Sequence[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --configuration some combinations are left, and --json lists them."""
+    """Without --configuration some combinations are not proved, and --json lists them."""
     monkeypatch.setattr(configurations, "CONFIGURATIONS", {"plain": configurations.WORLDS["plain"]})
     words = [word for name in names for word in ("--configuration", name)]
     made = _json("prove", "--requests", "any", "--property", "answered_once", *words, code=code)
@@ -172,7 +172,7 @@ def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(
 
 
 def test_prove_refutes_by_a_run() -> None:
-    """Without the recheck z3 finds the run that loses the wakeup: exit 1, a token that replays."""
+    """Without the recheck z3 finds the run that loses the wakeup: exit code 1, and a token that replays."""
     words = ("prove", "--requests", "2", "--knob", "recheck_after_hold=none", "--property", "no_lost_wakeup")
     made = _json(*words, code=1)
     last = made["obligations"][-1]
@@ -190,7 +190,7 @@ def test_prove_refutes_by_a_run() -> None:
 
 
 def test_prove_shows_where_induction_fails() -> None:
-    """With runs cut short the property is unknown, exit 3, and the state and step where induction fails are shown."""
+    """With a small step limit the property is unknown (exit code 3), with the state and step where induction fails."""
     words = (
         "prove",
         "--requests",
@@ -215,7 +215,7 @@ def test_prove_shows_where_induction_fails() -> None:
 
 @pytest.fixture(scope="module")
 def token() -> str:
-    """A token of the race of rocketmq-4.9."""
+    """A token of the race in rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     made = explore(model, properties_of(model)).verdict("lost_by_hold").token
@@ -300,7 +300,7 @@ def test_properties_lists_all() -> None:
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_mistake_is_one_clear_line(words: tuple[str, ...], says: str, as_json: bool) -> None:
-    """A user's mistake is one line on stderr and exit 2, with nothing on stdout and no traceback."""
+    """A usage error is one line on stderr with exit code 2, and neither output on stdout nor a traceback."""
     done = _run(*words, *(["--json"] if as_json else []))
 
     assert done.exit_code == 2
@@ -323,7 +323,7 @@ def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> N
     ids=" ".join,
 )
 def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, as a real signal in the middle: the object is printed with the counts so far, and the exit is 3."""
+    """After a real Ctrl-C the JSON has the counts so far, and the exit code is 3."""
 
     def interrupting(_: Callable[[str], None]) -> Callable[[Progress], None]:
         def report(now: Progress) -> None:
@@ -375,13 +375,16 @@ def run(*words: str) -> Result:
     ],
 )  # fmt: skip
 def test_the_worst_come_first(violated: Sequence[str], shown: Sequence[str]) -> None:
-    """Lost wakeups before late answers before what only a crash shows; a part of another violation is left out."""
+    """Lost wakeups come before late answers, and these before violations after a crash.
+
+    Implied violations are left out.
+    """
     assert worst(violated, 3) == shown
     assert worst(reversed(violated), 3) == shown
 
 
 def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that some preset must always keep, and no other; a missing one is seen."""
+    """Each property that some preset must keep has a sentence, and a missing sentence is reported."""
     bounds = [*EXPLORATIONS.values(), TIMEOUTS["timeout"]]
     stated = {
         item.name
@@ -398,7 +401,7 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_violation_is_a_few_lines() -> None:
-    """RocketMQ's, of which there are many: at most three, the rest counted, and the command for the worst."""
+    """Of RocketMQ's many violations at most three are listed and the others counted, with a command for the worst."""
     words = (*TINY[:3], "--requests", "1", "--policy", "rocketmq-4.9")
     made = json.loads(run(*words, "--json").stdout)
     rows = {row["name"]: row for row in made["properties"] if row["verdict"] == "violated"}
@@ -429,7 +432,7 @@ def test_all_has_every_token() -> None:
 
 @pytest.mark.long
 def test_a_policy_that_holds_says_what_was_covered() -> None:
-    """The counts of all explorations in one line, what they cover, and the proof as the next command."""
+    """One line has the counts and the scope of all explorations, and the next line has the command for the proof."""
     done = run(*TINY[:3], "--policy", "strict")
     lines = done.stdout.splitlines()
 
@@ -442,7 +445,7 @@ def test_a_policy_that_holds_says_what_was_covered() -> None:
 
 
 def test_explain_tells_the_worst_at_once() -> None:
-    """The first violation's trace follows the verdict; without one a line reports that."""
+    """The trace of the first violation follows the verdict; without a violation a line says so."""
     done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
     token = done.stdout.split("longpoll explain ")[1].split()[0]
 
@@ -486,7 +489,7 @@ def test_every_other_value_of_every_knob_is_a_change() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", engine.POLICIES)
 def test_the_whole_table_is_right(name: str) -> None:
-    """Every change breaks something, shown by a run that replays, or is redundant as claimed; nothing is left open."""
+    """Every knob change breaks a property in a run that replays, or is proved redundant as claimed."""
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name, "--json"])
     rows = json.loads(done.stdout)["rows"]
 
@@ -521,7 +524,7 @@ def test_every_claim_is_about_a_change_that_exists() -> None:
 def test_a_wrong_or_missing_reason_is_red(
     monkeypatch: pytest.MonkeyPatch, setting: str, claims: Mapping[tuple[str, str], str], words: str
 ) -> None:
-    """A claim that a needed knob is redundant, and an unclaimed redundancy, are reported with exit code 1."""
+    """A false claim that a knob is redundant, and an unclaimed redundancy, exit with code 1."""
     row = row_of(STRICT, setting, claims=claims, requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", "strict"])
@@ -535,7 +538,7 @@ def test_a_wrong_or_missing_reason_is_red(
 
 @pytest.mark.long
 def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no run breaks a property and the proof fails, the change is undecided, whatever is claimed: exit 3."""
+    """If no run breaks a property and the proof fails, the change is undecided and the exit code is 3."""
     monkeypatch.setattr(Proof, "verdict", lambda _proof, name: "unknown" if name == "answered_once" else "proved")
     row = row_of(STRICT, "empty_shortcut=false", requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
@@ -548,7 +551,7 @@ def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_depth_of_a_row_is_its_shortest_run() -> None:
-    """A row's depth is that of the shortest of its runs, and none where nothing breaks."""
+    """The depth of a row is the length of its shortest run, or empty if no property breaks."""
     runs = tuple(Verdict(name, "always", "violated", depth, "lp1.x") for name, depth in (("a", 7), ("b", 4)))
 
     assert Row("strict", "x=y", runs).depth == 4
@@ -557,7 +560,7 @@ def test_the_depth_of_a_row_is_its_shortest_run() -> None:
 
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "stricter"])
 def test_only_our_own_policies_are_ablated(name: str) -> None:
-    """Another broker's policy, and one that does not exist, are the user's mistake: one line and exit 2."""
+    """Another broker's policy and an unknown policy are usage errors of one line."""
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name])
 
     assert done.exit_code == 2

@@ -110,7 +110,7 @@ def test_negation_is_the_other_value(term: Bool, state: dict[str, int]) -> None:
 
 @given(term=bools(), number=ints(), truth=bools(), state=values)
 def test_substitution_is_evaluation_after_the_step(term: Bool, number: Int, truth: Bool, state: dict[str, int]) -> None:
-    """A term with an effect put in has the value that the term has after the effect."""
+    """The value of a term after substituting an effect equals its value in the state after the effect."""
     effect: dict[str, Term] = {"a": number, "p": truth}
     stepped = {**state, "a": evaluate(number, state), "p": evaluate(truth, state)}
 
@@ -136,7 +136,7 @@ def test_a_term_reads_only_its_variables(term: Bool) -> None:
 
 @given(st.one_of(ints(), bools()))
 def test_a_node_knows_what_it_reads(term: Term) -> None:
-    """The names of the variables below it and no others, however it was put together; and it shares what it can."""
+    """A node has the names of exactly the variables below it, and equal nodes are shared."""
     for node in nodes(term):
         assert node.reads == {each.args[0] for each in nodes(node) if each.op == "var"}
         args = [arg for arg in node.args if isinstance(arg, Int | Bool)]
@@ -173,7 +173,7 @@ def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
 @given(data=st.data())
 def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.DataObject) -> None:
-    """Every condition of every enabled step keeps its value in a state of the law."""
+    """Every condition of every enabled step keeps its value, whatever was simplified."""
     policy = preset(name)
     model = specification_of(policy, named("tiny", policy))
     _, state = data.draw(runs(model))
@@ -189,7 +189,7 @@ def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.Data
 
 
 def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
-    """A part that is false in all cases disappears, one that is true in all too, and the guard excludes cases."""
+    """A part that is constant in all its cases under the guard is replaced by its value."""
     a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
 
     assert decided((a < b) & (b < a), TRUE, RANGES) is FALSE
@@ -200,7 +200,7 @@ def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
 
 
 def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part with more cases than the limit stays, but its small parts are decided."""
+    """A part with more cases than the limit stays, and its small parts are decided."""
     a, b, c = (int_variable(name) for name in INT_NAMES)
     monkeypatch.setattr(simplify, "CASES_MAX", (VALUE_MAX + 1) ** 2)
 
@@ -214,7 +214,7 @@ def small() -> Model:
 
 
 def changed(model: Model, **changes: Any) -> Model:
-    """The model with its first action changed."""
+    """The model with a changed first action."""
     first, *others = model.actions
     return attrs.evolve(model, actions=(attrs.evolve(first, **changes), *others))
 
@@ -233,7 +233,7 @@ def test_the_same_law_is_known_again() -> None:
 
 @pytest.mark.parametrize("change", ["guard", "effect", "urgent", "policy", "bounds"])
 def test_another_law_is_not_taken_for_it(change: str) -> None:
-    """Any part of it may differ: one guard, one effect, who is waited for, the policy, the bounds."""
+    """A difference in one guard, one effect, the fairness, the policy or the bounds makes another specification."""
     model = small()
     first = model.actions[0]
     other = {
@@ -249,7 +249,7 @@ def test_another_law_is_not_taken_for_it(change: str) -> None:
 
 @pytest.mark.parametrize("part", ["here", "kind", "closing"])
 def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
-    """A search checks its own properties, not those of an earlier search."""
+    """A search checks its own properties, never those of an earlier search."""
     model = small()
     first, *others = properties_of(model)
     slips: dict[str, Any] = {"here": TRUE, "kind": "sometimes", "closing": ((model.actions[0].label, TRUE),)}
@@ -271,7 +271,7 @@ def test_every_variable_is_told_in_words(policy: Policy) -> None:
 
 
 def test_a_variable_exists_only_where_it_can_matter() -> None:
-    """The heap entry's flag is there only for one-shot entries, the recheck's only after an insert."""
+    """Only one-shot heap entries need the heap entry's flag, and only a recheck after the insert needs its flag."""
     plain = state_of(STRICT, named("tiny", STRICT))
     one_shot = with_knob(STRICT, "heap_entry=one_shot")
     no_recheck = with_knob(STRICT, "recheck_after_hold=none")
@@ -282,13 +282,16 @@ def test_a_variable_exists_only_where_it_can_matter() -> None:
 
 
 def test_lists_are_shared_only_under_one_lock() -> None:
-    """In place a taken request need not say by whom; with a clone it must."""
+    """In place a taken request need not say which notifier took it; with a clone it must."""
     assert "taken" in phases_of(STRICT)
     assert "taken_by_scanner" in phases_of(with_knob(STRICT, "take=clone_and_clear"))
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag passes for the first, not wanted; what the SQL filter lets through is wanted by who asks."""
+    """The third tag has the first one's hash and so passes, unwanted.
+
+    A pull with SQL92 wants what its filter passes.
+    """
     bounds = Bounds("tags", tags=3, aspects=frozenset({"sql"}))
     tags, (*_, sql) = tags_of(bounds), wishes_of(bounds)
 
@@ -304,7 +307,7 @@ def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
 @pytest.mark.parametrize("sql", [False, True])
 @pytest.mark.parametrize("tags", [1, 2, 3])
 def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, sql: bool) -> None:
-    """In all bounds: the hash of a tag outside the bounds lets no message through, to SQL pulls or any others."""
+    """In all bounds a message without a known hash passes no pull, neither with tags nor with SQL92."""
     bounds = Bounds("tags", tags=tags, aspects=frozenset({"sql"} if sql else ()))
     hashes, nothing = ("a", "b", "a"), len(wishes_of(bounds))
     for tag in tags_of(bounds):
@@ -314,7 +317,7 @@ def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, s
 
 
 def test_queues_are_named_only_where_there_are_several() -> None:
-    """The only queue's variables have no number; of two each has its own, and a slot names its queue or none."""
+    """A single queue's variables have no number; with two queues each variable and each slot names its queue."""
     one, two = (state_of(STRICT, named("tiny", STRICT, queues=queues)) for queues in (1, 2))
     names = {variable.name: variable for variable in two.variables}
 
@@ -345,7 +348,7 @@ MODELS = {name: specification_of(policy, named("tiny", policy, messages=2)) for 
 
 
 def test_names_are_exactly_the_shared_ones() -> None:
-    """The law's actions carry the names that step points and histories use, and no others."""
+    """The actions have exactly the names that scheduling points and histories use."""
     assert {family.name for family in FAMILIES} == set(ACTION_NAMES)
 
 
@@ -380,7 +383,7 @@ def test_a_step_that_is_not_enabled_is_refused() -> None:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-pr7359"}))
 @given(data=st.data())
 def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
-    """Guards disable at every bound: a step that would leave a range trips the assertion in `after_step`."""
+    """Guards disable steps at every bound; a step out of a range would fail the assertion in `after_step`."""
     model = MODELS[name]
     _, state = data.draw(runs(model))
 
@@ -389,7 +392,7 @@ def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
 
 
 def test_a_pull_goes_round() -> None:
-    """The plain story: pull, miss, hold, message, wake, answer, and the consumer has moved on by one."""
+    """The simplest run: pull, no message, hold, message, wake, answer, and the consumer's offset is one higher."""
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
     by_label = {action.label: action for action in model.actions}
     story = [
@@ -410,11 +413,11 @@ def test_a_pull_goes_round() -> None:
 
 
 NEVER_MADE = {"strict": {PhaseChange("notify_end", "kept", "idle"), PhaseChange("scan_end", "kept", "idle")}}
-"""The text allows these, and no run makes them: a stop waits for the lock that a walk in place has."""
+"""Phase changes that the text permits and no run makes, because a stop waits for the lock of a traversal in place."""
 
 
 def _made(model: Model) -> set[PhaseChange]:
-    """Every move of request 0 in any run."""
+    """Every phase change of request 0 in any run."""
     step, labels = successors(model), model.state.phases.labels
     place = [variable.name for variable in model.variables].index("phase_0")
     known, waiting, made = {model.initial}, [model.initial], set[PhaseChange]()
@@ -431,7 +434,7 @@ def _made(model: Model) -> set[PhaseChange]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_moves_are_those_that_runs_make(name: str) -> None:
-    """Every move of a run is derived from the specification; every derived move occurs, or has a listed reason."""
+    """Every phase change of a run is derived from the specification, and every derived one occurs or is listed."""
     model = model_named(name)
     read = set(phase_changes_of(model))
 
@@ -441,12 +444,12 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_gives_bounds(name: str) -> None:
-    """Every name that is printed can be asked for, and in place there is room for as many requests or more."""
+    """Every listed name is accepted, and bounds for traversals in place have room for as many requests or more."""
     assert named(name, STRICT).requests >= named(name, STRICT_CLONE).requests >= 1
 
 
 def test_an_override_shows_in_the_name() -> None:
-    """Changed knobs are part of the name, so that a result is not taken for the preset's."""
+    """Changed knobs are part of the policy's name, so a result is not taken for the preset's."""
     bounds = named("tiny", STRICT, messages=2, requests=2)
 
     assert (bounds.messages, bounds.name) == (2, "tiny+messages=2")
@@ -462,7 +465,7 @@ def test_impossible_bounds_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_an_unbounded_log_is_for_proofs() -> None:
-    """No number of messages is a bound that exists, but not one that can be explored."""
+    """Bounds without a limit of messages exist for proofs, and cannot be explored."""
     assert Bounds("proof", messages=None).messages is None
 
 
@@ -481,7 +484,7 @@ SEEN_IN = {
     "slave": "role",
     "on_truncate": "truncate",
 }
-"""Knob -> the aspect in whose world it matters; the others matter in any."""
+"""Knob -> the feature whose bounds it needs; the others matter in any bounds."""
 DEAR = {knob for knob, aspect in SEEN_IN.items() if aspect in {"role", "tags", "commits"}}
 
 
@@ -491,7 +494,7 @@ def test_presets_are_found_by_name() -> None:
 
 @pytest.mark.parametrize("knob", quick_if(knob_values(), lambda knob: knob not in DEAR))
 def test_every_knob_has_an_effect_in_the_law(knob: str) -> None:
-    """Turning a knob of some policy changes the reachable space or what is enabled in it."""
+    """Changing a knob changes the reachable states or the enabled steps of some policy."""
     bases = [STRICT, STRICT_CLONE, with_knob(STRICT_CLONE, "tick=free"), with_knob(STRICT, "expiry=scan")]
 
     bounds = SEEN_IN.get(knob, "tiny")
@@ -507,7 +510,7 @@ def _turned(base: Policy, knob: str) -> list[Policy]:
 @cache
 def _counts(policy: Policy, bounds: str) -> tuple[int, ...]:
     model = specification_of(policy, named(bounds, policy))
-    # A knob may lead to the same states by another way only: then what breaks on the way tells.
+    # A knob may change only the paths to the same states; then the violated properties differ.
     result = explore(model, [item for item in properties_of(model) if item.name == "told_of_role_change"])
     broken = sum(verdict.verdict == "violated" for verdict in result.verdicts)
     return result.distinct_states, result.transitions, result.depth, broken
@@ -532,13 +535,13 @@ LONG = "1" * (GUESSED_MAX + 1)
     ],
 )
 def test_a_name_that_nobody_has(said: str, whole: str) -> None:
-    """The error suggests the nearest name, if one is near, or names the command that lists all names."""
+    """The error suggests the most similar name, or the command that lists all names."""
     (_unknown, rest) = said.split("; ", 1)
 
     assert rest == whole
 
 
 def test_a_long_name_is_shown_by_its_beginning() -> None:
-    """And how long it is; the longest that a near one is looked for is shown whole."""
+    """A long name is truncated with its length; a name for which a suggestion is searched is shown whole."""
     assert not_known("engine", LONG[1:], []).startswith(f"unknown engine {LONG[1:]!r}; ")
     assert not_known("engine", LONG, []).startswith(f"unknown engine {LONG[1:]!r}... ({len(LONG)} characters); ")

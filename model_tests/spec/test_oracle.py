@@ -1,4 +1,4 @@
-"""`longpoll oracle`: steps are checked one by one, garbage does no harm, and a history is written."""
+"""`longpoll oracle` checks steps one by one, survives invalid input, and writes a history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from longpoll_spec.policy import policy_named
 PAGE = Path(__file__).parents[2] / "docs" / "oracle.md"
 LONGPOLL = [sys.executable, "-m", "longpoll"]
 LOST = ("next_pull 0", "pull_read 0", "append", "make_visible", "notify_start", "notify_end", "hold 0")
-"""A message between a pull's read and its insert."""
+"""A run in which a message comes between a pull's read and its insert."""
 
 
 def oracle_of(policy: str = "strict", histories: Path | None = None, **law: Any) -> Oracle:
@@ -50,7 +50,7 @@ def told(oracle: Oracle, steps: Iterable[str], **more: Any) -> list[dict[str, An
 
 
 def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
-    """A legal run at random: names and actors."""
+    """A random legal run: names and actors."""
     chance, step, state = random.Random(seed), successors(model), model.initial
     run = []
     for _ in range(count):
@@ -79,7 +79,7 @@ def _shown(variable: Any, value: int) -> Any:
 
 
 def test_an_illegal_step_is_told_with_the_part_of_its_guard() -> None:
-    """The run stays where it was, and the step that was meant is legal after."""
+    """A refused step does not change the state, so the intended step is still legal."""
     oracle = oracle_of()
     before = asked(oracle, do="state")
     refused = asked(oracle, do="did", step="hold", request=0, id=7)
@@ -105,12 +105,12 @@ def test_what_was_seen_and_is_not_so_is_told() -> None:
 
 
 def test_a_lost_wakeup_is_told() -> None:
-    """Of the policy that has it; the recheck of ours is due, and does it."""
+    """The oracle reports the lost wakeup of this policy; our policy requires the recheck instead."""
     lost, ours = oracle_of("rocketmq-4.9"), oracle_of("strict")
 
     assert [each["broken"] for each in told(lost, LOST)][-2:] == [[], ["lost_by_hold", "no_lost_wakeup"]]
     assert asked(lost, do="properties")["properties"]["no_lost_wakeup"] == "broken"
-    same = [step for step in LOST if step != "notify_end"]  # ours passes over a bucket that looks empty
+    same = [step for step in LOST if step != "notify_end"]  # Our policy skips a bucket that looks empty.
     assert all(each["legal"] and not each["broken"] for each in told(ours, [*same, "recheck 0"]))
     assert set(asked(ours, do="properties")["properties"].values()) == {"holds"}
 
@@ -127,7 +127,7 @@ def test_unknown_actors_are_carried_as_a_set() -> None:
 
 
 def test_what_one_of_the_possible_runs_broke_is_unknown() -> None:
-    """Also when all went on to where nothing is broken: the walk ended before the pull was held, or never began."""
+    """A violation in only some of the possible runs is unknown, even after all of them reach the same good state."""
     hidden = ["notify_start", "notify_end", "tick"]
     oracle = oracle_of("rocketmq-4.9", hidden=hidden)
     answers = told(oracle, [*(step for step in LOST if step not in hidden), "scan_start", "scan_each 0"])
@@ -150,7 +150,7 @@ def test_behind_a_refused_step_nothing_is_known_but_what_was_broken() -> None:
 
 
 def test_hidden_steps_may_have_happened() -> None:
-    """Hidden steps make more states possible; a later step may exclude some of them."""
+    """Hidden steps make more states possible, and a later step may exclude some of them."""
     steps = ("next_pull 0", "pull_read 0", "append", "hold 0")
     hides, tells = oracle_of("rocketmq-4.9", hidden=["make_visible", "notify_start", "notify_end"]), oracle_of()
 
@@ -165,7 +165,7 @@ def test_hidden_steps_may_have_happened() -> None:
 @pytest.mark.parametrize("hidden", [(), ("tick",), ("tick", "make_visible")])
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
-    """The follower refuses a step exactly where the checker of histories ends, and is then in the same states."""
+    """The follower refuses the step at which the checker of histories ends, with the same possible states."""
     checker = Checker(CompiledSpecification(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
     run = walked(checker.model, seed, 60)
     random.Random(seed).shuffle(run[40:])
@@ -224,7 +224,7 @@ def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
 
 
 def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each begins in the first state; one too many is refused until one is closed."""
+    """Each session begins in the first state; above the limit a session is refused until another one closes."""
     monkeypatch.setattr(oracle_session, "SESSIONS_MAX", 2)
     oracle = oracle_of()
     told(oracle, ["next_pull 0"], session="a")
@@ -271,7 +271,7 @@ def _judged(history: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("steps", [(), ("sweep 3",), ("hold 1",)])
 def test_a_session_leaves_a_history_that_the_judge_judges(steps: tuple[str, ...], tmp_path: Path) -> None:
-    """A legal run is valid; a step that was refused is found by the judge too, with the same part of its guard."""
+    """A legal run is valid for the judge; a refused step is a violation with the same part of its guard."""
     oracle = oracle_of("strict-clone", tmp_path, hidden=["tick"])
     if steps == ("sweep 3",):
         assert "unknown step" in told(oracle, steps)[0]["error"]
@@ -320,7 +320,7 @@ def _did(step: str, actors: str = "") -> str:
 
 
 def test_the_exit_code_says_whether_a_step_was_refused() -> None:
-    """0 or 1; the summary goes to standard error, so that standard output has only answers."""
+    """The exit code is 1 if a step was refused; the summary goes to stderr, so stdout has only answers."""
     well = _run("--policy", "strict", lines=[_did("append"), _did("make_visible")])
     wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
 
@@ -346,7 +346,7 @@ def test_the_exit_code_is_no_stronger_than_what_was_told(lines: list[str], code:
 
 
 def test_the_page_says_what_the_command_says(tmp_path: Path) -> None:
-    """Each call in the page, made with the page's files, prints the output shown below it."""
+    """Each call on the page prints the output that the page shows."""
     ran = 0
     for kind, title, text in re.findall(r"```(\w+)(?: title=(\S+))?\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         call, _, expected = text.partition("\n")

@@ -1,4 +1,4 @@
-"""The packed engine: workers, disk, symmetry and its table of states."""
+"""The packed engine: worker processes, disk, symmetry and its table of states."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from longpoll_spec.specification import properties_of, specification_of
 
 @pytest.fixture(autouse=True)
 def _nobody_is_left() -> Iterator[None]:
-    """Every test ends with the processes it began with."""
+    """Assert that every test ends with the processes that it began with."""
     yield
     assert not multiprocessing.active_children()
 
 
 def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Levels that are expanded in several stretches, with trays that are used again and again, change nothing."""
+    """A level may be expanded in several chunks with reused buffers, and the result is the same."""
     monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
     monkeypatch.setattr(packed_part, "STRETCH_STATES", 256)
 
@@ -65,7 +65,7 @@ def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_owners_share_every_head() -> None:
-    """The ranges of the owners follow one another from the least head to the greatest."""
+    """The owners' ranges of heads are adjacent and cover all heads."""
     for workers in range(1, packed_workers.WORKERS_MAX + 1):
         firsts = [first_head(number, workers) for number in range(workers + 1)]
         assert firsts[0] == 0
@@ -74,7 +74,7 @@ def test_owners_share_every_head() -> None:
 
 
 def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
-    """Ctrl-C, as a real signal in the middle, gives the counts so far; no process is left."""
+    """A real Ctrl-C in the middle gives the counts so far, and no process is left."""
 
     def interrupt(progress: Progress) -> None:
         if progress.depth == 5:
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
 
 
 def test_an_interrupt_while_workers_work_counts_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C that comes while the foreman waits lets the step end, and no answer is taken for another's."""
+    """After Ctrl-C the foreman finishes the current step, and takes no answer for another one's."""
     asked: list[int] = []
 
     def interrupted(pipes: list[object]) -> object:
@@ -151,14 +151,14 @@ TIGHT = Plan(chunk_states=64, stretch_states=300, sorted_states=200)
 
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every search be so short of memory that each of its levels goes to disk in several runs."""
+    """Make memory so scarce that each level of a search goes to disk in several runs."""
     monkeypatch.setattr(packed, "plan_of", lambda *_: TIGHT)
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["alone", "workers"])
 def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
-    """States, transitions, depth and every verdict are pinned, and every token is the one found in memory."""
+    """A search on disk finds the pinned counts and verdicts, and the same tokens as a search in memory."""
     spilled = explore(model_named(policy), memory_mb=1, **options)
 
     assert entry_of(spilled) == pinned_entry(policy, "tiny")
@@ -167,7 +167,7 @@ def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
 def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], width: int) -> None:
-    """Whatever comes, in however many pieces: a level is what came and was in no level before."""
+    """A level on disk has exactly the new states, however the states arrive."""
     store, seen = SpillStore(width, sorted_states=8), set[int]()
     for depth, batches in enumerate(levels):
         for batch in batches:
@@ -190,9 +190,9 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: N
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
-@example(101, 2, 1, 1)  # the least chunk is more than a third of what a worker has
+@example(101, 2, 1, 1)  # The smallest chunk is larger than a third of a worker's memory.
 def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
-    """Whatever is asked: either it is refused, or chunks, stretches and sorting together fit what there is."""
+    """A plan is either refused, or its chunks and sorting together fit the limit of memory."""
     try:
         plan = plan_of(memory_mb, 100, workers, words, actions)
     except MemoryShortError as error:
@@ -207,7 +207,7 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
 
 @pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
 def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
-    """Files have no name from the start, so an interrupt or a kill in the middle leaves nothing."""
+    """Files have no name from the start, so neither an interrupt nor a kill leaves any."""
     code = (
         "import os, signal, sys\n"
         "from longpoll_spec.bounds import named\n"
@@ -235,7 +235,7 @@ def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_
 
 
 def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None) -> None:
-    """Another directory for temporary files is used, and has nothing in it while the search runs."""
+    """The configured directory for temporary files is used, and looks empty during the search."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made: list[str] = []
     honest = tempfile.TemporaryFile
@@ -279,7 +279,7 @@ print(peak[0], found.distinct_states, found.transitions, found.depth)
 
 @pytest.mark.long
 def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
-    """Bounds `bench` with a limit of 400 MB: less than that is used at any moment looked at, and more without it."""
+    """With a limit of 400 MB the search of bounds `bench` uses less at any measured time, and without it more."""
     told: list[list[int]] = []
     for limit in (400, 0):
         done = subprocess.run(
@@ -297,7 +297,7 @@ def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
 
 
 def test_check_gives_the_same_numbers_however_it_searches() -> None:
-    """States, transitions and depth are the pinned ones, and so are the properties that are violated."""
+    """The pinned states, transitions, depth and violations are found with every search option."""
     entry = pinned_entry("rocketmq-4.9", "tiny")
     named = [word for name in entry.violated for word in ("--property", name)]
     words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", *named, "--workers", "2", "--symmetry", "--json"]
@@ -324,7 +324,7 @@ def test_check_gives_the_same_numbers_however_it_searches() -> None:
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) -> None:
-    """A mistake in the call gives one line that says what to do."""
+    """A wrong option exits with 2 and one line that says what to do."""
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", *options], env={"COLUMNS": "300"})
 
     assert done.exit_code == 2
@@ -350,7 +350,7 @@ def _keys(made: words.Words) -> list[int]:
 
 
 def _wide(numbers: list[int], width: int) -> list[int]:
-    """Keys of this many words; a number determines each word."""
+    """Keys of this many words, each determined by a number."""
     return [sum((number * (row + 1) % 2**64) << (64 * row) for row in range(width)) for number in numbers]
 
 
@@ -372,7 +372,7 @@ def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, width: int) 
 
 @given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(2, 5), st.data())
 def test_a_table_of_a_share_is_a_set(batches: list[list[int]], shares: int, data: st.DataObject) -> None:
-    """A table whose states have only a share of all heads spreads them over all its slots, and loses none."""
+    """A table for a share of all heads uses all its slots and loses no state."""
     number = data.draw(st.integers(0, shares - 1))
     first, end = first_head(number, shares), first_head(number + 1, shares)
     own = [[first + head % (end - first) for head in batch] for batch in batches]
@@ -391,7 +391,7 @@ def test_mixing_is_undone(keys: list[int], width: int) -> None:
 
 
 def test_a_table_that_is_moved_block_by_block_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Growing in many blocks, over chains that go round the end of the slots, loses nothing and adds nothing."""
+    """Growing block by block, with chains that wrap around, neither loses nor adds a state."""
     monkeypatch.setattr(store, "BLOCK_SLOTS", 3)
     high = [((1 << 64) - 1 - number, number) for number in range(20)]
     heads = [head for pair in high for head in pair]
@@ -405,7 +405,7 @@ def _colliding() -> list[int]:
 
 
 def test_states_of_one_head_stay_apart() -> None:
-    """A head never represents a state: with equal heads, even the free slot's, all states are kept, each once."""
+    """States with equal heads, even the head of a free slot, are all kept, each once."""
     keys = _colliding()
     table = WordTable(3, 3)
     wide = words_of([*keys, *keys[::-1], *keys], 3)
@@ -419,7 +419,7 @@ def test_states_of_one_head_stay_apart() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
 def test_what_is_found_is_there(wanted: list[int], there: list[int], width: int) -> None:
-    """Every state is found where it is, and only there, heads being equal or not."""
+    """Every state is found at its own place only, also among equal heads."""
     keys = [[(number // 4 << 64 * (width - 1)) | number % 4 for number in numbers] for numbers in (wanted, there)]
     among = distinct(words_of(keys[1], width))
     found = words.find(words_of(keys[0], width), among).tolist()
@@ -435,7 +435,7 @@ VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_sh
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> None:
-    """A run is rebuilt with the requests that really act, has the shortest length, and ends where it should."""
+    """A run rebuilt from its token has its real requests, the shortest length and the right end."""
     model = model_named(name, requests=requests)
     plain, folded = explore(model), explore(model, symmetry=True)
     broken = {item.name: item for item in properties_of(model)}
@@ -446,7 +446,7 @@ def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> No
         assert verdict.token is not None
         trace = replay(verdict.token)
         item = broken[verdict.name]
-        # A step that breaks a property is the run's last; what is said is about the state before it.
+        # A step that breaks a property is the last step of the run; the report describes the state before it.
         ends = [values_of(model, step.state) for step in trace.steps[-2:]]
         wanted = 1 if item.kind == "sometimes" else 0
         assert trace.depth == verdict.depth
@@ -474,7 +474,7 @@ def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject
 
 
 def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The state under every renaming, made variable by variable."""
+    """The state under every renaming, computed variable by variable."""
     values = values_of(model, state)
     made: list[tuple[int, ...]] = []
     numbers = [permutations(range(count)) for count in (model.bounds.requests, model.bounds.queues)]
@@ -494,7 +494,7 @@ def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]
 
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
 def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
-    """Two queues and three requests, as far as they go: counts by instance are those of the plain engine."""
+    """With two queues and three requests the counts of each action instance equal the plain engine's."""
     model = specification_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
     judged = [item for item in properties_of(model) if item.kind == "always"]
     plain = explore(model, judged, engine="python", limit_states=2_000)
@@ -512,7 +512,7 @@ def test_more_queues_than_can_be_renamed_are_refused() -> None:
 
 
 def test_what_tells_requests_apart_is_refused() -> None:
-    """A property of request 0 alone, or an action that only request 1 lacks, is named: folding would be wrong."""
+    """Symmetry reduction is refused for a property of request 0 alone, or an action that only request 1 lacks."""
     model = model_named("strict")
     stated = properties_of(model)[0]
     partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
@@ -539,7 +539,7 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @pytest.fixture
 def spilling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search with a limit on memory be so short of it that every level goes to disk in several runs."""
+    """Make the memory of a limited search so small that every level goes to disk in several runs."""
     monkeypatch.setattr(packed, "plan_of", lambda *_: Plan(chunk_states=512, stretch_states=4_000, sorted_states=3_000))
 
 
@@ -568,7 +568,7 @@ OWN: Final = [entry for entry in pinned() if entry.policy == "strict" and entry.
 )
 @pytest.mark.usefixtures("spilling")
 def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None:
-    """States, transitions, depth and verdicts with their lengths, also with every aspect, are the pinned ones."""
+    """States, transitions, depth, verdicts and lengths are the pinned ones, with every feature."""
     assert entry_of(_explored(entry, MODES[mode])) == entry
 
 
@@ -583,7 +583,7 @@ def test_everything_pinned_is_the_same_in_every_mode(entry: Entry, mode: str) ->
 @pytest.mark.parametrize("mode", quick_if(["packed", "workers", "symmetry", "spill"], lambda mode: mode != "symmetry"))
 @pytest.mark.usefixtures("spilling")
 def test_a_lost_state_is_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were one state dropped on its way into the store, every mode would count less: the agreement can fail."""
+    """If one state were lost on its way into the store, every mode would count fewer states."""
     honest = packed_part.Part.take
 
     def lossy(self: packed_part.Part, words: Words) -> None:
@@ -614,7 +614,7 @@ def test_only_zen_4_sorts_slowly(vendor: str, family: str, flags: str, slow: boo
 
 
 def test_numpy_is_imported_without_what_sorts_slowly() -> None:
-    """On a processor without AVX-512 this cannot fail; the environment is as before in any case."""
+    """The check cannot fail on a processor without AVX-512; the environment is unchanged in any case."""
     text = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t: avx512f\n"
     script = f"""
 import os, pathlib

@@ -1,4 +1,4 @@
-"""The table that holds pops: pinned counts, a finding for each knob of RocketMQ, proofs, mutants and the commands."""
+"""The specification of pops: pinned counts, a finding for each knob of RocketMQ, proofs, mutants and commands."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_knob_of_rocketmq_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", POP_KNOBS)
 def test_the_engines_agree(name: str) -> None:
-    """The plain engine and the packed one with symmetry find what the packed one finds."""
+    """The plain engine, and the packed engine with symmetry, find the same as the packed engine."""
     model = _model(name, 1)
     whole = _model(name)
     found = [explore(model, properties_of(model), engine="python"), explore(model)]
@@ -109,7 +109,7 @@ def test_the_engines_agree(name: str) -> None:
 
 
 def test_runs_without_an_end_are_found() -> None:
-    """Where a rejected or evicted request is dropped, its pop is never answered; our own policy answers all."""
+    """If a rejected or evicted request is dropped, its pop is never answered; our own policy answers all."""
     found = {
         name: [row.verdict.name for row in progress_of(policy, runs_of(policy)) if row.verdict.verdict != "holds"]
         for name in ("strict-pop", "strict-pop+when_rejected=drop", "strict-pop+evicts=true")
@@ -126,7 +126,7 @@ def test_our_own_policy_is_proved() -> None:
     done = _run("prove", "--policy", "strict-pop", "--requests", "3", "--json")
     made = json.loads(done.stdout)
 
-    assert done.exit_code == 4, done.output  # `every_pop_is_answered` is explored
+    assert done.exit_code == 4, done.output  # `every_pop_is_answered` is checked by exploration only.
     assert set(made["verdicts"].values()) <= {"proved", "by construction"}, made["verdicts"]
     assert {each["verdict"] for each in made["explored_only"]} == {"holds"}
 
@@ -147,7 +147,7 @@ MUTANTS: Final = (
     ("insert", "forgets to write rechecks", "no_lost_wakeup"),
     ("times_out", "forgets what its guard says of deadline", "not_answered_early"),
 )
-"""(action, its mistake, the property that sees it)."""
+"""(Action, its mistake, the property that detects it)."""
 
 
 @pytest.mark.parametrize(("action", "what", "seen_by"), MUTANTS)
@@ -183,7 +183,7 @@ def test_a_token_names_its_policy_and_replays_without_a_file() -> None:
 
 @pytest.mark.parametrize("setting", [each for each, (_, _, broken) in FACTS.items() if broken and "+" in each])
 def test_each_finding_is_explained(setting: str) -> None:
-    """The story of each finding ends with the property's sentence, and has no step without one."""
+    """The trace of each finding has a sentence for every step and ends with the property's sentence."""
     found = explore(_model(setting, FACTS[setting][0]))
     for each in found.verdicts:
         if each.verdict == "violated":
@@ -214,7 +214,7 @@ def test_the_commands_take_the_policies(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_explorer_has_the_mistakes_of_the_file_only(tmp_path: Path) -> None:
-    """The page is made, although actions of the file share names with actions for which mutants are named."""
+    """The page works, although actions of the file share their names with actions of pulls that have mutants."""
     done = _run("export", "--policy", "strict-pop", "--to", "explorer", "--bounds", "tiny", str(tmp_path))
 
     assert done.exit_code == 0, done.output

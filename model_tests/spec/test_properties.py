@@ -1,4 +1,4 @@
-"""Properties: what breaks each of them, with which feature, and what holds for lack of a step that could break it."""
+"""Properties: what breaks each, with which feature, and which hold vacuously."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_each_remedy_is_needed(base: str, setting: str, broken: set[str]) -> Non
 
 
 def test_a_clone_needs_its_recheck() -> None:
-    """Clone-and-clear without the recheck after the put-back loses by keep, and in place does not need it."""
+    """Clone-and-clear loses a wakeup by keep without the recheck after the put-back; in place needs no recheck."""
     broken = {"no_lost_wakeup", "lost_by_keep", "woken_within"}
 
     assert _violated(with_knob(preset("strict-clone"), "recheck_after_keep=false")) == broken
@@ -97,7 +97,7 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_the_term_says_what_here_and_closing_say(name: str, data: st.DataObject) -> None:
-    """One statement about states, or one about the state and its next steps: the two forms of a property agree."""
+    """A property about states equals its form about a state and its next steps."""
     model = specification_of(preset(name), named("tiny", preset(name)))
     guards = {action.label: action.guard for action in model.actions}
     _, state = data.draw(runs(model))
@@ -118,7 +118,7 @@ def _asks_for_the_next(state: State, action: Action) -> Effect:
 
 
 def _turns_to_the_beginning(state: State, action: Action) -> Effect:
-    """A turn to another queue that begins where the first queue ends."""
+    """A turn to another queue that begins at the end of the first queue."""
     request = state.requests[int(action.actors[0])]
     return {str(request.offset.args[0]): state.queues[0].visible_end}
 
@@ -137,7 +137,7 @@ def _with_requests_in_it(state: State, action: Action) -> Effect:
 
 
 def _commits_the_end(state: State, action: Action) -> Effect:
-    """A commit of all that the queue has, handled or not."""
+    """A commit of the queue's end, whether the messages were handled or not."""
     request = state.requests[int(action.actors[0])]
     return {str(request.committed.args[0]): state.queues[0].log_end}
 
@@ -160,16 +160,16 @@ def test_a_fault_in_a_feature_is_found(fault: str) -> None:
 
 OUTLIVES: Final = ("truncate", "queue_deleted", "crash_and_recover")
 COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "truncate"), "crash_and_recover": "crash"}
-"""Action that may leave a committed offset beyond its queue's end -> the feature with which it does."""
+"""Action that may leave a committed offset beyond its queue's end -> the feature with this action."""
 
 
 def _keeps_the_commit(_state: State, action: Action) -> Effect:
-    """Truncation and loss keep the committed offsets."""
+    """A truncation and a loss that keep the committed offsets."""
     return {name: int_variable(name) for name in action.effect if name.startswith("committed")}
 
 
 def _commits_what_comes(state: State, action: Action) -> Effect:
-    """A commit of any offset, explicit or carried by a pull."""
+    """A commit of any offset, explicitly or with a pull."""
     request = state.requests[int(action.actors[0])]
     told = request.offset if action.name == "offset_commit" else request.carried
     return {str(request.committed.args[0]): told}
@@ -182,7 +182,7 @@ def _in_queue(model: Model) -> str:
 
 @pytest.mark.parametrize("action", COMMITS)
 def test_a_committed_offset_beyond_its_queue_is_found(action: str) -> None:
-    """Cut, deleted or lost in a crash, the queue is another generation: no offset of the last one stays."""
+    """A truncated, deleted or lost queue is a new generation, in which no old committed offset stays."""
     chosen = with_knob(STRICT, "visible_after=append")
     bounds = named(COMMITS[action], chosen, requests=1, aspects=["commits"])
     change = with_effect(_keeps_the_commit if action in OUTLIVES else _commits_what_comes)
@@ -262,7 +262,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
     "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
-"""A mistake in a helper that effects and properties once shared: where it shows, and the property that fails."""
+"""A mistake in a helper that effects and properties once shared -> where it shows, and the violated property."""
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
@@ -294,7 +294,7 @@ ANSWERED_BY: Final = {
 @pytest.mark.parametrize("change", ["role_change", "master_returns"])
 @pytest.mark.parametrize("steps", ANSWERED_BY.values(), ids=ANSWERED_BY)
 def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence[str], change: str) -> None:
-    """Where all are answered, the insert or the put-back answers a request that missed before the change."""
+    """The insert or the put-back answers a request that missed before the change of role."""
     policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
     model = specification_of(policy, named("role", policy, requests=1))
     by_label = {action.label: action for action in model.actions}
@@ -306,7 +306,7 @@ def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence
 
 @pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
 def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
-    """Deleting old messages does not require a flush: a queue that loses them begins at its end."""
+    """Deleting old messages needs no flush, so a queue that loses messages in a crash begins at its end."""
     chosen = preset(policy)
     model = specification_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
     steps = ("append", "make_visible", "trim", "crash_and_recover")
@@ -322,12 +322,12 @@ def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
 
 
 def _crash_keeps_the_beginning(policy: Policy, bounds: Bounds) -> Model:
-    """The law whose crash leaves a queue's beginning where it was."""
+    """A specification whose crash keeps the queue's beginning."""
     return mutated(policy, bounds, "crash_and_recover", forgetting("visible_start"))
 
 
 def test_what_cannot_be_broken_is_told_apart() -> None:
-    """By the text alone: `seen_survives` says nothing of strict, and much where an unflushed message is visible."""
+    """The terms alone show that `seen_survives` holds vacuously for strict, but not with visible unflushed messages."""
     bounds = EXPLORATIONS["crash"]
     folded = {
         name: {item.name for item in properties_of(specification_of(preset(name), bounds)) if item.by_construction}
@@ -340,7 +340,7 @@ def test_what_cannot_be_broken_is_told_apart() -> None:
 
 
 def test_check_and_prove_say_what_is_true_by_construction() -> None:
-    """Neither calls it held or proved to a person; in JSON the verdict stays and bears the mark."""
+    """The text output does not call a vacuous property held or proved; the JSON has the verdict with a mark."""
     name = "only_disk_survives"
     check = ["check", "--policy", "strict", "--bounds", "crash", "--property", name, "--all"]
     proof = ["prove", "--policy", "strict", "--aspect", "crash", "--requests", "2", "--property", name]
@@ -382,7 +382,7 @@ BROKEN_BY_ASPECTS = {
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
     ("role", "slave=reads_only"): {"no_lost_wakeup", "lost_by_keep", "woken_within"},
 }
-"""(aspect, one knob of strict set otherwise) -> exactly what then breaks there."""
+"""(Feature, a changed knob of strict) -> the properties that this change breaks."""
 
 
 def _violated_aspects(model: Model) -> set[str]:
@@ -401,7 +401,7 @@ QUICK = {("channels", "on_close=ignore"), ("crash", "visible_after=append")}
 
 @pytest.mark.parametrize("broken", quick_if(BROKEN_BY_ASPECTS, lambda case: case in QUICK), ids="-".join)
 def test_a_knob_of_strict_is_needed_where_its_aspect_is_on(broken: tuple[str, str]) -> None:
-    """Set otherwise it breaks exactly what it is there for, and as it is it breaks nothing."""
+    """Each change of a knob of strict breaks exactly the properties that the knob exists for; strict breaks none."""
     aspect, setting = broken
 
     assert _violated_aspects(specification_of(_changed(setting), EXPLORATIONS[aspect])) == BROKEN_BY_ASPECTS[broken]
@@ -409,14 +409,14 @@ def test_a_knob_of_strict_is_needed_where_its_aspect_is_on(broken: tuple[str, st
 
 
 def test_an_unsafe_removal_orphans_a_bucket_even_under_strict() -> None:
-    """A bucket removed because it looked empty is lost to arrivals; only its own deadline would free the request."""
+    """Arrivals never find a bucket that was removed because it looked empty, until its request's deadline."""
     changed = _changed("bucket_removal=if_empty_unsafe")
 
     assert "no_orphan" in _violated_aspects(specification_of(changed, EXPLORATIONS["buckets"]))
 
 
 def test_announcing_by_tag_is_safe_for_each_message_and_not_for_batches() -> None:
-    """The last message's tag says nothing of those before it; who is woken by any arrival loses nothing."""
+    """The tag of a batch's last message says nothing about the others; waking on any arrival loses nothing."""
     batch = _changed("notify_grain=batch")
 
     assert "no_lost_wakeup" in _violated_aspects(specification_of(batch, EXPLORATIONS["tags"]))
@@ -428,7 +428,7 @@ def test_announcing_by_tag_is_safe_for_each_message_and_not_for_batches() -> Non
 
 
 def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_visible() -> None:
-    """Told by the append itself, once the message is visible, strict keeps all; told earlier it loses a wakeup."""
+    """A notification at the append is safe once the message is visible; before that it loses a wakeup."""
     early = _changed("notify=before_visible")
 
     assert preset("strict").notify == "at_append"
@@ -438,7 +438,7 @@ def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_vi
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_aspects_go_together(name: str) -> None:
-    """All aspects at once, with two queues and two tags: runs stay in range, and strict keeps every property."""
+    """With all features, two queues and two tags, values stay in range and strict keeps every property."""
     aspects = frozenset(set(ASPECTS) - {"lateness"})
     bounds = Bounds("all", requests=1, messages=1, queues=2, tags=2, aspects=aspects)
     model = specification_of(preset(name), bounds)
@@ -475,7 +475,7 @@ def test_a_token_of_the_plain_world_is_as_it_was() -> None:
 @pytest.mark.parametrize("scan_ticks", [2, 3, 4])
 @pytest.mark.parametrize("name", PRESETS)
 def test_tight_bounds_on_answers(name: str, scan_ticks: int) -> None:
-    """RocketMQ is late by up to a scan's period less one tick, and wakes within a period; strict at once."""
+    """RocketMQ answers up to a scan's period less one tick late and wakes within a period; strict does so at once."""
     aspects = frozenset({"lateness"})
     found = response_bounds(preset(name), Bounds("lateness", requests=1, scan_ticks=scan_ticks, aspects=aspects))
     ticks = {bound.name: bound.ticks for bound in found}
@@ -496,7 +496,7 @@ def test_no_bound_is_found_where_none_is_counted() -> None:
 
 
 def test_an_answer_before_its_time_is_seen() -> None:
-    """An `expire` that ignores the deadline answers a pull early, and a property detects it."""
+    """An `expire` that ignores the deadline answers a pull early, and a property detects this."""
     policy = preset("strict")
     tiny = named("tiny", policy)
     model = specification_of(policy, tiny)
@@ -515,9 +515,9 @@ FOUND_ON = {
     "m": {"rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq"},
     "slave": {"rocketmq-4.9"},
 }
-"""Hazards that not every one of RocketMQ's policies has: who has them."""
+"""Finding that not all of RocketMQ's policies have -> the policies that have it."""
 WITNESS = {"a": "lost_by_hold", "b": "lost_by_keep", "c": "queued_by_deadline", "d": "nothing_dropped"}
-"""Where a property is a sign of several hazards, the one that tells this from the others."""
+"""Finding -> the property that distinguishes it, if a property is a sign of several findings."""
 
 
 def _broken_hazards(entries: list[Entry], policy: str) -> set[str]:
@@ -526,13 +526,13 @@ def _broken_hazards(entries: list[Entry], policy: str) -> set[str]:
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_a_preset_breaks_exactly_what_is_known_of_it(policy: str) -> None:
-    """Neither a hazard that the facts name is missed, nor is one found that they do not name."""
+    """The violated properties are exactly those of the listed findings."""
     assert _broken_hazards(pinned(), policy) == set(FACTS[policy])
 
 
 @pytest.mark.parametrize("hazard", [*FOUND_ON, "c", "d", "e", "g", "h", "o", "p"])
 def test_a_hazard_is_found_on_the_presets_that_have_it(hazard: str) -> None:
-    """Each hazard shows on the presets of RocketMQ that have it, and on no other."""
+    """Each finding occurs with exactly the presets of RocketMQ that have it."""
     rocketmq = {name for name in PRESETS if name.startswith("rocketmq")}
     witness = WITNESS.get(hazard)
     found = {
@@ -567,7 +567,7 @@ QUICK_PROGRESS: Final = {("strict", "two-tags"), ("strict-clone", "two-tags")}
     "case", quick_if(product(OURS_PROGRESS, WORLDS), lambda case: case in QUICK_PROGRESS), ids="-".join
 )
 def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
-    """No fair run of ours leaves a pull open for ever, whatever is appended, cut back or lost."""
+    """No fair run of our policies leaves a pull open for ever, whatever is appended, truncated or lost."""
     policy, world = case
 
     assert unanswered(specification_of(preset(policy), WORLDS[world])) is None
@@ -575,7 +575,7 @@ def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
 
 @pytest.mark.long
 def test_nothing_need_happen_without_fairness() -> None:
-    """Where nothing is assumed a run may stop, and a pull is never answered though every deadline is kept."""
+    """Without fairness a run may stop, so a pull is never answered though every deadline is kept."""
     found = unanswered(specification_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))
 
     assert found is not None
@@ -583,7 +583,7 @@ def test_nothing_need_happen_without_fairness() -> None:
 
 
 def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> None:
-    """With fairness of each urgent action and tick, a queue that is truncated repeatedly leaves no pull waiting."""
+    """With weak fairness of each urgent action and tick, repeated truncation leaves no pull waiting."""
     model = specification_of(preset("strict"), attrs.evolve(WORLDS["truncate"], requests=1))
 
     assert unanswered(model, attrs.evolve(fairness_of(model), time_passes=False)) is None
@@ -593,7 +593,7 @@ def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> Non
     "world", [TWO_TAGS, TWO_QUEUES, *quick_if([WORLDS["truncate"]], lambda _: False)], ids=lambda world: world.name
 )
 def test_weak_fairness_is_not_enough_among_several(world: Bounds) -> None:
-    """Messages for others can be appended, shown and cut back so densely that time never passes."""
+    """Messages for other pulls can come and be truncated so densely that time never passes."""
     model = specification_of(preset("strict"), world)
     found = unanswered(model, attrs.evolve(fairness_of(model), time_passes=False))
 
@@ -619,7 +619,7 @@ def test_a_pull_that_is_held_for_ever_is_seen() -> None:
 
 @pytest.mark.parametrize(("leads_to", "is_fair"), [(2, False), (1, True)])
 def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bool) -> None:
-    """Where time changes nothing any more, a continuously enabled action must occur there, or the run is unfair."""
+    """If time has no effect any more, a continuously enabled action must occur in the cycle, or the run is unfair."""
     graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
     parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
     assert parts == ([{(1,)}] if is_fair else [])
@@ -638,7 +638,7 @@ FORGOTTEN_BY_CRASH: Final = {
     ("policy", "variable"), [(policy, name) for policy, names in FORGOTTEN_BY_CRASH.items() for name in names]
 )
 def test_a_crash_that_leaves_one_part_of_memory_is_seen(policy: str, variable: str) -> None:
-    """Each part of `only_disk_survives` is the only one that sees its variable."""
+    """Each part of `only_disk_survives` is the only one that covers its variable."""
     bounds = Bounds("crash", requests=1, messages=1, hold_ticks=2, aspects=frozenset({"crash"}))
     wrong = mutated(preset(policy), bounds, "crash_and_recover", forgetting(variable))
     found = explore(wrong, select(properties_of(wrong), ["only_disk_survives"]))
@@ -654,7 +654,7 @@ def _widest(policy: str) -> Model:
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-lmq", "rocketmq-pr7359"])
 @pytest.mark.parametrize("above", [True, False])
 def test_each_variable_that_leaves_its_range_is_seen(policy: str, above: bool) -> None:
-    """`stays_in_range` is about every variable, so an effect that takes one alone out of its range breaks it."""
+    """`stays_in_range` covers every variable, so one effect that leaves the range of one variable breaks it."""
     model = _widest(policy)
     numbers = [each for each in model.variables if not each.truth]
     tick = next(each for each in model.actions if each.name == "tick")
@@ -672,12 +672,12 @@ def test_each_variable_that_leaves_its_range_is_seen(policy: str, above: bool) -
 
 
 def _is_full_of_held(self: State) -> Bool:
-    """`State.is_full` that does not count requests in a notifier's list."""
+    """A version of `State.is_full` that does not count requests in a notifier's list."""
     return self.is_limited & any_of(each.is_("held") for each in self.requests)
 
 
 def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request in a notifier's list counts as held, so a second one may not be held next to it."""
+    """A request in a notifier's list counts as held, so another one may not be held too."""
     monkeypatch.setattr(State, "is_full", property(_is_full_of_held))
     model = specification_of(preset("strict-clone"), EXPLORATIONS["limit"])
     found = explore(model, select(properties_of(model), ["hold_limit_kept"]))
@@ -686,7 +686,7 @@ def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.Monkey
 
 
 def test_a_shrinking_queue_lowers_no_commit_of_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen only with commits, two queues and a truncation at once."""
+    """The fault needs commits, two queues and a truncation together."""
 
     def cut(request: Request, _queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
         committed = request.committed

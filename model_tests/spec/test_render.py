@@ -1,4 +1,4 @@
-"""A run is shown in RocketMQ's terms, as text, diagram, page, data and picture."""
+"""A run is shown in RocketMQ's terms as text, diagram, page, JSON and picture."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
 
 
 def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
-    """A late answer for another reason than the scan is not blamed on the scan."""
+    """If an answer is late for another reason than the scan, the scan is not named as the cause."""
     policy = with_knob(preset("strict"), "on_stop=silent")
     explored = explore(specification_of(policy, named("tiny", policy)))
     token = explored.verdict("queued_by_deadline").token
@@ -127,7 +127,7 @@ def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
 
 
 def test_a_run_that_is_meant_to_be_reached_has_nothing_wrong() -> None:
-    """A witness of a `sometimes` property shows no fault, and neither does a run without a property."""
+    """Neither a witness of a `sometimes` property nor a run without a property shows a fault."""
     story = _story("answered_after_wake")
     bare = story_of(attrs.evolve(_trace("answered_after_wake"), property_name=""))
 
@@ -156,7 +156,7 @@ def test_mermaid_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIOLATED)
 def test_svg_is_xml_within_its_sheet(name: str) -> None:
-    """The picture parses, has a mark for each step, loads nothing, and every text is on the sheet."""
+    """The picture parses, has a mark for each step, loads nothing, and has every text within the sheet."""
     story = _story(name)
     shown = lanes.render(_trace(name))
     root = ET.fromstring(shown)  # noqa: S314 - made a line above
@@ -187,7 +187,7 @@ def test_everything_is_escaped() -> None:
 
 
 def test_the_page_holds_picture_steps_and_token() -> None:
-    """The page is one file with the picture, every step, what is wrong and how to see it again."""
+    """The page is one file with the picture, every step, the fault and the command that shows it again."""
     token = _explored().verdict("lost_by_hold").token or ""
     story = _story("lost_by_hold")
     page = story_html(story, lanes.render(_trace("lost_by_hold")), token)
@@ -200,7 +200,7 @@ def test_the_page_holds_picture_steps_and_token() -> None:
 
 
 def test_plain_data_has_every_state() -> None:
-    """The JSON form has each step with its words and the state it led to."""
+    """The JSON has each step with its words and the state after it."""
     trace = _trace("lost_by_hold")
     made: dict[str, Any] = trace_json(trace, story_of(trace), "token")
 
@@ -235,7 +235,7 @@ def _models() -> list[Model]:
 
 @given(data=st.data())
 def test_any_run_can_be_told(data: st.DataObject) -> None:
-    """Every run of every policy has a description: each step with actor, target, and words that fit its action."""
+    """Every run of every policy has a description: each step with its actor, its target and fitting words."""
     model = data.draw(st.sampled_from(_models()))
     actions, _state = data.draw(runs(model))
     trace = trace_of(model, actions)
@@ -251,7 +251,7 @@ def test_any_run_can_be_told(data: st.DataObject) -> None:
 
 
 def test_every_action_has_a_performer_and_a_place() -> None:
-    """Every action of the specification has an actor and a location in RocketMQ's source."""
+    """Every action of the specification has an actor and a place in RocketMQ's source."""
     seen: set[str] = set()
     for model in _models():
         for action in model.actions:
@@ -264,7 +264,7 @@ def test_every_action_has_a_performer_and_a_place() -> None:
 
 
 def test_a_state_shows_what_is_odd_about_it() -> None:
-    """A state is shown by what differs from the first one, in words where values have words."""
+    """The text shows the differences between a state and the first state, with labels for values that have them."""
     policy = preset("strict-clone")
     model = specification_of(policy, named("tiny", policy))
     values = dict(zip((each.name for each in model.variables), model.initial, strict=True))
@@ -327,7 +327,7 @@ ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKE
     ids="-".join,
 )
 def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:
-    """Each says its window and its remedy, and the sentence of the property that it breaks."""
+    """Each finding has its window, its fix and the sentence of the property that it breaks."""
     policy, bounds, name = broken
     story = _told(policy, bounds, name)
 
@@ -355,7 +355,7 @@ TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-
 
 @frozen
 class Written:
-    """Where a text stands."""
+    """The place of a text in a picture."""
 
     text: str
     left: float
@@ -364,13 +364,13 @@ class Written:
     bottom: float
 
     def meets(self, other: Written) -> bool:
-        """Whether the two lie on each other."""
+        """Whether two texts overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not apart and not (self.bottom <= other.top or other.bottom <= self.top)
 
 
 def written(element: ET.Element, x: float = 0.0, y: float = 0.0) -> list[Written]:
-    """Every text of a picture, with groups that are moved."""
+    """Every text of a picture, including texts in translated groups."""
     moved = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
     if moved:
         x, y = x + float(moved[1]), y + float(moved[2])
@@ -390,7 +390,7 @@ def _placed(element: ET.Element, x: float, y: float) -> Written:
 
 
 def wrong(picture: str) -> list[str]:
-    """Everything that overlaps the sheet's edge, its box's edge, or another text."""
+    """Everything that overlaps the sheet's edge, its box's edge or another text."""
     root = ET.fromstring(picture)  # noqa: S314 - it is our own text
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     texts = written(root)
@@ -418,7 +418,7 @@ def _boxes(root: ET.Element) -> list[Written]:
 
 
 def _leaves(text: Written, box: Written) -> bool:
-    """Whether the text's middle is in the box and its end is not."""
+    """Whether the middle of a text is in the box and its end is outside."""
     x, y = (text.left + text.right) / 2, (text.top + text.bottom) / 2
     inside = box.left < x < box.right and box.top < y < box.bottom
     return inside and (text.left < box.left or text.right > box.right)
@@ -426,7 +426,7 @@ def _leaves(text: Written, box: Written) -> bool:
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_every_finding_is_drawn(token: str) -> None:
-    """With a numbered mark and words for each step, what is wrong, and nothing cut off; both ways to draw it."""
+    """Each picture has a numbered mark and words for each step and the fault, and no text is cut off."""
     trace = replay(token)
     story = story_of(trace)
     picture = lanes.render(trace)
@@ -450,7 +450,7 @@ def test_every_finding_of_the_page_has_a_token() -> None:
 
 
 def test_a_moving_picture_has_the_same_steps() -> None:
-    """Each comes in its turn, and a reader who asked for less motion sees all at once."""
+    """The steps appear one by one, and a reader who prefers reduced motion sees all of them at once."""
     trace = replay(TOKENS[0])
     moving = lanes.render(trace, moving=True)
 
@@ -478,7 +478,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
 
 
 def test_the_page_has_what_was_measured() -> None:
-    """Its table and its machine are those of the file of figures."""
+    """The table and the machine of the page are those of the file of measurements."""
     found = figures.measured()
 
     assert figures.table(found) in PAGE
@@ -486,7 +486,7 @@ def test_the_page_has_what_was_measured() -> None:
 
 
 def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:
-    """An empty file, one that is not JSON, one without latencies: each error says how to create it."""
+    """An empty file, one that is not JSON and one without latencies each get an error that says how to create it."""
     path = tmp_path / "polling.json"
     for content in (None, "no", "{}", json.dumps({"results": []}), json.dumps({"results": [{"way": "a"}]})):
         if content is not None:

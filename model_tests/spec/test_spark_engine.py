@@ -1,4 +1,4 @@
-"""The Spark engine finds the packed engine's states, goes on after an interrupt, and reports faults."""
+"""The Spark engine finds the packed engine's states, continues after an interrupt, and reports faults."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from longpoll_spec.specification import properties_of, specification_of
 
 @pytest.fixture
 def session(spark_engine: SparkEngine) -> SparkSession:
-    """The one session of the whole run."""
+    """The Spark session that all tests share."""
     return spark_engine.session
 
 
 @pytest.fixture
 def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every level is expanded by jobs, however few states are known."""
+    """Let jobs expand every level, however few its states are."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
 
 
@@ -53,19 +53,19 @@ def _model_of(policy: str, bounds: str) -> Model:
 
 
 def _least() -> Model:
-    """The least law there is: one request, one message."""
+    """The smallest specification: one request and one message."""
     return specification_of(preset("rocketmq-4.9"), Bounds("least", requests=1, messages=1))
 
 
 def _same(first: Exploration, second: Exploration) -> bool:
-    """Counts by instance, depth, and verdicts down to the tokens."""
+    """Assert equal counts by action instance, depth, verdicts and tokens."""
     counts = [(each.distinct_states, each.depth, dict(each.fired), each.verdicts) for each in (first, second)]
     return counts[0] == counts[1]
 
 
 @pytest.fixture(params=quick_if([True, False], bool), ids=lambda tight: "tight" if tight else "roomy")
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few states are made and sorted at once, so that everything is in several runs; or as many as fit."""
+    """The number of states that are made and sorted at once: few, so that there are several runs, or many."""
     if request.param:
         monkeypatch.setattr(partition, "STRETCH_STATES", 30)
         monkeypatch.setattr(partition, "SORTED_STATES", 20)
@@ -78,7 +78,7 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_runs_give_the_packed_engines_numbers(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int
 ) -> None:
-    """By jobs and by the driver: states, transitions, depth, verdicts and tokens are the same."""
+    """Jobs and the driver find the same states, transitions, depth, verdicts and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _least()
 
@@ -98,7 +98,7 @@ def _of(found: Exploration) -> tuple[int, int]:
     ids=lambda each: f"{each.policy}-{each.bounds}",
 )
 def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> None:
-    """Every preset at tiny and small, and our own with aspects; the driver hands over to jobs or does it all."""
+    """Every preset at tiny and small, and ours with features, gives the pinned counts, with and without jobs."""
     model = _model_of(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
@@ -107,7 +107,7 @@ def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small levels by the driver and others by jobs; the packed engine's numbers and tokens."""
+    """The driver expands small levels and jobs the others, with the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 8)
     model, jobs = _least(), []
     honest = spark._Search._by_shares
@@ -129,7 +129,7 @@ def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: 
 def test_a_search_goes_on_with_all_that_is_known(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
-    """From a level in the midst, with a later one half written. Planted: the first state is forgotten."""
+    """The search continues from the middle, with a half-written later level; a forgotten first state is noticed."""
     model, path = _model_of("strict", "tiny"), tmp_path / "part"
     explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
     depth = len(list(path.glob("level-*")))
@@ -152,7 +152,7 @@ def test_a_search_goes_on_with_all_that_is_known(
 def test_two_goes_give_the_numbers_of_one(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_states: int | None, here_max: int
 ) -> None:
-    """Ctrl-C leaves whole levels, from which the next call goes on; one go has the packed engine's tokens."""
+    """Ctrl-C leaves whole levels, from which the next call continues to the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _model_of("strict", "tiny")
 
@@ -188,7 +188,10 @@ def test_two_goes_give_the_numbers_of_one(
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path: Path) -> None:
-    """Another specification, a damaged file, a missing level, foreign files: one line each, and nothing is deleted."""
+    """Another specification, a damaged file, a missing level and foreign files each get one line.
+
+    No file is deleted.
+    """
     model, other = _least(), specification_of(preset("strict"), Bounds("least", requests=1, messages=1))
     explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "mine", limit_states=10)
 
@@ -226,7 +229,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
 @pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
 def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark answers for every share, or nothing counts, and answers of the step before are none."""
+    """Spark must answer for every share of the current step; answers of an earlier step do not count."""
     honest, jobs = SparkSession.range, itertools.count()
 
     def loses(self: SparkSession, start: int, end: int, step: int, parts: int) -> Any:
@@ -242,7 +245,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:
-    """The second is refused and the first goes on to its numbers; after it the directory is free."""
+    """The second search is refused, the first one finishes, and then the directory is free."""
     model, refused = _model_of("strict", "tiny"), []
 
     def again(progress: Progress) -> None:
@@ -263,7 +266,7 @@ def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Pat
 def test_a_disk_that_is_full_is_one_line(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the directory and what to do; with room again the search goes on to its numbers."""
+    """The error has the directory and what to do; with room again the search continues to its numbers."""
     model, honest = _model_of("strict", "tiny"), np.save
     written = itertools.count()
 
@@ -321,7 +324,7 @@ LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_siz
 @settings(max_examples=15)
 @given(LEVELS, st.integers(1, 3), st.integers(1, 8))
 def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
-    """However they were merged, at each level, and where a merge was killed: all states of the levels so far."""
+    """After any merges, also a killed one, the runs have every state of the levels so far once."""
     known: set[int] = set()
     with tempfile.TemporaryDirectory() as name:
         kept = Checkpoint(Path(name))

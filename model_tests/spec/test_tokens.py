@@ -1,4 +1,4 @@
-"""Tokens and observed steps: a run comes back from its token, and a history of steps is checked."""
+"""Tokens replay runs, and the checker follows observed steps with inexact times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELS = {name: specification_of(policy, named("tiny", policy)) for name, policy
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 @given(data=st.data())
 def test_a_run_comes_back_from_its_token(name: str, data: st.DataObject) -> None:
-    """A token is short and safe in a URL, and replays to the same actions and the same last state."""
+    """A token is short, safe in a URL, and replays to the same actions and the same last state."""
     model = MODELS[name]
     taken, state = data.draw(runs(model))
     token = token_of(model, taken, "no_lost_wakeup")
@@ -91,12 +91,12 @@ STEPS: Final = 6
 
 
 def exact(labels: Sequence[str]) -> list[SeenStep]:
-    """Steps at moments that leave no doubt."""
+    """Steps with exact times."""
     return [SeenStep((label,), at, at) for at, label in enumerate(labels)]
 
 
 def walk(model: Model, draw: random.Random, count: int) -> list[str]:
-    """The labels of a run, drawn from what is enabled."""
+    """The labels of a run with random enabled steps."""
     state, labels = model.initial, []
     for _ in range(count):
         action = draw.choice([each for each in enabled_actions(model, state) if each.name != "stop"])
@@ -106,7 +106,7 @@ def walk(model: Model, draw: random.Random, count: int) -> list[str]:
 
 
 def is_run(model: Model, labels: Sequence[str]) -> bool:
-    """Whether these actions are a run, by the plainest engine."""
+    """Whether these actions form a run, by the simplest engine."""
     actions = {action.label: action for action in model.actions}
     state = model.initial
     for label in labels:
@@ -117,7 +117,7 @@ def is_run(model: Model, labels: Sequence[str]) -> bool:
 
 
 def orders(steps: Sequence[SeenStep]) -> Iterator[tuple[SeenStep, ...]]:
-    """Every order in which no step comes after one that began after its end."""
+    """Every order in which no step comes after a step that began after its end."""
     for order in permutations(steps):
         if all(
             order[later].before_ns >= order[first].after_ns for later in range(len(order)) for first in range(later)
@@ -126,7 +126,7 @@ def orders(steps: Sequence[SeenStep]) -> Iterator[tuple[SeenStep, ...]]:
 
 
 def seen(draw: random.Random) -> list[SeenStep]:
-    """A few steps of a run, sometimes with another one in the place of one, at moments that may overlap."""
+    """A few steps of a run with times that may overlap; sometimes one step is replaced."""
     labels = walk(MODEL, draw, STEPS)
     if draw.random() < 0.5:
         labels[draw.randrange(STEPS)] = draw.choice(LABELS)
@@ -138,7 +138,7 @@ def seen(draw: random.Random) -> list[SeenStep]:
 
 
 def agrees_with_every_order(runs: int) -> bool:
-    """Whether the checker agrees with trying every order of random steps; both verdicts must occur."""
+    """Whether the checker agrees with trying every order of random steps; the two verdicts must occur."""
     draw = random.Random(5)
     checker, verdicts = Checker(MODEL), set()
     for _ in range(runs):
@@ -152,12 +152,12 @@ def agrees_with_every_order(runs: int) -> bool:
 
 
 def test_it_says_what_trying_every_order_says() -> None:
-    """On random steps at random moments the set of possible states is as good as every permutation."""
+    """On random steps with random times, the set of possible states gives the same verdict as every permutation."""
     assert agrees_with_every_order(60)
 
 
 def test_planted_overlaps_that_are_ignored_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checker that takes steps in the order of their ends alone is caught by the comparison."""
+    """The comparison detects a checker that only takes steps in the order of their ends."""
 
     def by_end(steps: Sequence[SeenStep]) -> Order:
         order = order_of(steps)
@@ -169,7 +169,7 @@ def test_planted_overlaps_that_are_ignored_are_noticed(monkeypatch: pytest.Monke
 
 
 def test_a_step_that_the_law_forbids_is_told_with_the_part_that_is_false() -> None:
-    """A hold before its read has missed: the guard's part about the phase is false, in the state just before."""
+    """A hold is reported before its read has missed: the part of the guard about the phase is false."""
     found = Checker(MODEL).check(exact(["next_pull(0)", "hold(0)", "pull_read(0)"]))
 
     assert (found.conforms, found.placed, found.certain) == (False, 1, 1)
@@ -179,7 +179,7 @@ def test_a_step_that_the_law_forbids_is_told_with_the_part_that_is_false() -> No
 
 
 def test_what_is_known_of_the_state_must_be_so() -> None:
-    """A step after which another visible end was seen than the law gives is refused, with both values."""
+    """A step is refused if the observed visible end differs from the specification's, with the two values."""
     steps = exact(["append", "make_visible"])
     right, wrong = (attrs.evolve(steps[1], known=(("visible_end", end),)) for end in (1, 2))
 
@@ -189,7 +189,7 @@ def test_what_is_known_of_the_state_must_be_so() -> None:
 
 
 def test_who_acted_may_be_unknown() -> None:
-    """Of several instances of an action any that fits may have been it, and a later step decides."""
+    """Any fitting instance of an action may have acted, and a later step decides which."""
     anyone = SeenStep(("pull_read(0)", "pull_read(1)"), 1, 1)
     first = SeenStep(("next_pull(1)",), 0, 0)
 
@@ -206,7 +206,7 @@ def test_hidden_actions_may_happen_between() -> None:
 
 
 def test_more_possibilities_than_are_followed_say_nothing() -> None:
-    """With too many possibilities the result is undecided, and does not count as conforming."""
+    """With more possibilities than the limit the result is undecided and not "conforms"."""
     steps = [SeenStep((label,), 0, 9) for label in ("next_pull(0)", "next_pull(1)", "append", "make_visible")]
     found = Checker(MODEL, possible_max=2).check(steps)
 
@@ -214,14 +214,14 @@ def test_more_possibilities_than_are_followed_say_nothing() -> None:
 
 
 def test_actions_that_may_happen_for_ever_say_nothing() -> None:
-    """Where an unseen action has no end, as appends to an open log, the result is undecided."""
+    """If an unseen action can repeat for ever, as appends to an unbounded log, the result is undecided."""
     found = Checker(MODEL, hidden=frozenset({"append"}), possible_max=50).check(exact(["make_visible"]))
 
     assert (found.undecided, found.conforms) == (True, False)
 
 
 def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
-    """A clock that knows nothing makes every step possible at once: no more orders are kept than are followed."""
+    """If the clock is unknown, all steps may be next, but the number of tracked orders stays limited."""
     clear = exact(["append"] * 10)
     vague = [SeenStep(("append",), 100, 200)] * (OPEN_MAX + 1)
     order = order_of([*clear, *vague])
@@ -233,7 +233,7 @@ def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
 
 
 def test_a_long_run_of_several_queues_is_one_whatever_the_order_of_its_events() -> None:
-    """Two hundred steps at overlapping moments, shuffled, are a run; without one of them they are not."""
+    """Two hundred overlapping and shuffled steps form a run, and without one of them they do not."""
     model = specification_of(STRICT, attrs.evolve(WORLD, queues=2))
     draw = random.Random(3)
     labels = walk(model, draw, 200)

@@ -1,4 +1,4 @@
-"""A read below the queue's beginning returns only where the queue begins: what follows stays unread."""
+"""A read below the queue's beginning returns the beginning, and the messages after it stay unread."""
 
 from __future__ import annotations
 
