@@ -1,4 +1,4 @@
-"""Accounts, rights by name and by default, and the addresses that an allow-list names."""
+"""Accounts, rights by name and by default, and the addresses of an allow-list."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 def account(
     topics: str = "", groups: str = "", *, topic: Right = Right.DENY, group: Right = Right.DENY, admin: bool = False
 ) -> Account:
-    """An account with these rights, by name and by default."""
+    """An account with these rights by name and by default."""
     return Account(
         access_key=KEY,
         secret_key=PHRASE,
@@ -56,7 +56,7 @@ def of_topic(name: str, right: Right) -> Wanted:
 
 
 def of_group(name: str) -> Wanted:
-    """A request that acts for one group."""
+    """A request for one group."""
     wanted = Wanted()
     wanted.group(name)
     return wanted
@@ -65,12 +65,12 @@ def of_group(name: str) -> Wanted:
 @pytest.mark.parametrize("needed", [Right.PUB, Right.SUB, Right.PUB | Right.SUB])
 @pytest.mark.parametrize("owned", sorted(RIGHTS))
 def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Right) -> None:
-    """An explicit denial wins; an account without a named right has only its defaults."""
+    """An explicit denial wins, and an account without a right by name has only its default right."""
     right = RIGHTS[owned]
     is_let_in = right != Right.DENY and bool(right & needed)
     assert (refused(account(topic=right), of_topic("T", needed)) is None) == is_let_in
     assert (refused(account(f"T={owned}"), of_topic("T", needed)) is None) == is_let_in
-    # The name counts, whatever the default is.
+    # The right by name counts, whatever the default is.
     for default in RIGHTS.values():
         assert (refused(account(f"T={owned}", topic=default), of_topic("T", needed)) is None) == is_let_in
 
@@ -89,7 +89,7 @@ def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: st
 
 
 def test_administrators_and_broker_topics() -> None:
-    """An administrator may do everything unless the file names its rights, as in RocketMQ."""
+    """An administrator may do everything unless the file lists its rights, as in RocketMQ."""
     assert refused(account(admin=True), of_topic("T", Right.PUB)) is None
     assert refused(account("T=DENY", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
     assert refused(account("U=PUB", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
@@ -102,7 +102,7 @@ def test_administrators_and_broker_topics() -> None:
 
 @pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
 def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
-    """Messages of every topic wait there, so only a right by name counts."""
+    """Messages of every topic wait in these topics, so only a right by name gives access."""
     every = account(topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
     assert refused(every, of_topic(topic, Right.SUB)) == f"No default permission for topic:{topic}"
     assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None
@@ -132,7 +132,7 @@ def test_what_a_request_does_not_need_a_right_for() -> None:
 
 
 def test_who_says_nothing_is_nobody() -> None:
-    """A request without a key, with a foreign key or with a wrong signature is refused."""
+    """A request without a key, with an unknown key or with a wrong signature is refused."""
     rules = Rules((address_match("10.0.0.9"),), {KEY: account(topic=Right.PUB)})
 
     def said(claim: Claim) -> str | None:

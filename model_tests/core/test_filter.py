@@ -67,7 +67,7 @@ def test_tags_of_an_expression() -> None:
 
 
 def test_an_sql_filter_looks_at_properties_alone() -> None:
-    """Any tag hash may match, and the same text gives the same filter."""
+    """An SQL filter permits any tag hash, and the same text gives the same filter object."""
     wanted = filter_of("a > 3", "SQL92")
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches(None)
@@ -87,7 +87,7 @@ def test_an_sql_filter_looks_at_properties_alone() -> None:
     ],
 )
 def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: str, over_limit: bool) -> None:
-    """As in RocketMQ; the filter keeps the error, and our own limits have their own error."""
+    """As in RocketMQ an invalid expression matches everything; the filter keeps the error, also for our own limits."""
     wanted = filter_of(expression, kind)
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches_properties(dict[str, str]().get)
@@ -101,7 +101,7 @@ def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:
 
 
 def test_versions_of_a_filter() -> None:
-    """A filter changes only with a later version, unless a pull found it bad."""
+    """A filter changes only with a later version, or if a pull found it invalid."""
     table = FilterTable()
     table.register("T", "G", "a > 1", "SQL92", 5)
     table.register("T", "G", "a > 2", "SQL92", 5)
@@ -131,7 +131,7 @@ def test_what_does_not_compile_takes_the_filter_away(expression: str, kind: str)
 
 @pytest.mark.parametrize("outlive", [False, True])
 def test_a_group_without_members(outlive: bool) -> None:
-    """Strict forgets its filters, RocketMQ keeps them; a topic no longer subscribed to is the same."""
+    """Without members, or without the subscription, strict drops the filters and RocketMQ keeps them."""
     table = FilterTable(outlive)
     for topic in ("T", "U"):
         table.register(topic, "G", "a > 1", "SQL92", 5)
@@ -144,7 +144,7 @@ def test_a_group_without_members(outlive: bool) -> None:
 
 
 def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heartbeats compile nothing; the first pull compiles its expression once."""
+    """Heartbeats compile nothing, and the first pull compiles its expression once."""
     compiled: list[str] = []
 
     def compiling(expression: str, kind: str, *, with_parts: bool) -> SqlFilter:
@@ -172,7 +172,7 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_filters_of_short_expressions_alone_are_kept() -> None:
-    """A client chooses the expressions: thousands of long ones would take gigabytes."""
+    """Clients choose the expressions, and thousands of cached long ones would take gigabytes."""
     short, long = "a" * CACHED_SIZE_MAX, "a" * (CACHED_SIZE_MAX + 1)
     assert tag_filter(short, TAG) is tag_filter(short, TAG)
     assert tag_filter(long, TAG) is not tag_filter(long, TAG)
@@ -180,7 +180,7 @@ def test_filters_of_short_expressions_alone_are_kept() -> None:
 
 
 def test_hashes_of_long_words_are_not_kept() -> None:
-    """A peer chooses its tags, and thousands of 64 KiB would be a quarter of a gigabyte."""
+    """Clients choose their tags, and thousands of cached tags of 64 KiB would take a quarter of a gigabyte."""
     before = properties._kept_hash.cache_info().misses
     assert word_hash("b" * 300) == properties.java_hash("b" * 300)
     assert properties._kept_hash.cache_info().misses == before
@@ -211,7 +211,7 @@ def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) ->
 
 
 def test_the_order_of_properties_is_the_java_brokers() -> None:
-    """4.9.7 and 5.5.0 stored over a thousand records with one to ten properties each."""
+    """4.9.7 and 5.5.0 stored over a thousand records with one to ten properties each, which are compared."""
     records = java_records()
     assert len(records) > 1000
     assert differing(records) == []
@@ -260,7 +260,7 @@ def differing_cases() -> Iterator[tuple[Case, str, str]]:
 
 
 def test_recorded_outcomes_are_ours() -> None:
-    """Recorded outcomes of the Java brokers, with CONTAINS, STARTSWITH and ENDSWITH from 5.5.0."""
+    """Outcomes recorded from the Java brokers equal ours, also for CONTAINS, STARTSWITH and ENDSWITH of 5.5.0."""
     assert list(differing_cases()) == []
     counts = Counter(java for _case, java in CASES)
     assert min(counts[word] for word in ("bad", "error", "true", "false", "null")) >= 400
@@ -284,7 +284,7 @@ RELATIONS: Final = ("=", "<>", ">", ">=", "<", "<=")
 
 @st.composite
 def comparisons(draw: st.DrawFn) -> str:
-    """One comparison that SQLite reads as RocketMQ does: of whole numbers, or of texts for equality."""
+    """A comparison that SQLite evaluates like RocketMQ: whole numbers, or equality of texts."""
     whole, text = draw(st.sampled_from(WHOLE_NAMES)), draw(st.sampled_from(TEXT_NAMES))
     low, high = sorted((draw(st.integers(0, 9)), draw(st.integers(0, 9))))
     shown = [f"'{each}'" for each in draw(st.lists(st.sampled_from(("x", "y", "it''s", "5")), min_size=1, max_size=6))]
@@ -321,7 +321,7 @@ texts = st.dictionaries(st.sampled_from(TEXT_NAMES), st.sampled_from(("x", "y", 
 
 
 def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
-    """The condition as SQLite evaluates it over one row; a missing property is NULL."""
+    """The result of SQLite for one row; a missing property is NULL."""
     columns = ", ".join(f"? AS {name}" for name in (*WHOLE_NAMES, *TEXT_NAMES))
     row = [properties.get(name) for name in (*WHOLE_NAMES, *TEXT_NAMES)]
     connection = sqlite3.connect(":memory:")
@@ -334,7 +334,7 @@ def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
 
 @given(conditions, wholes, texts)
 def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, int], words: dict[str, str]) -> None:
-    """Three-valued logic, precedence, ranges and lists, for properties that are there or missing."""
+    """Three-valued logic, precedence, ranges and lists agree with SQLite, for present and missing properties."""
     properties: dict[str, int | str] = {**numbers, **words}
     lookup = {name: str(value) for name, value in properties.items()}.get
     assert compile_expression(expression).evaluate(lookup) is sqlite_outcome(expression, properties)
@@ -353,7 +353,7 @@ def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, 
     ],
 )
 def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) -> None:
-    """The differences that `docs/sql92.md` lists."""
+    """The examples are the differences that `docs/sql92.md` lists."""
     properties: dict[str, int | str] = {"n3": 5, "t1": "x", "t2": "99999999999"}
     assert outcome(expression, {name: str(value) for name, value in properties.items()}) == ours
     assert sqlite_outcome(expression, properties) is theirs
@@ -384,7 +384,7 @@ def test_no_text_breaks_the_filter(expression: str, value: str) -> None:
     ids=["not", "minus", "equal", "is null", "parentheses"],
 )
 def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], str]) -> None:
-    """Just under the limit it compiles and runs; over it there is a limit error, never a RecursionError."""
+    """Just below the limit an expression compiles and runs; above it there is a limit error, never a RecursionError."""
     with pytest.raises(sql92.Sql92LimitError, match="nested"):
         compile_expression(make(sql92_tree.DEPTH_MAX + 1))
     compiled = compile_expression(make(sql92_tree.DEPTH_MAX - 2))
@@ -392,7 +392,7 @@ def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], 
 
 
 def test_length_alone_does_not_nest() -> None:
-    """Long chains of OR and redundant parentheses are flat; only the size limits them."""
+    """Long chains of OR and redundant parentheses are not nested, so only the limits of size apply."""
     chain = " OR ".join(f"a = {number}" for number in range(300))
     assert compile_expression(chain).matches({"a": "299"}.get)
     assert not compile_expression(chain).matches({"a": "300"}.get)
@@ -424,7 +424,7 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
 
 @pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
 def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Injected faults of the grammar change some recorded outcome."""
+    """Each injected fault of the grammar changes some recorded outcome."""
     slipped = sql92.GRAMMAR.replace(rule, planted)
     assert slipped != sql92.GRAMMAR
     monkeypatch.setattr(sql92, "GRAMMAR", slipped)
@@ -434,7 +434,7 @@ def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("digits", ["1", "1.1", ".1", "0x1", "0x1.1", "1e1", "0", "\u0661"])
 def test_a_long_text_that_is_no_number_matches_nothing(digits: str) -> None:
-    """With backtracking, 32,000 digits before a wrong letter took half a minute."""
+    """A regular expression with backtracking took half a minute for 32,000 digits before a letter."""
     properties = {"p": digits + digits[-1] * 32_000 + "x"}
     assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "p < p"))
 
@@ -454,7 +454,7 @@ def test_a_long_number_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broker_with_filters_has_its_parser_from_the_start() -> None:
-    """The first client that brings an expression does not wait for it."""
+    """The parser is built at the start, so the first client with an expression does not wait for it."""
     for with_parts in (False, True):
         module.prepare_parser(with_parts=with_parts)
     made = sql92._parser.cache_info().misses

@@ -1,4 +1,4 @@
-"""The hold table and its deadlines: critical sections one by one, and the invariants after any of them."""
+"""The hold table and its deadlines: single critical sections, and the invariants after each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def missed(channel: str = "c1", offset: int = 0, deadline_ms: int = 100, topic: 
 
 
 def test_a_held_pull_leaves_nothing_behind() -> None:
-    """After holding, taking and queueing a pull, or a drain, the table is empty."""
+    """After a pull was held, taken and queued, or after a drain, the table is empty."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
@@ -43,7 +43,7 @@ def test_a_held_pull_leaves_nothing_behind() -> None:
 
 
 def test_a_recheck_takes_a_pull_once() -> None:
-    """It must not answer a pull that a notifier has taken."""
+    """A recheck must not answer a pull that a notifier has already taken."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
@@ -60,7 +60,7 @@ def test_a_recheck_takes_a_pull_once() -> None:
 
 
 def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_answer() -> None:
-    """With `until_answered` the pull is due at once after put-back; with `one_shot` its deadline is lost."""
+    """With `until_answered` the pull is due at once after the put-back, and with `one_shot` its deadline is lost."""
     for one_shot, late in ((False, 1), (True, 0)):
         table = HoldTable(one_shot=one_shot)
         pull = missed(deadline_ms=10)
@@ -69,13 +69,13 @@ def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_an
         assert table.expire(10) == []
         assert pull.spent
         table.keep(taken)
-        assert pull.spent is one_shot, "armed again, its entry has not fired"
+        assert pull.spent is one_shot, "the entry of the re-armed pull has not fired"
         table.assert_tidy()
         assert len(table.expire(11)) == late
 
 
 def test_deadlines_that_are_due() -> None:
-    """Expiry takes exactly the due pulls, earliest first, over several calls if limited."""
+    """Expiry takes exactly the due pulls, earliest first, in several calls if the number is limited."""
     table = HoldTable()
     early, due, later = missed(deadline_ms=5), missed(deadline_ms=10), missed(deadline_ms=11)
     for pull in (later, due, early):
@@ -112,7 +112,7 @@ def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -
 
 
 def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
-    """A pull whose check raises gets an error answer; the notifier continues with the others."""
+    """A pull whose check raises gets an error answer, and the notifier continues with the others."""
     table = HoldTable()
     good, bad, quiet = missed(offset=0), missed(offset=1), missed(offset=2)
     for pull in (good, bad, quiet):
@@ -130,7 +130,7 @@ def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
 
 
 def test_buckets_whose_pulls_are_all_woken() -> None:
-    """An empty bucket is untidy unless the policy keeps buckets, as RocketMQ does."""
+    """An empty bucket counts as untidy, unless the policy keeps empty buckets as RocketMQ does."""
     for keeps_empty in (False, True):
         table = HoldTable(keeps_empty=keeps_empty)
         taken, woken = missed(offset=0), missed(offset=1)
@@ -153,7 +153,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
 
 
 def settle_late(table: HoldTable) -> None:
-    """Wake pulls in place; before they are settled, a deadline passes, a channel closes and a pull is added."""
+    """Wake pulls in place, and let a deadline pass, a channel close and a pull be added before they are settled."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)
@@ -178,7 +178,7 @@ def settle_late(table: HoldTable) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 7), st.integers(0, 5))
 def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
-    """Limited calls give the same pulls as one call: earliest first, none twice, none disarmed."""
+    """Limited calls give the same pulls as one call: earliest first, none twice, and none disarmed."""
     deadlines: list[Deadlines[int]] = [Deadlines(), Deadlines()]
     for each in deadlines:
         for item, (deadline_ms, _stays) in enumerate(armed):
@@ -196,7 +196,7 @@ def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: in
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:
-    """A million pulls that are woken early leave a heap of bounded size, still in order."""
+    """A million pulls that are woken early leave a heap of limited size, which is still in order."""
     deadlines: Deadlines[Pull] = Deadlines()
     pull = missed()
     for deadline_ms in range(50_000):
@@ -216,7 +216,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 
 def test_room_is_counted() -> None:
-    """However a pull leaves, its place is free again; at the limit nothing is inserted."""
+    """When a pull leaves in any way, its place is free again, and at the limit no pull is inserted."""
     limit = HoldLimit(3)
     tables = [HoldTable(hold_limit=limit), HoldTable(hold_limit=limit)]
     kept, woken, dropped = missed(), missed(), missed("gone")
@@ -247,10 +247,10 @@ def test_room_is_counted() -> None:
 
 
 def test_long_subscriptions_are_counted() -> None:
-    """A pull counts while it is held. A pull that a limit rejects is not counted."""
+    """A long subscription counts while its pull is held, and a pull refused by the limit is not counted."""
     guard = Noted([])
     limit = HoldLimit(10, guard)
-    limit.texts.size_max = 400  # a connection may take a quarter of what is free
+    limit.texts.size_max = 400  # One connection may use a quarter of the free quota.
     table = HoldTable(hold_limit=limit, channel_limit=10, queue_limit=1)
     first, second, large = (missed(channel, topic=topic) for channel, topic in (("a", "T"), ("b", "T"), ("c", "U")))
     first.subscription = second.subscription = "x" * 40
@@ -266,7 +266,7 @@ def test_long_subscriptions_are_counted() -> None:
 
 
 class Noted(nullcontext[list[str]]):
-    """A guard that notes each entry."""
+    """A guard that records each entry."""
 
     def __enter__(self) -> list[str]:
         self.enter_result.append("entered")
@@ -297,7 +297,7 @@ def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None
 
 @pytest.mark.parametrize(("armed", "kept"), [(1_020, 9), (1_021, 10)])
 def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed: int, kept: int) -> None:
-    """The heap is cleaned at a thousand more entries than twice the armed ones."""
+    """The heap is cleaned when it has a thousand more entries than twice the armed ones."""
     deadlines = Deadlines[int]()
     for deadline_ms in range(armed):
         deadlines.add(deadline_ms, deadline_ms)

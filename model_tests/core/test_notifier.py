@@ -1,4 +1,4 @@
-"""A notifier's walk, policy by policy."""
+"""A notifier's traversal of a bucket, for each policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = ("T", 0)
 
 
 def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000) -> Pull:
-    """A held pull that wants these tags."""
+    """A held pull for these tags."""
     pull = Pull("c", 1, "G", "T", 0, offset, 32, 2, deadline_ms=deadline_ms, phase=MISSED)
     pull.filter = tag_filter(tags, "TAG")
     table.hold(pull)
@@ -29,7 +29,7 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
 
 
 def finish(walker: BucketTraversal, wakes: list[Wake]) -> None:
-    """Walk from the beginning to the end; the wakes in order, also those before an exception."""
+    """Traverse the bucket to its end; returns the wakes in order, also those before an exception."""
     walker.start()
     while walker.unseen:
         wake = walker.each()
@@ -48,7 +48,7 @@ def walk(
     now_ms: int = 0,
     properties: Callable[[], Lookup | None] = lambda: None,
 ) -> list[Wake]:
-    """A whole walk; the wakes in order."""
+    """A whole traversal; returns the wakes in order."""
     walker = BucketTraversal(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
     wakes: list[Wake] = []
     finish(walker, wakes)
@@ -68,14 +68,14 @@ def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Polic
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
-    """A scan knows no tag, so the read decides."""
+    """A scan knows no tag, so it wakes pulls for every tag and the read decides."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
 
 
 def test_a_walk_lets_go_what_is_late() -> None:
-    """In every policy a notifier answers pulls whose deadline has passed."""
+    """With every policy a notifier answers pulls whose deadline has passed."""
     for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
@@ -84,7 +84,7 @@ def test_a_walk_lets_go_what_is_late() -> None:
 
 
 def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool]:
-    """A walk whose second pull's filter raises: table, pulls, wakes, whether the walk itself raised."""
+    """A traversal whose second pull's filter raises; returns table, pulls, wakes, and whether the traversal raised."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, offset) for offset in (0, 1, 2)]
 
@@ -106,7 +106,7 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
 
 
 def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> None:
-    """drop_rest loses two pulls, keep_rest puts them back, answer_and_go_on answers all three."""
+    """drop_rest loses two pulls, keep_rest puts them back, and answer_and_go_on answers all three."""
     table, pulls, wakes, raised = broken_walk(ROCKETMQ_4_9)
     assert raised
     assert wakes == [Wake(pulls[0], "woken")]
@@ -124,7 +124,7 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
-    """The properties are read once, and only if a pull has an SQL filter."""
+    """The message's properties are read once, and only if a pull has an SQL filter."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, 4) for _ in range(4)]
     for pull, expression in zip(pulls, ("a > 3", "a > 5", "a IS NULL", "a = 4"), strict=True):
@@ -145,7 +145,7 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
 
 
 def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long expression takes half a millisecond per evaluation."""
+    """One evaluation of a long expression takes half a millisecond, so pulls with the same filter share it."""
     table, looked, original = HoldTable(), list[str](), SqlFilter.matches_properties
     pulls = [held(table, 4) for _ in range(20)]
     for number, pull in enumerate(pulls):
@@ -161,7 +161,7 @@ def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch
 
 
 def test_pulls_that_any_message_wakes() -> None:
-    """A pull without a filter wakes, and so does a message that cannot be read."""
+    """Any message wakes a pull without a filter, and an unreadable message wakes every pull."""
     table = HoldTable()
     pull = held(table, 4)
     pull.filter = filter_of("a > 3", "SQL92")
@@ -177,7 +177,7 @@ WANTED: Final = st.tuples(st.integers(3, 5), st.sampled_from(["*", "a", "b", "br
 
 
 class Broken(TagFilter, frozen=True):
-    """A filter that fails."""
+    """A filter that raises."""
 
     def matches(self, tags_code: int | None) -> bool:
         raise ValueError(f"no filter for {tags_code}")
@@ -187,7 +187,7 @@ BROKEN: Final = Broken("a", "TAG", frozenset(), all_tags=False)
 
 
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
-    """Pulls that an in-place walk for a message `a` at offset 4 takes, with their causes."""
+    """The pulls that a traversal in place wakes for message `a` at offset 4, with the causes."""
     table = HoldTable()
     pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
     for pull, (_offset, tags, _deadline_ms) in zip(pulls, wanted, strict=True):
@@ -209,7 +209,7 @@ def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
 
 
 def expected(one: Wanted) -> str | None:
-    """Why a pull is woken by that message, if it is."""
+    """Why this message wakes the pull; None if it does not."""
     offset, tags, deadline_ms = one
     late = deadline_ms == 10
     if offset == 5:
@@ -220,7 +220,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """A walk takes the pulls that would wake alone, in order, and failed ones last."""
+    """Assert that the traversal takes the pulls that would wake alone, in order, and failed ones last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),
@@ -232,7 +232,7 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 @example([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 @example([(4, "*", 1000), (4, "b", 1000)])
 def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
-    """Each pull gets the decision that it would get alone."""
+    """Each pull of a herd gets the same decision as it would alone."""
     check_choice(wanted)
 
 
@@ -251,7 +251,7 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
-    """Another message may be visible by now."""
+    """The notifier asks the store again, because another message may be visible by now."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     asked: list[int] = []
 
@@ -263,4 +263,4 @@ def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_wa
     walker = BucketTraversal(policy, table, KEY, 5, None, 0, read_visible_end)
     assert walker.start() == [near, far]
     assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
-    assert asked == [6], "nobody asks for who reads what was told of"
+    assert asked == [6], "the store is not asked for a pull of the notified message"

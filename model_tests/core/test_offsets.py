@@ -24,7 +24,7 @@ from longpoll_broker.shared.statistics import (
 
 
 def test_commits_by_consumers_and_by_pulls() -> None:
-    """A consumer may move an offset back, as in RocketMQ 4.9; a pull may not."""
+    """A consumer may move an offset back, as in RocketMQ 4.9, and a pull may not."""
     offsets = Offsets()
     assert offsets.query("T", "G", 0) is None
     offsets.commit("T", "G", 0, 9)
@@ -41,7 +41,7 @@ def test_commits_by_consumers_and_by_pulls() -> None:
 
 
 def test_forgetting_offsets() -> None:
-    """Only the named group or topic goes; names that begin or end alike stay."""
+    """Only the named group or topic is removed; names with the same beginning or end stay."""
     offsets = Offsets(pulled=Offsets())
     assert offsets.pulled is not None
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
@@ -62,13 +62,13 @@ def test_forgetting_offsets() -> None:
     assert not offsets.changed
     offsets.forget_topic("T")
     assert list(offsets.by_pair) == ["T2@G"]
-    assert offsets.changed, "or the file would bring them back"
+    assert offsets.changed, "otherwise the file would restore the offsets"
     offsets = stored()
     offsets.forget_group("none")
     assert not offsets.changed
     offsets.forget_group("G")
     assert list(offsets.by_pair) == ["T@H", "TT@GG"]
-    assert offsets.changed, "or the file would bring them back"
+    assert offsets.changed, "otherwise the file would restore the offsets"
     offsets = stored()
     assert (result_of(offsets.topics_of("G"))[0], result_of(offsets.topics_of("none"))[0]) == (["T", "U"], [])
     assert (result_of(offsets.groups_of("T"))[0], result_of(offsets.groups_of("none"))[0]) == (["G", "H"], [])
@@ -84,16 +84,16 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not offsets.commit("T", "G", 1, 1)
     assert offsets.commit("T", "G", 0, 2)
     monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 9)
-    assert not offsets.commit("T", "G", 1, 1), "each queue counts"
+    assert not offsets.commit("T", "G", 1, 1), "each queue of the group counts"
     offsets.forget_topic("T")
     assert offsets.commit("T", "G", 0, 1)
     assert offsets.commit("T", "G", 1, 1)
     offsets.clone("T", "G", "H")
-    assert offsets.by_pair == {"T@G": {0: 1, 1: 1}}, "a clone counts too"
+    assert offsets.by_pair == {"T@G": {0: 1, 1: 1}}, "a cloned offset counts too"
 
 
 def test_a_light_group_has_one_queue() -> None:
-    """With `enableLmq` a light group has one queue, by the group's name."""
+    """With `enableLmq` a light group has one queue, named after the group."""
     offsets = Offsets(light=True)
     offsets.commit("T", "%LMQ%g", 4, 9)
     offsets.commit("%LMQ%t", "G", 4, 3)
@@ -106,7 +106,7 @@ def test_a_light_group_has_one_queue() -> None:
 
 
 def stored() -> Offsets:
-    """Two groups of two topics, one of which neither shares."""
+    """Two groups of two topics, one of which is not shared."""
     offsets = Offsets()
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G"), ("TT", "GG")):
         offsets.commit(topic, group, 0, 1)
@@ -115,7 +115,7 @@ def stored() -> Offsets:
 
 
 class Guard:
-    """Notes how many pairs there are fewer each time that it is left; another thread has it before."""
+    """A lock that another thread holds before each entry, and which records the number of removed pairs."""
 
     def __init__(self, offsets: Offsets, others: dict[str, dict[int, int]]) -> None:
         self.offsets, self.others = offsets, others
@@ -131,7 +131,7 @@ class Guard:
 
 
 def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
-    """Commits come in between while another thread goes through the table."""
+    """Commits arrive between the parts in which another thread goes through the table."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
@@ -151,7 +151,7 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_queue_lock_has_one_holder() -> None:
-    """It lasts a minute; asking again renews it, and only the holder can release it."""
+    """A queue lock lasts a minute; a repeated request renews it, and only the holder can release it."""
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
@@ -189,7 +189,7 @@ def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_group_that_holds_nothing_is_not_kept() -> None:
-    """Names of groups come from clients, so empty groups must not use memory."""
+    """Clients choose group names, so a group without locks must not use memory."""
     locks = QueueLocks()
     locks.lock("G", "a", [], 0)
     assert not locks._holders
@@ -219,7 +219,7 @@ def counted(minutes: int) -> Statistics:
 
 
 def test_rates_of_a_span() -> None:
-    """A minute forgets what an hour still counts; a span without two samples has no rate."""
+    """The rate of a minute drops what the rate of an hour still counts; fewer than two samples give no rate."""
     found = present(counted(30).snapshots(GROUP_GET_NUMS, "T@G"))
     assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
     assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
@@ -240,7 +240,7 @@ def test_rates_of_a_span() -> None:
 
 
 def test_sums_by_queue_and_by_broker() -> None:
-    """The keys are RocketMQ's; the broker's sum counts every group."""
+    """Sums have RocketMQ's keys, and the broker's sum counts every group."""
     statistics = counted(2)
     latency = present(statistics.snapshots(GROUP_GET_LATENCY, "3@T@G"))
     assert latency["statsMinute"].average == 2.0
@@ -278,7 +278,7 @@ class NotedGuard:
 
 
 class Guarded(dict[Any, Any]):
-    """Items that are only read with the guard held: another thread's count would change them meanwhile."""
+    """Items that may only be read while the guard is held, because another thread's count changes them."""
 
     def __init__(self, guard: NotedGuard) -> None:
         self.guard = guard
@@ -293,7 +293,7 @@ class Guarded(dict[Any, Any]):
 
 
 def test_samples_and_snapshots_hold_the_guard() -> None:
-    """An iteration over the items holds the guard and releases it."""
+    """An iteration over the items takes the guard and releases it."""
     guard = NotedGuard()
     statistics = Statistics(guard=guard)
     statistics._items = Guarded(guard)
@@ -304,7 +304,7 @@ def test_samples_and_snapshots_hold_the_guard() -> None:
 
 
 def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part holds the guard once; an item is looked up by its key, however many there are."""
+    """Each part of the sampling takes the guard once, and an item is found by its key."""
     monkeypatch.setattr(module, "PART_COUNT", 2)
     statistics = Statistics()
     for group in "ABCD":
@@ -316,7 +316,7 @@ def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_item_leaves_after_a_day_without_a_count() -> None:
-    """Its room is another's then; the broker's own sums stay."""
+    """After a day without a count an item makes room for others, and the broker's own sums stay."""
     statistics = Statistics()
     for group in "GH":
         statistics.count_get("T", group, 3, messages=5, size=500, latency_ms=2)
@@ -343,7 +343,7 @@ def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offsets_of_a_topic_that_does_not_exist_end_when_it_is_created() -> None:
-    """Of these groups only, and nothing is kept of names that no topic can have."""
+    """Only offsets of these groups end, and no offset is stored for a name that no topic can have."""
     offsets = Offsets()
     for topic, group in (("T", "late"), ("T", "gone"), ("T", "other"), ("a b", "late")):
         offsets.commit(topic, group, 0, 3)

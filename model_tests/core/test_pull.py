@@ -1,4 +1,4 @@
-"""The checks of a pull in RocketMQ's order, and what each read status becomes."""
+"""The checks of a pull in RocketMQ's order, and the answer for each status of a read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from longpoll_simulation.lockstep import MemoryQueues, Message
 
 
 class OneRead:
-    """A store that gives one answer and remembers what it was asked."""
+    """A store that gives one answer and records the read."""
 
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         self.status = status
@@ -67,7 +67,7 @@ def code(decision: Decision) -> int:
 
 
 def test_a_pull_that_passes_reads_once() -> None:
-    """A subscription to everything passes no filter to the read."""
+    """A subscription to everything gives the read no filter."""
     store = OneRead()
     assert isinstance(decide(pull(), checks(), store), Found)
     assert (store.count, store.matches) == (1, None)
@@ -93,7 +93,7 @@ def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expe
 
 
 def test_the_checks_and_statuses_are_rocketmqs() -> None:
-    """Each repaired fault moves the code on; every status of the store has a code."""
+    """Each repaired field leads to the next error code, and every status of the store has a code."""
     tables = PullChecks(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
     broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
     store = OneRead()
@@ -123,7 +123,7 @@ def test_the_checks_and_statuses_are_rocketmqs() -> None:
 
 
 def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
-    """One heartbeat of the group's one member."""
+    """One heartbeat of the group's only member."""
     tables.clients.heartbeat(
         "c",
         "id",
@@ -167,7 +167,7 @@ def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) ->
 
 
 def test_tags_and_sql_choose_what_is_read() -> None:
-    """SQL reads by properties; a broken expression matches everything, and a too long one is refused."""
+    """SQL92 reads by properties; an invalid expression matches everything, and a too long one is refused."""
     tables = attrs.evolve(checks(), property_filter=True)
     store = OneRead()
     assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
@@ -199,7 +199,7 @@ def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.Monkey
 
 
 def test_sql_of_a_heartbeat() -> None:
-    """A broken filter of a heartbeat gives 27 until a newer good one replaces it."""
+    """A pull gets code 27 while the heartbeat's filter is invalid, until a newer valid one replaces it."""
     tables, store = checks(), OneRead()
     asks = pull(sys_flag=0, sub_version=1)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a >", kind="SQL92")
@@ -225,7 +225,7 @@ def test_sql_of_a_heartbeat() -> None:
     ],
 )
 def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: GetStatus, refused: bool) -> None:
-    """4.9.7 answers 19 and 21 as usual; 5.x reads one message."""
+    """For a count below one 4.9.7 answers 19 or 21 as usual, and 5.x reads one message."""
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), checks(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(checks(), traits=TRAITS_5), store)) != 1
@@ -252,7 +252,7 @@ def test_what_was_held_is_not_parsed_again() -> None:
 
 
 def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
-    """An empty expression moves the subscription's version only, so a pull with that version gets 28."""
+    """An empty expression updates only the subscription's version, so a pull with that version gets code 28."""
     tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     beat(tables, "CLUSTERING", topic="T", version=2, expression="", kind="SQL92")
@@ -261,7 +261,7 @@ def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
 
 
 def test_a_filter_server_has_the_last_word() -> None:
-    """Under `classFilterMode` every message matches."""
+    """With `classFilterMode` every message matches."""
     tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     group = present(tables.clients.group("G"))
@@ -272,7 +272,7 @@ def test_a_filter_server_has_the_last_word() -> None:
 
 
 def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
-    """A slave corrects no offset: it answers 20 where a master says 21."""
+    """A slave corrects no offset: it answers 20 where a master answers 21."""
     slave = attrs.evolve(checks(), role=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
     assert isinstance(too_small, OffsetMoved)
@@ -284,7 +284,7 @@ def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
 
 
 def queues_of(tags: str) -> MemoryQueues:
-    """Queue 0 of T with these tags, a letter each, all visible."""
+    """Queue 0 of topic T with these tags, one letter each, all visible."""
     queues = MemoryQueues()
     for tag in tags:
         queues.append(("T", 0), Message(next(iter(tag_filter(tag, "TAG").codes))))
@@ -311,7 +311,7 @@ def test_visible_messages_are_wanted_if_some_match(tags: str, offset: int, wants
 
 
 def test_looking_at_visible_messages() -> None:
-    """The next look begins where the last ended; a read that gets no further runs the pull."""
+    """The next check begins where the last one ended, and a read that makes no progress runs the pull."""
     for offset, wants in ((1, True), (2, False), (3, False)):
         store = OneRead()
         assert wants_visible(pull(offset=offset), store, 2) is wants

@@ -1,4 +1,4 @@
-"""Topics, groups, their members and subscriptions, and what a slave answers instead of its master."""
+"""Topics, groups, members and subscriptions, and the answers of a slave in place of its master."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from longpoll_protocol.properties import word_hash
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a.b", "a@b", "", " ", "a b", "主题", "x" * 128, "a\x00", "a\n"])
 def test_a_name_that_must_not_become_a_path_is_refused(name: str) -> None:
-    """Letters, digits, `%`, `|`, `_` and `-`, at most 127 of them."""
+    """A name has letters, digits, `%`, `|`, `_` and `-`, and at most 127 of them, so it cannot become a path."""
     assert name_problem(name) is not None
 
 
@@ -31,7 +31,7 @@ def test_rocketmqs_own_names_are_allowed(name: str) -> None:
 
 
 def test_topics_that_a_send_makes() -> None:
-    """With the queues that the client asks for, at most those of TBW102, and without the inherit bit."""
+    """The topic gets the requested number of queues, at most that of TBW102, without the inherit flag."""
     topics = Topics(default_queue_count=8)
     topics.add_system_topics("broker-a", "DefaultCluster")
     for name, asked, count in (("A", 4, 4), ("B", 16, 8), ("C", -3, 0)):
@@ -53,7 +53,7 @@ def test_topics_that_a_send_makes() -> None:
 
 
 def test_groups_that_are_made() -> None:
-    """A client's group name has at most 255 characters; 5.x refuses some names that 4.9 accepts."""
+    """A group name of a client has at most 255 characters; 5.x refuses some names that 4.9 accepts."""
     groups = Groups()
     assert groups.find("g" * 255) is not None
     assert groups.find("g" * 256) is None
@@ -74,7 +74,7 @@ def test_only_a_new_topic_is_new() -> None:
 
 
 def test_topics_that_a_broker_has() -> None:
-    """Queues and permissions are those of 4.9.7."""
+    """Queues and permissions of system topics equal those of 4.9.7."""
     topics = Topics()
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert {topic.topic_name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm) for topic in topics} == {
@@ -159,7 +159,7 @@ def test_tables_change_under_their_guard() -> None:
 
 
 def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
-    """Light topics and groups have one queue and any name, and are not stored."""
+    """A light topic or group has one queue and any name, and is not stored."""
     for name in ("%LMQ%a", "%LMQ%a b", "%LMQ%device.1"):
         assert table_of(light=True).get(name) == TopicConfig(name, 1, 1)
     for table, name in ((table_of(light=True), "a"), (table_of(), "%LMQ%a")):
@@ -173,7 +173,7 @@ def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
 
 
 def test_retry_topics() -> None:
-    """A retry topic has one queue, and an existing one stays as it is."""
+    """A retry topic has one queue, and an existing one is not changed."""
     table = table_of()
     assert table.make_for_send("%RETRY%G", "none", 4) == TopicConfig("%RETRY%G", 1, 1)
     assert table.get("%RETRY%G") == TopicConfig("%RETRY%G", 1, 1)
@@ -199,7 +199,7 @@ def beat(
 
 
 def test_members_of_a_group() -> None:
-    """Members are notified of a new member or topic; a group goes with its last member."""
+    """Members are notified of a new member or topic, and a group is removed with its last member."""
     clients = Clients()
     first = [subscription_of("T", "a", "TAG", 1)]
     assert beat(clients, "c1", first)
@@ -228,7 +228,7 @@ def test_members_of_a_group() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_only_a_later_version_replaces_a_subscription(version: int) -> None:
-    """Heartbeats of two members may cross."""
+    """Heartbeats of two members may overtake each other, so only a later version counts."""
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "new", "TAG", 5)])
     beat(clients, "c2", [subscription_of("T", "old", "TAG", version)])
@@ -237,7 +237,7 @@ def test_only_a_later_version_replaces_a_subscription(version: int) -> None:
 
 
 def test_subscriptions_by_tags() -> None:
-    """A heartbeat's hashes count if given; one that cannot be parsed matches nothing."""
+    """The hashes in a heartbeat are used if given, and an invalid expression matches nothing."""
     assert not subscription_of("T", "||", "TAG", 1).tags.matches(1)
     for kind in ("TAG", ""):
         parsed = subscription_of("T", "a||b", kind, 1).tags
@@ -251,7 +251,7 @@ def test_subscriptions_by_tags() -> None:
 
 
 def test_filters_of_a_subscription() -> None:
-    """A filter goes with its topic or group; a subscription by tag has none."""
+    """A filter is removed with its topic or group, and a subscription by tag has none."""
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1), subscription_of("U", "a > 2", "SQL92", 1)])
     assert clients.filters.get("T", "G") is not None
@@ -267,7 +267,7 @@ def test_filters_of_a_subscription() -> None:
 
 
 def test_heartbeats_change_a_group() -> None:
-    """A heartbeat without subscriptions makes a member and keeps the subscriptions."""
+    """A heartbeat without subscriptions adds a member and keeps the group's subscriptions."""
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "a", "TAG", 1)])
     assert beat(clients, "c2", None)
@@ -321,7 +321,7 @@ def test_what_a_group_knows_of_its_topics() -> None:
 
 
 def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
-    """A repeated heartbeat keeps the encoded list; any change of members discards it."""
+    """A repeated heartbeat keeps the encoded list, and any change of members drops it."""
     clients = Clients()
     beat(clients, "c1", [])
     group = present(clients.group("G"))
@@ -354,18 +354,18 @@ ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tupl
     # `slaveReadEnable` decides, and the group's settings name the broker.
     (READ, ALL, True, 0, GetStatus.FOUND, (0, 10, 7)),
     (READ, ALL, False, 0, GetStatus.FOUND, (0, 10, 3)),
-    # A slave's ends may be behind the master's, so it answers 20 and the requested offset, unless it checks offsets.
+    # A slave's end may be behind the master's, so it answers 20 with the requested offset, unless it checks offsets.
     (SLAVE, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
     (SLAVE, ALL, False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
     (CHECKS, ALL, False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (21, 10, 0)),
-    # One that must not be read names the master; 4.9 overwrites its code 20 (upstream issue #1828).
+    # A slave that must not be read names the master; 4.9 overwrites its code 20 (upstream issue #1828).
     (SLAVE, ALL, True, 0, GetStatus.FOUND, (0, 10, 0)),
     (SLAVE, ALL, True, 19, GetStatus.OFFSET_FOUND_NULL, (19, 99, 0)),
     (SLAVE, ALL, True, 20, GetStatus.OFFSET_FOUND_NULL, (20, 99, 0)),
-    # Codes that are no corrections stay.
+    # Codes that correct no offset stay.
     ({**SLAVE, **READ}, ALL, True, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 7)),
     ({**SLAVE, **READ}, ALL, True, 20, GetStatus.MESSAGE_WAS_REMOVING, (20, 10, 7)),
-    # A slave of 5.x whose master lives holds no pull: it answers 20 at once and names the master.
+    # A slave of 5.x whose master is alive holds no pull: it answers 20 at once and names the master.
     (LIVING, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (20, 99, 0)),
     (LIVING, (TRAITS_5,), False, 0, GetStatus.FOUND, (0, 10, 0)),
     (LIVING, (TRAITS_5,), False, 20, GetStatus.NO_MATCHED_MESSAGE, (20, 10, 0)),
@@ -375,8 +375,10 @@ ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tupl
     (LIVING, (TRAITS_4_9,), False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
     (ALONE, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 99, 3)),
 ]
-"""A role; whose traits; whether the reader is far behind; a lone master's code and the store's status; then the code,
-the next offset of a read that asked for 99 and found 10, and the suggested broker."""
+"""(Role, policies, whether the reader is far behind, the code of a lone master, the store's status.
+
+Then the code, the next offset after a read at 99 that found 10, and the suggested broker).
+"""
 
 
 @pytest.mark.parametrize(("options", "all_traits", "is_behind", "code", "status", "expected"), ROLES)

@@ -1,6 +1,6 @@
-"""Long-polling services in a few lines, in memory, and subjects for them, in real or virtual time.
+"""Small long-polling services in memory, and subjects for them, in real or virtual time.
 
-`Feed` is read by offset and `TakeQueue` is consumed. A fault is a parameter of them, or one method written wrongly.
+Clients read a `Feed` by offset and consume a `TakeQueue`. A fault is a parameter, or a subclass with one wrong method.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from longpoll_runtime import Condition, Event, Runtime
 from longpoll_runtime.real import RealRuntime
 
 MESSAGES_MAX = 3
-"""Most messages of one answer."""
+"""The most messages in one answer."""
 MS: Final = 1_000_000
 
 
 @define(eq=False)
 class Poll:
-    """A poll that waits, or waited."""
+    """A poll, waiting or answered."""
 
     queue: str
     offset: int
@@ -33,9 +33,9 @@ class Poll:
     is_cancelled: bool = False
     beats: int = 0
     others: tuple[Poll, ...] = ()
-    """The same poll of further queues."""
+    """The polls of the same request for other queues."""
     looks_at: int = 2
-    """How many of its queues can wake it."""
+    """The number of its queues that can wake it."""
     woken: Event = field(factory=lambda: RealRuntime().event())
 
 
@@ -45,11 +45,11 @@ class Feed:
 
     runtime: Runtime = field(factory=RealRuntime)
     wakes: int = 1_000_000
-    """How many waiting polls a message wakes."""
+    """The number of waiting polls that a message wakes."""
     holds: Callable[[int], int] = lambda timeout_ms: timeout_ms
-    """How long a poll with a timeout waits, ms."""
+    """Timeout of a poll, ms -> the time that it waits, ms."""
     gives: Callable[[list[bytes]], list[bytes]] = lambda messages: messages
-    """The answer, of the messages that it should have."""
+    """The messages of the right answer -> the messages of the answer."""
     keeps: Callable[[bytes], bytes] = lambda body: body
     names: Callable[[str], str] = lambda queue: queue
     beats: int = 0
@@ -57,7 +57,7 @@ class Feed:
     semantics: Semantics = "offsets"
     queues: dict[str, list[bytes]] = field(factory=lambda: defaultdict(list))
     polls: list[Poll] = field(factory=list)
-    """Those that wait."""
+    """The waiting polls."""
     changed: Condition = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Feed:
             self.changed.notify(min(self.wakes, len(self.polls)))
 
     def begin(self, queue: str, offset: int, timeout_ms: int) -> Poll:
-        """A poll that the service has received."""
+        """Register a poll that the service has received."""
         until_ns = self.runtime.monotonic_ns() + self.holds(timeout_ms) * MS
         return Poll(self.names(queue), offset, timeout_ms, until_ns, woken=self.runtime.event())
 
@@ -78,7 +78,7 @@ class Feed:
         return max(0.0, (poll.until_ns - self.runtime.monotonic_ns()) / 1e9)
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """The messages that there are for a poll, or will be by its deadline."""
+        """The messages available to a poll, now or by its deadline."""
         with self.changed:
             self.wait(poll)
             return [] if poll.is_cancelled else self.gives(self.answer(poll))
@@ -103,7 +103,7 @@ class Feed:
             self.changed.notify_all()
 
     def delete(self, queue: str) -> None:
-        """End the polls of a queue, and forget it."""
+        """Delete a queue and end its polls."""
         for poll in [each for each in self.polls if each.queue == queue]:
             self.cancel(poll)
         self.queues.pop(queue, None)
@@ -115,12 +115,12 @@ class Feed:
 
 @define(eq=False, slots=False)
 class TakeQueue(Feed):
-    """Queues of which each message goes to one poll."""
+    """Queues in which each message goes to one poll."""
 
     semantics: Semantics = "consuming"
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether anything is there to be taken."""
+        """Whether a message is available."""
         return any(self.queues[each.queue] for each in (poll, *poll.others)[: poll.looks_at])
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -133,7 +133,7 @@ class TakeQueue(Feed):
 
 
 class LooksThenWaits(Feed):
-    """The lost wakeup: a message between the look and the wait wakes no poll."""
+    """The lost wakeup: a message between the check and the wait wakes no poll."""
 
     look_s = 0.0
 
@@ -148,7 +148,7 @@ class LooksThenWaits(Feed):
                 poll.woken.set()
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Look; if there is nothing, go on the list and wait."""
+        """Check for messages; if there are none, join the list and wait."""
         if not self.has_some(poll):
             if self.look_s:
                 poll.woken.wait(self.look_s)
@@ -163,21 +163,21 @@ class LooksThenWaits(Feed):
 
 
 class SlowToHold(LooksThenWaits):
-    """The same where the way from the look to the list is long, as through a database."""
+    """The lost wakeup with a long time between check and list, as with a database."""
 
     look_s = 0.005
 
 
 class NotifiesThenAppends(LooksThenWaits):
-    """The reverse: a poll is notified of a message that is not there yet."""
+    """A notification before the message is readable."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Wake all polls on the list, then append."""
+        """Wake all polls on the list, then append the message."""
         self.wake(queue)
         self.queues[queue].append(body)
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait again when it was woken for nothing; go on the list before the look."""
+        """Join the list before the check, and wait again after a wake without a message."""
         self.polls.append(poll)
         while not self.has_some(poll) and not poll.is_cancelled and self.left_s(poll) > 0:
             poll.woken.wait(self.left_s(poll))
@@ -187,7 +187,7 @@ class NotifiesThenAppends(LooksThenWaits):
 
 
 class LosesAtOnce(Feed):
-    """Two publishes at the same time read the queue, and the later write removes the message of the other."""
+    """Two concurrent publishes read the queue, and the later write removes the other's message."""
 
     def publish(self, queue: str, body: bytes) -> None:
         before = list(self.queues[queue])
@@ -198,14 +198,14 @@ class LosesAtOnce(Feed):
 
 
 class TakesAtOnce(TakeQueue, LosesAtOnce):
-    """The same where each message goes to one poll."""
+    """Two concurrent publishes lose a message, in a queue where each message goes to one poll."""
 
 
 class NewestPollFirst(TakeQueue):
     """A message goes to the poll that came last."""
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether anything is there, and no later poll waits for it."""
+        """Whether a message is available and no later poll waits for it."""
         mine = [each for each in self.polls if each.queue == poll.queue]
         return super().has_some(poll) and mine[-1:] in ([], [poll])
 
@@ -215,7 +215,7 @@ class NewestPollFirst(TakeQueue):
 
 
 class LooksAgain(Feed):
-    """A poll looks every 20 ms, because time alone can bring it a message."""
+    """A poll checks every 20 ms, because only time can bring it a message."""
 
     def wait(self, poll: Poll) -> None:
         while not (poll.is_cancelled or self.has_some(poll)) and self.left_s(poll) > 0:
@@ -225,7 +225,7 @@ class LooksAgain(Feed):
 
 
 class VisibleLater(LooksAgain):
-    """A message can be read 30 ms after its publish has returned."""
+    """A message can be read only 30 ms after its publish has returned."""
 
     def publish(self, queue: str, body: bytes) -> None:
         super().publish(f"times of {queue}", b"%d" % (self.runtime.monotonic_ns() + 30 * MS))
@@ -240,7 +240,7 @@ class VisibleLater(LooksAgain):
 
 
 class GivesToAll(TakeQueue):
-    """Two polls that wait are given the same message: one looks, the other looks, and both take."""
+    """Two waiting polls get the same message, because each checks before either takes it."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         taken = self.queues[poll.queue][:MESSAGES_MAX]
@@ -253,7 +253,7 @@ class GivesToAll(TakeQueue):
 
 
 class GivesUpOnOthers(Feed):
-    """Whatever is published ends every wait."""
+    """Any publish ends every wait."""
 
     def wait(self, poll: Poll) -> None:
         self.polls.append(poll)
@@ -270,7 +270,7 @@ class BeginsOneBefore(Feed):
 
 
 class ForgetsOnRestart(Feed):
-    """Acknowledged messages are gone after a restart."""
+    """Acknowledged messages are lost at a restart."""
 
     def restart(self) -> None:
         super().restart()
@@ -278,7 +278,7 @@ class ForgetsOnRestart(Feed):
 
 
 class TakesAfterCancel(TakeQueue):
-    """A cancelled poll waits on, and takes a message that no client gets."""
+    """A cancelled poll stays waiting and takes a message that no client gets."""
 
     def poll(self, poll: Poll) -> list[bytes]:
         taken = super().poll(poll)
@@ -289,14 +289,14 @@ class TakesAfterCancel(TakeQueue):
 
 
 class ServesAfterCancel(TakeQueue):
-    """A cancel does nothing."""
+    """A cancel has no effect."""
 
     def cancel(self, poll: Poll) -> None:
-        """The poll waits on."""
+        """Let the poll wait on."""
 
 
 class DropsAtCancel(TakeQueue):
-    """A cancel takes off the queue what its poll would have been given."""
+    """A cancel removes the messages that its poll would have got."""
 
     def cancel(self, poll: Poll) -> None:
         super().cancel(poll)
@@ -304,7 +304,7 @@ class DropsAtCancel(TakeQueue):
 
 
 class AnyOrder(TakeQueue):
-    """The newest messages go first."""
+    """The newest messages are delivered first."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         queue = self.queues[poll.queue]
@@ -326,7 +326,7 @@ class AnswersNothingAtTimes(TakeQueue):
 
 
 class DropsWhatIsBuffered(Feed):
-    """A queue has room for 128 messages that were not read; what comes then is dropped."""
+    """A queue holds 128 unread messages and drops later ones."""
 
     read = 0
 
@@ -340,7 +340,7 @@ class DropsWhatIsBuffered(Feed):
 
 
 class TakesMoreThanItGives(TakeQueue):
-    """An answer has at most 100,000 bytes; what was taken beyond them is gone."""
+    """An answer has at most 100,000 bytes, and messages taken beyond this are lost."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         taken = super().answer(poll)
@@ -350,7 +350,7 @@ class TakesMoreThanItGives(TakeQueue):
 
 
 class WaitsAgain(TakeQueue):
-    """A poll that was woken and finds nothing waits its whole time again."""
+    """A poll that is woken without a message waits its whole time again."""
 
     def wait(self, poll: Poll) -> None:
         self.polls.append(poll)
@@ -360,7 +360,7 @@ class WaitsAgain(TakeQueue):
 
 
 class DropsAtTheDeadline(TakeQueue):
-    """A poll whose time is up looks once more, takes what has come, and answers nothing."""
+    """At its deadline a poll takes the arrived messages, and answers without them."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         taken = super().answer(poll)
@@ -372,11 +372,11 @@ class DropsAtTheDeadline(TakeQueue):
 
 
 NEVER_MS: Final = 20_000
-"""Longer than the kit waits for an answer."""
+"""Longer than the kit waits for an answer, in ms."""
 
 
 class HangsBehindTheEnd(Feed):
-    """A position behind the end is waited for without a deadline."""
+    """A poll at a position behind the end waits without a deadline."""
 
     def wait(self, poll: Poll) -> None:
         if poll.offset > len(self.queues[poll.queue]):
@@ -385,7 +385,7 @@ class HangsBehindTheEnd(Feed):
 
 
 class ForgetsIdle(Feed):
-    """A queue that was idle for 4 s is empty again."""
+    """A queue that was idle for 4 s is empty afterwards."""
 
     used_ns = 0
 
@@ -414,7 +414,7 @@ class LateOnce(Feed):
 
 @define(eq=False, slots=False)
 class Limited(Feed):
-    """At most `most` polls wait; one too many is answered at once with nothing, or waits for `beyond_ms` longer."""
+    """At most `most` polls wait; a further one is answered at once without messages, or waits `beyond_ms` longer."""
 
     most: int = 10
     beyond_ms: int = -NEVER_MS
@@ -427,7 +427,7 @@ class Limited(Feed):
 
 @define(eq=False, slots=False)
 class Pool(Feed):
-    """Each poll holds one of ten threads while it waits, and so does a publish if it is shared."""
+    """Each waiting poll holds one of ten threads, and a publish does too if the pool is shared."""
 
     is_shared: bool = False
     busy: int = 0
@@ -445,7 +445,8 @@ class Pool(Feed):
 
     def poll(self, poll: Poll) -> list[bytes]:
         with self.thread():
-            poll.until_ns = self.runtime.monotonic_ns() + poll.timeout_ms * MS  # the service reads it only now
+            # The service reads the request only now.
+            poll.until_ns = self.runtime.monotonic_ns() + poll.timeout_ms * MS
             return super().poll(poll)
 
     def publish(self, queue: str, body: bytes) -> None:
@@ -460,7 +461,7 @@ class Pool(Feed):
 
 
 class TellsNewest(Feed):
-    """A poll gets the newest message alone."""
+    """A poll gets only the newest message."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         return super().answer(poll) and self.queues[poll.queue][-1:]
@@ -475,10 +476,10 @@ class TellsOld(Feed):
 
 @define(eq=False, slots=False)
 class Confirmed(Feed):
-    """A position deletes what is before it; a deleted message can't be read any more."""
+    """A position deletes the messages before it, which can no longer be read."""
 
     more: int = -1
-    """How many messages behind an answer it confirms too; -1: an answer confirms nothing."""
+    """How many messages behind an answer it confirms too; with -1 an answer confirms nothing."""
     gone: dict[str, int] = field(factory=lambda: defaultdict(int))
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -490,14 +491,14 @@ class Confirmed(Feed):
 
 
 class DeletesQuietly(Feed):
-    """The polls of a deleted queue wait until their deadlines."""
+    """Polls of a deleted queue wait until their deadlines."""
 
     def delete(self, queue: str) -> None:
         self.queues.pop(queue, None)
 
 
 class HangsAtDeletion(Feed):
-    """The polls of a deleted queue lose their deadlines with it."""
+    """Polls of a deleted queue lose their deadlines."""
 
     def delete(self, queue: str) -> None:
         for poll in self.polls:
@@ -506,7 +507,7 @@ class HangsAtDeletion(Feed):
 
 @define(eq=False, slots=False)
 class Leased(LooksAgain, TakeQueue):
-    """A message comes again if nobody acknowledges it in time."""
+    """A message comes again if it is not acknowledged in time."""
 
     lease_ms: int = 200
     forgets: bool = False
@@ -534,7 +535,7 @@ class Leased(LooksAgain, TakeQueue):
 
 
 class InMemory(LongPollSubject):
-    """A service of this module as a subject."""
+    """A subject for a service of this module."""
 
     durable = True
 
@@ -547,7 +548,7 @@ class InMemory(LongPollSubject):
         self.service.publish(queue, body)
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Poll:
-        """Make a poll; it is received when it is waited for."""
+        """Create a poll; the service receives it at the first wait."""
         return self.service.begin(queue, position or 0, timeout_ms)
 
     def finish_poll(self, handle: Poll) -> Polled:
@@ -562,7 +563,7 @@ class InMemory(LongPollSubject):
 
 
 class Newest(InMemory):
-    """Its position is the number of the newest message."""
+    """A subject whose position is the number of the newest message."""
 
     def finish_poll(self, handle: Poll) -> Polled:
         bodies = self.service.poll(handle)
@@ -571,7 +572,7 @@ class Newest(InMemory):
 
 
 class Acknowledged(LongPollSubject):
-    """A leased service; the kit acknowledges."""
+    """A subject of a leased service, whose messages the kit acknowledges."""
 
     semantics = "consuming"
     order = "none"
@@ -595,7 +596,7 @@ class Acknowledged(LongPollSubject):
 
 
 class Able(InMemory):
-    """A service with everything: polls of several queues, deletion and heartbeats."""
+    """A subject with all optional features: polls of several queues, deletion and heartbeats."""
 
     looks_at = 2
     ends_at_deletion = True

@@ -1,4 +1,4 @@
-"""`longpoll kit URL`: verdicts on services that listen on a real port, and sentences for what cannot be tested."""
+"""`longpoll kit URL`: verdicts on services on a real port, and one sentence if a service cannot be tested."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = ("--for", "0.1", "--polls", "2", "--seed", "14")
 
 
 class Server(ThreadingHTTPServer):
-    """It ends its threads only when their polls are over."""
+    """A server whose threads end only when their polls are over."""
 
     request_queue_size = 64
 
@@ -38,7 +38,7 @@ CHANGED: Final = threading.Condition()
 
 
 class Right(BaseHTTPRequestHandler):
-    """A feed: `POST /queue`, and `GET /queue?offset?timeout_ms` with a list of texts as the answer."""
+    """A correct feed: `POST /queue`, and `GET /queue?offset?timeout_ms`, which answers with a list of texts."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -62,23 +62,23 @@ class Right(BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(bodies).encode())
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's
-        """Say nothing."""
+        """Log nothing."""
 
 
 class WaitsOnce(Right):
-    """It looks, and then waits without looking again."""
+    """A feed that checks for messages and then waits without a second check."""
 
     def wait_for(self, has_some: Callable[[], bool], timeout_s: float) -> None:
         if not has_some():
             CHANGED.release()
-            select.select([], [], [], 0.005)  # what a look into a database takes
+            select.select([], [], [], 0.005)  # A database query takes this time.
             CHANGED.acquire()
             CHANGED.wait(timeout_s)
 
 
 @pytest.fixture
 def serving() -> Iterator[Callable[[type[Right]], str]]:
-    """Serve with a handler; returns the URL."""
+    """Serve requests with a handler; returns the URL."""
     running: list[tuple[Server, threading.Thread]] = []
 
     def serve(handler: type[Right]) -> str:
@@ -106,7 +106,7 @@ def described(directory: Path, text: str = DESCRIPTION) -> str:
 
 
 def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """Also a busy machine must not accuse it; the random examples are few."""
+    """Even on a busy machine a correct service is valid; the run has few random examples."""
     limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")
     done = run(serving(Right), "--service", described(tmp_path), "--json", *QUICK, *limits)
     told = json.loads(done.stdout)
@@ -160,7 +160,7 @@ def test_what_cannot_be_tested_is_told_in_a_sentence(words: tuple[str, ...], sai
 @pytest.mark.parametrize("scheme", ["http", "redis", "nats", "kafka", "sqs+http", "beanstalkd", "etcd"])
 def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path) -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # bound, but not listening
+        unused.bind(("127.0.0.1", 0))  # The port is bound but not listening.
         described_by = ("--service", described(tmp_path)) if scheme == "http" else ()
         done = run(f"{scheme}://127.0.0.1:{unused.getsockname()[1]}", *described_by)
 
@@ -179,7 +179,7 @@ def test_a_duration_has_a_unit(text: str, seconds: float | None) -> None:
 def test_no_call_outlives_a_nats_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else asyncio logs each such task when it is collected, which may be in the midst of other work."""
+    """Otherwise asyncio logs each such task when it is garbage-collected, perhaps during another test."""
 
     async def connect(*_words: Any, **_options: Any) -> None:
         await asyncio.Event().wait()
@@ -194,7 +194,7 @@ def test_no_call_outlives_a_nats_server_that_does_not_answer(
 
 
 def test_the_process_of_a_local_service_is_found() -> None:
-    """Its waits for a processor are then not its faults."""
+    """The process of a local service is found, so its waits for a processor do not count as late answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         process_id = addresses.local_process("127.0.0.1", listening.getsockname()[1])
         assert Path(f"/proc/{process_id}").samefile("/proc/self")

@@ -1,4 +1,4 @@
-"""What the kit claims: reports, verdicts and their reasons, mistakes of subjects, pauses of real threads, histories."""
+"""The kit's reports, verdicts and reasons, mistakes in subjects, host pauses, and histories."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from longpoll_runtime.real import RealRuntime
 
 SMALL: Final[dict[str, Any]] = {"polls_max": 8, "silence_ms": 0, "burst": 20}
 IMPATIENT: Final = {"wake_ms": 200, "late_ms": 150, "long_ms": 500, **SMALL}
-"""These limits find a fault sooner in real time. A busy machine breaks them, so no right service has them."""
+"""Limits that find a fault sooner in real time; on a busy machine even a correct service would exceed them."""
 PATIENT: Final = {"wake_ms": 3_000, "late_ms": 3_000, "long_ms": 3_500, **SMALL}
-"""A machine that is busy with other tests delays a correct one."""
+"""Limits that a correct service keeps on a machine that is busy with other tests."""
 
 
 def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
-    """A machine class for a subject in real time, as a user would derive it."""
+    """A machine class for a subject in real time, as a user would define it."""
     return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **SMALL, **attributes})
 
 
@@ -57,7 +57,7 @@ def excuse_nothing(patch: pytest.MonkeyPatch) -> None:
 def test_a_race_between_two_lines_is_found_at_once(
     service: type[Feed], who: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread is stopped before each line."""
+    """The kit pauses a thread before each line, so it finds the race at once."""
     excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(service()), **IMPATIENT)()
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
@@ -66,7 +66,7 @@ def test_a_race_between_two_lines_is_found_at_once(
 
 
 def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The publisher waits without taking processor time from the poll in flight."""
+    """The publisher waits without using processor time, so the poll in flight continues."""
     excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
     with pytest.raises(ViolationError, match="no_lost_wakeup"):
@@ -75,7 +75,7 @@ def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.Monke
 
 
 def test_a_poll_that_was_stopped_is_not_counted_as_held() -> None:
-    """It may have reached the service only when its message was there."""
+    """The paused poll may have reached the service only when its message was there."""
     mine = machine(InMemory, **PATIENT)()
     mine.preempt(queue=0, payload=b"", who="poll")
     counts = dict(mine.run.counts)
@@ -86,7 +86,7 @@ def test_a_poll_that_was_stopped_is_not_counted_as_held() -> None:
 
 
 def test_a_machine_runs_by_itself_too() -> None:
-    """Hypothesis's tools can run it: the step raises the violation."""
+    """Hypothesis's own runner can execute the machine, whose step raises the violation."""
     mine = machine(lambda: InMemory(Feed(holds=lambda ms: ms // 2)))()
     with pytest.raises(longpoll.LongpollError, match="not_early"):
         mine.expire(queue=0, which=2)
@@ -103,7 +103,7 @@ def test_a_machine_runs_by_itself_too() -> None:
 
 
 def case(make: virtual.Make, chosen: settings) -> tuple[unittest.TestResult, KitReport]:
-    """The result of a test case of a machine."""
+    """The result of a machine's test case."""
 
     def main(runtime: Runtime) -> tuple[unittest.TestResult, KitReport]:
         mine, result = virtual.machine(make, runtime), unittest.TestResult()
@@ -115,7 +115,7 @@ def case(make: virtual.Make, chosen: settings) -> tuple[unittest.TestResult, Kit
 
 
 def test_what_was_not_seen_is_unknown() -> None:
-    """One step of one example shows too little: the case is skipped with the reason."""
+    """One step of one example is too little evidence, so the case is skipped with the reason."""
     result, report = case(of(Feed), FEW)
 
     assert report.verdict == "unknown"
@@ -137,7 +137,7 @@ def test_a_case_fails_with_the_steps() -> None:
 
 
 def test_two_machines_have_cases_of_their_own() -> None:
-    """Each has its own settings."""
+    """Each of two machines has its own settings."""
     one, other = machine(InMemory), machine(InMemory)
     one.TestCase.settings = FEW
 
@@ -146,7 +146,7 @@ def test_two_machines_have_cases_of_their_own() -> None:
 
 
 def test_a_failure_is_one_step_with_a_timeline_and_code() -> None:
-    """Each kind of step is tried alone first; the code raises the same violation."""
+    """Each kind of step is tried alone first, and the printed code raises the same violation."""
 
     def main(runtime: Runtime) -> None:
         mine = virtual.machine(of(Feed, wakes=1), runtime)
@@ -166,7 +166,7 @@ def test_a_failure_is_one_step_with_a_timeline_and_code() -> None:
 
 
 def test_a_report_names_each_axis_and_how_far_it_went() -> None:
-    """It includes the user's settings, and ends where the fault is."""
+    """The report has the user's settings, and ends at the fault."""
     wide: dict[str, Any] = {"short_ms": (10, 70), "body_max": 70_000, "burst": 5, "polls_max": 8, "silence_ms": 0}
     right = virtual.exercise(of(Feed), **wide)
     cut = virtual.exercise(of(Feed, keeps=lambda body: body[: 1 << 15]), **wide)
@@ -217,7 +217,7 @@ def test_a_second_delay_of_a_run_is_a_violation() -> None:
     ],
 )
 def test_an_answer_is_judged(queue: Queue, bodies: list[bytes], cancelled_ns: int | None, prop: str | None) -> None:
-    """After a cancel no later message may come, and no message twice in one answer, whatever is declared."""
+    """No message may come after a cancel, or twice in one answer, whatever the subject declares."""
     queue.publish(b"0", 10).acked_ns = 12
     ask = Ask(1, "q", 0, None, 100, 5, cancelled_ns=cancelled_ns, ended_ns=20, answer=Polled(bodies, position_next=1))
     with pytest.raises(ViolationError, match=prop) if prop else nullcontext():
@@ -244,14 +244,14 @@ def test_pauses_of_one_step_mark_its_axis_alone(reached: str, late: int, why: st
 
 
 class Stalled(NoPauses):
-    """The host was paused the whole time."""
+    """A host monitor that reports a pause for the whole time."""
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
         return (end_ns - begin_ns) / 1e6
 
 
 def test_a_machine_that_stands_still_accuses_nobody() -> None:
-    """A delay during a host pause is excused; without the pause it is a violation."""
+    """A delay during a host pause is excused, and without the pause it is a violation."""
     late = of(Feed, holds=lambda ms: 2 * ms)
     report = virtual.exercise(late, SOME, watch=Stalled(), short_ms=(10, 500, 500), **SMALL)
 
@@ -264,7 +264,7 @@ def test_a_machine_that_stands_still_accuses_nobody() -> None:
 
 
 def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit counts it, and the verdict is unknown."""
+    """The kit counts such an example, and the verdict is unknown."""
 
     def stands_still(_polls: Polls, *_arguments: Any) -> bool:
         raise StandstillError("the machine stood still")
@@ -290,7 +290,7 @@ class Looks(InMemory):
 
 
 def test_a_second_answer_is_seen_where_one_can_look() -> None:
-    """For a subject that cannot look, the report has a note."""
+    """For a subject that cannot see a second answer, the report has a note."""
     twice, once = (
         virtual.exercise(of(Feed, Looks, AGAIN=range(end)), settings(SOME, max_examples=6)) for end in (100_000, 0)
     )
@@ -300,7 +300,7 @@ def test_a_second_answer_is_seen_where_one_can_look() -> None:
 
 
 def test_a_poll_that_may_not_wait_is_answered_at_once() -> None:
-    """The step waits for the answer, although no message is there."""
+    """The step waits for the answer, although there is no message."""
 
     def main(runtime: Runtime) -> None:
         mine = virtual.machine(of(Feed, holds=lambda ms: ms or 20_000), runtime)()
@@ -322,21 +322,21 @@ class GarbledAtCancel(InMemory):
 
 
 class ReturnsNone(InMemory):
-    """Its polls return None."""
+    """A subject whose polls return None."""
 
     def finish_poll(self, handle: Poll) -> Any:
         super().finish_poll(handle)
 
 
 class NoPosition(InMemory):
-    """Its answers lack the next position."""
+    """A subject whose answers lack the next position."""
 
     def finish_poll(self, handle: Poll) -> Polled:
         return Polled(super().finish_poll(handle).bodies)
 
 
 class Incomplete:
-    """It is not derived from `LongPollSubject`, and has no polls."""
+    """A class that is not derived from `LongPollSubject` and has no polls."""
 
     semantics = "offsets"
 
@@ -345,7 +345,7 @@ class Incomplete:
 
 
 class Refuses(InMemory):
-    """Its service does not listen."""
+    """A subject whose service does not listen."""
 
     def publish(self, queue: str, body: bytes) -> None:
         raise ConnectionRefusedError("nobody listens")
@@ -366,13 +366,13 @@ class Refuses(InMemory):
     ],
 )
 def test_a_mistake_in_a_subject_is_raised(make: Any, error: type[Exception], said: str) -> None:
-    """The error names the fix, and is not reported as a fault of the service."""
+    """The error says how to fix the subject, and is not reported as a fault of the service."""
     with pytest.raises(error, match=said):
         virtual.exercise(make, SOME)
 
 
 def test_a_mistake_in_a_machine_is_raised() -> None:
-    """A subject's own violation counts, even of a poll whose other errors do not."""
+    """A violation raised by the subject counts, even for a poll whose other errors do not."""
     with pytest.raises(SubjectError, match=r"LongPollMachine\.subject is not set"):
         longpoll.LongPollMachine.exercise(FEW)
     assert issubclass(SubjectError, longpoll.UserError)
@@ -381,7 +381,7 @@ def test_a_mistake_in_a_machine_is_raised() -> None:
 
 
 FAILING_CALLS: Final = {"subject": 14, "cancel": 4, "restart": 2, "close": 14}
-"""Method -> which of its calls fails; of the others a later one."""
+"""Method -> the number of the call that fails, by default a later one."""
 
 
 @pytest.mark.parametrize("where", ["subject", "publish", "start_poll", "finish_poll", "cancel", "restart", "close"])
@@ -424,7 +424,7 @@ def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
 
 
 def told(directory: Path, make: virtual.Make) -> tuple[KitReport, Result, dict[str, set[str]]]:
-    """The kit's result, the judge's for the same run's history, and the findings' properties by their verdicts."""
+    """The kit's verdict, the judge's verdict on the same run's history, and the findings' properties by verdict."""
     report = virtual.exercise(
         make, settings(SOME, max_examples=6), history=lambda runtime: longpoll.HistoryWriter(runtime, directory)
     )
@@ -436,7 +436,7 @@ def told(directory: Path, make: virtual.Make) -> tuple[KitReport, Result, dict[s
 
 
 def test_the_judge_accuses_no_correct_service(tmp_path: Path) -> None:
-    """It judges found, woken, expired, cancelled and restarted polls."""
+    """The history has found, woken, expired, cancelled and restarted polls, and the judge reports no violation."""
     report, result, found = told(tmp_path, of(Feed))
 
     assert report.verdict == "valid", report
@@ -466,7 +466,10 @@ def test_the_judge_finds_a_fault_in_the_same_run(name: str, prop: str, tmp_path:
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host may have caused it, so it is not recorded. With the injected fault it is, and is a violation."""
+    """One late poll is not recorded, because the host may have caused it.
+
+    With the injected fault it is recorded and violates the contract.
+    """
     monkeypatch.setattr(LateOnce, "was_late", False)
     if is_planted:
         tell = Example._tell_answered
@@ -486,7 +489,7 @@ def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch:
 def test_what_the_contract_says_nothing_of_is_not_told(
     service: type[Feed], attributes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """An unsupported subject is a mistake in the call, and the error names the next step."""
+    """An unsupported subject is a usage error with the next step to take."""
     with pytest.raises(SubjectError, match=said):
         virtual.exercise(of(service), history=lambda runtime: longpoll.HistoryWriter(runtime, tmp_path), **attributes)
 
@@ -501,7 +504,7 @@ class Heard:
         self.told.append(("published", queue, offset, since_ns))
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> str:
-        """Keep the poll; its event identifies it."""
+        """Keep the poll, which its event identifies."""
         self.told.append(("polled", queue, offset, timeout_ms, since_ns))
         return f"poll from {offset}"
 
@@ -515,9 +518,9 @@ class Heard:
 
 
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
-    """The history has the earliest possible begin and a certain end, and no poll with an uncertain end.
+    """A poll has its earliest possible begin and a certain end; a poll with an uncertain end is left out.
 
-    An unpublished message has an offset behind the end, because no message has its number.
+    An unpublished message gets an offset behind the end.
     """
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())

@@ -1,4 +1,4 @@
-"""The snippets of docs/kit.md run, with the results that the page shows."""
+"""The snippets of docs/kit.md run and give the results on the page."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
-    """Pytest's result for the page's test and a service."""
+    """The result of pytest for the page's test and a service."""
     (directory / "service.py").write_text(service)
     (directory / "test_service.py").write_text(FILES["test_service.py"])
     (directory / "conftest.py").write_text(
         "from hypothesis import Phase, settings\nimport longpoll\nfrom longpoll_kit.run import MachineTestCase\n"
-        "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"  # a busy host is not a fault
+        # A busy host is not a fault of the service.
+        "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"
         "MachineTestCase.settings = settings("
         "max_examples=10, stateful_step_count=15, database=None, phases=(Phase.generate,))\n"
     )
@@ -39,7 +40,7 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("is_broken", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: bool) -> None:
-    """It passes, or fails with the line that the page shows."""
+    """The page's test passes, or fails with the line that the page shows."""
     right = "            self.changed.wait_for(lambda: self.queues[queue], timeout_s)\n"
     wrong = "            if not self.queues[queue]:\n                self.changed.wait(timeout_s)\n"
     assert right in FILES["service.py"]
@@ -51,7 +52,7 @@ def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: b
 
 
 def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """In order; the defaults on the page are correct."""
+    """The other snippets run in their order, and the defaults on the page are correct."""
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
         exec(compile(snippet, "docs/kit.md", "exec"), names)  # noqa: S102 - our own page

@@ -1,4 +1,4 @@
-"""The kit and the judge with a real Redis server: restarts, wrong uses, and the history of a stream's reads."""
+"""The kit and the judge with a real Redis server: restarts, wrong uses, and the history of stream reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HASTY: Final[dict[str, Any]] = {**PATIENT, "wake_ms": 300, "long_ms": 1_000}
 
 
 class Restarting(RedisSubject):
-    """Restarts are in order; the server keeps its keys in its log."""
+    """Redis with orderly restarts, at which the server keeps its keys."""
 
     durable = True
 
@@ -40,17 +40,17 @@ class Restarting(RedisSubject):
 
 
 class PollsBehindTheKitsBack(Restarting):
-    """A client that secretly pops a second message."""
+    """A subject that secretly pops a second message."""
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Any, int]:
-        """Take one first, of three and more."""
+        """Take one message first if there are three or more."""
         if self._client.llen(queue) >= 3:
             self._client.lpop(queue)
         return super().start_poll(queue, position, timeout_ms)
 
 
 class NewestFirst(Restarting):
-    """Messages are pushed at the wrong end."""
+    """A subject that pushes messages at the wrong end."""
 
     def publish(self, queue: str, body: bytes) -> None:
         self._use(queue)
@@ -58,14 +58,14 @@ class NewestFirst(Restarting):
 
 
 class NeverCancels(Restarting):
-    """A client that forgets to tell Redis that it has lost interest."""
+    """A subject that does not tell Redis about a cancel."""
 
     def cancel(self, handle: tuple[Any, int]) -> None:
-        """Tell nobody."""
+        """Send no cancel to Redis."""
 
 
 class ReadsWhatIsNew(Restarting):
-    """Every read of a stream begins at what is new, as `$` says."""
+    """A subject whose reads of a stream all begin at new messages, by the id `$`."""
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Any, int]:
         return super().start_poll(queue, "$", timeout_ms)
@@ -78,7 +78,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_redis_is_valid(server: Server) -> None:
-    """Polls held, woken, cancelled, left to their deadlines and restarted."""
+    """Polls are held, woken, cancelled, expired and restarted, and the verdict is valid."""
     report = machine(lambda: Restarting(server), **PATIENT).exercise(SOME, 14)
 
     assert report.verdict == "valid", report
@@ -94,7 +94,7 @@ def test_redis_is_valid(server: Server) -> None:
     ],
 )
 def test_a_wrong_use_of_redis_is_found(server: Server, subject: type[Restarting], properties: set[str]) -> None:
-    """A message taken by another client, the wrong end, a cancel without effect."""
+    """A message taken by another client, a push at the wrong end and an ignored cancel are each found."""
     report = machine(lambda: subject(server), **HASTY).exercise(SOME, 14)
 
     assert report.verdict == "invalid", report
@@ -102,7 +102,7 @@ def test_a_wrong_use_of_redis_is_found(server: Server, subject: type[Restarting]
 
 
 def recorded(subject: type[Restarting], server: Server, directory: Path, limit_ms: float) -> tuple[KitReport, Result]:
-    """The kit's and the judge's results of the same reads of streams; a busy machine may delay an answer for long."""
+    """The results of kit and judge for the same stream reads, with large limits for a busy machine."""
     with longpoll.HistoryWriter(longpoll.RealRuntime(), directory, service="redis") as history:
         few = settings(SOME, max_examples=4)
         report = machine(lambda: subject(server, "xread"), **PATIENT).exercise(few, 14, history=history)

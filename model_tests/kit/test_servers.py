@@ -1,4 +1,4 @@
-"""`longpoll kit` with each real server: right ones are valid, and one that dies ends the test in a sentence."""
+"""`longpoll kit` with each real server: a correct one is valid, and the death of one is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from longpoll_kit.subjects import subject_for
 
 pytestmark = pytest.mark.peers
 PATIENT: Final = ("--wake-ms", "5000", "--late-ms", "5000")
-"""The verdict must not depend on how busy the machine is."""
+"""Limits so large that a busy machine does not change the verdict."""
 FINDINGS: Final = {"beanstalkd": {"given_again"}}
-"""Properties that a server breaks now and then, by docs/services.md."""
+"""Server -> the properties that it sometimes violates, by docs/services.md."""
 DIES_AT: Final = 30
-"""The publish before which the server is killed."""
+"""The server is killed before this publish."""
 
 
 def server_of(name: str, directory: Path) -> Iterator[Server]:
-    """A server, unless it is not on this machine."""
+    """A real server; skips the test if it is not installed."""
     if not KINDS[name].is_here:
         pytest.skip(f"{name} is not here; install {KINDS[name].where}")
     with running(name, directory) as server:
@@ -43,7 +43,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     ("name", "mode"), [(name, mode) for name, kind in KINDS.items() for mode in kind.modes if name != "moto"]
 )
 def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
-    """The extremes, and some random steps; 40 polls at once suffice to look at the subject."""
+    """Extreme cases and some random steps; 40 polls at once are enough to test the subject."""
     for server in server_of(name, tmp_path):
         words = [server.url, *(["--mode", mode] if mode else []), "--for", "5", "--polls", "40", "--json", *PATIENT]
         done = CliRunner().invoke(kit, words)
@@ -54,7 +54,7 @@ def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:
-    """It is killed between two publishes of the run, with polls that wait; no connection is left open."""
+    """The server is killed between two publishes while polls wait, and no connection stays open."""
     made, left = subject_for(server.url), [DIES_AT]
 
     def subject() -> Any:
@@ -76,4 +76,4 @@ def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:
     assert (report.verdict, report.property) == ("unknown", ""), report
     assert "the service refused requests or was gone in step " in report.why
     del machine
-    gc.collect()  # a socket that nobody closed warns now, in the test of its server
+    gc.collect()  # An unclosed socket gives its warning now, in the test of its server.

@@ -1,6 +1,6 @@
-"""Each fault of a service is found at default settings; right services, also with other contracts, are not accused.
+"""The kit finds each fault of a service with default settings, and no violation of a correct service.
 
-The kinds are those of public reports on Redis, NATS, Kafka, SQS clones, Consul, Telegram and others. Time is virtual,
+The faults are those of public reports on Redis, NATS, Kafka, SQS clones, Consul, Telegram and others. Time is virtual,
 so a silence lasts 30 s and a busy machine changes nothing.
 """
 
@@ -37,7 +37,7 @@ Making = Callable[[Runtime], LongPollSubject]
 
 
 def of(kind: Callable[..., Feed], subject: Callable[..., LongPollSubject] = InMemory, **parameters: Any) -> Making:
-    """Makes subjects of a service; parameters in capitals are the subject's."""
+    """A maker of subjects for a service; parameters in capitals belong to the subject."""
     own = {name: value for name, value in parameters.items() if name.islower()}
     declared = {name.lower(): value for name, value in parameters.items() if not name.islower()}
     return lambda runtime: subject(kind(runtime, **own), **declared)
@@ -114,7 +114,7 @@ FAULTS: Final[dict[str, tuple[set[str], Making]]] = {
     "heartbeats, a little too rare": ({"heartbeats"}, able(beats=356)),
     "heartbeats at half the rate": ({"heartbeats"}, able(beats=800)),
 }
-"""A service with a fault -> the properties by which it may be found first."""
+"""A service with a fault -> the properties that may be reported first."""
 RIGHT: Final[dict[str, Making]] = {
     "read by offset": of(Feed),
     "taken": of(TakeQueue),
@@ -137,7 +137,7 @@ RIGHT: Final[dict[str, Making]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str) -> None:
-    """The report names the property, and the steps and events that lead there."""
+    """The report has the property, and the steps and events that lead to the violation."""
     properties, make = FAULTS[name]
     report = exercise(make, SOME, silence_ms=30_000)
 
@@ -162,7 +162,7 @@ def test_a_right_service_is_not_accused_when_threads_take_turns_at_random(name: 
 
 
 def test_every_property_is_found_broken() -> None:
-    """`holds` is of a setting, and has its own test."""
+    """The property `holds` depends on a setting and has its own test."""
     assert set().union(*(properties for properties, _make in FAULTS.values())) | {"holds"} == HINTS.keys()
 
 
@@ -171,7 +171,7 @@ def test_every_property_is_found_broken() -> None:
     [(lambda ms: ms // 2, ""), (lambda _ms: 0, "holds")],
 )
 def test_a_service_may_answer_early_where_its_user_says_so(holds: Callable[[int], int], prop: str) -> None:
-    """It must still hold a poll, answer with an available message, and wake a poll for a new one."""
+    """The service must still hold a poll, answer with an available message, and wake a poll for a new one."""
     early = partial(exercise, chosen=SOME, may_answer_early=True)
 
     assert early(of(Feed, holds=holds)).property == prop
@@ -188,7 +188,7 @@ def test_a_wait_is_rounded_up_to_what_the_service_accepts() -> None:
 
 
 def test_a_message_of_another_queue_comes_when_a_poll_is_held() -> None:
-    """It is published halfway, when the service has certainly held the poll."""
+    """The message is published halfway through the poll, when the service certainly holds it."""
 
     def main(runtime: Runtime) -> int:
         mine = machine(of(Feed), runtime)()

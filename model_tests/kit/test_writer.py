@@ -1,4 +1,4 @@
-"""A service that records itself: a correct history is valid, and each fault in it is found by the judge."""
+"""A service that records its own history: a correct history is valid, and the judge finds each fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MS: Final = 1_000_000
 
 
 Event = tuple[Any, ...]
-"""A method of the writer with its arguments; `answered` and `abandoned` are of the last poll, and `pass` is in ms."""
+"""A method of the writer with its arguments; `answered` and `abandoned` concern the last poll, `pass` is in ms."""
 GOOD: Final[list[Event]] = [
     *(
         event
@@ -31,7 +31,7 @@ GOOD: Final[list[Event]] = [
     ("polled", "mail", 3, 100), ("pass", 100), ("answered",),
     ("polled", "mail", 3, 1_000), ("abandoned",),
 ]  # fmt: skip
-"""Woken, found, expired and abandoned polls; another queue has events too."""
+"""Woken, found, expired and abandoned polls, and events of another queue."""
 FAULTY: Final[dict[str, tuple[str, list[Event]]]] = {
     "nothing at the deadline, with a message there": (
         "no_lost_wakeup", [("polled", "mail", 0, 1_000), ("published", "mail", 0), ("pass", 1_000), ("answered",)],
@@ -62,11 +62,11 @@ FAULTY: Final[dict[str, tuple[str, list[Event]]]] = {
         ],
     ),
 }  # fmt: skip
-"""A fault -> the property that it breaks, and the events."""
+"""Name of the fault -> the violated property, and the events."""
 
 
 class Clock(longpoll.RealRuntime):
-    """Time as a test says."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Clock(longpoll.RealRuntime):
 
 
 def judged(directory: Path, events: Sequence[Event], since_ms: int | None = None) -> Result:
-    """The verdict on what is written; an answer was not sent before `since_ms`."""
+    """The verdict on a written history; answers were not sent before `since_ms`."""
     clock = Clock()
     poll: Any = None
     with longpoll.HistoryWriter(clock, directory) as history:
@@ -119,12 +119,12 @@ def test_an_answer_that_may_have_been_sent_in_time_is_not_late(tmp_path: Path) -
 
 
 def test_nothing_written_is_unknown(tmp_path: Path) -> None:
-    """A history without a poll shows nothing."""
+    """A history without a poll is unknown."""
     assert judged(tmp_path, [("published", "mail", 0)]).verdict == "unknown"
 
 
 def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:
-    """A second end does nothing, and an impossible directory is an error."""
+    """A second close has no effect, and an invalid directory raises an error."""
     history = longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path / "history")
     history.published("mail", 0)
     history.close()

@@ -1,4 +1,4 @@
-"""Runs of the kit in virtual time: its threads and the service's are actors of one world, and nothing waits."""
+"""Runs of the kit in virtual time: all threads are actors of one simulation, so no test waits."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Make = Callable[[Runtime], LongPollSubject]
 
 
 class NoPauses(HostPauseWatch):
-    """The pauses of a world's host: none, unless a test says when."""
+    """The host pauses of a simulation: none, unless a test adds one."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Nothing was started."""
+        """Do nothing, because no monitor was started."""
 
     def wait_seen(self, moment_ns: int) -> None:
-        """Everything is seen at once."""
+        """Do nothing, because every pause is seen at once."""
 
 
 class VirtualExample(Example):
-    """An example whose threads are greenlets, which a pause between two lines would stop all."""
+    """An example whose threads are greenlets, so a pause between two lines would pause all of them."""
 
     def preempt(self, queue: Any, payload: bytes, who: Any) -> str:
-        """Meet at any point: the world's strategy chooses it."""
+        """Switch at any point, as the simulation's strategy says."""
         return self.cross(queue, payload, rounds=4, gap_us=0) + f", as {who}"
 
 
@@ -69,7 +69,7 @@ def machine(make: Make, runtime: Runtime, watch: HostPauseWatch | None = None, *
 
 
 def in_world(main: Callable[[Runtime], Result], strategy: Strategy | None = None) -> Result:
-    """Call something in a world; its files are real."""
+    """Call a function in a simulation with real files."""
     world = World(strategy or Strategy(), steps_max=20_000_000)
     return world.run(lambda: main(SimulatedRuntime(Network(world), files=RealRuntime().files)))
 
@@ -83,7 +83,7 @@ def exercise(
     seed: int | None = None,
     **attributes: Any,
 ) -> KitReport:
-    """The kit's report on a service; with a `seed`, its threads take turns at random."""
+    """The kit's report on a service; with `seed` the threads are scheduled at random."""
 
     def main(runtime: Runtime) -> KitReport:
         mine = machine(make, runtime, watch, **attributes)

@@ -1,4 +1,4 @@
-"""The explorer's interpreter under Node: what it finds in a law, and what it makes of tokens."""
+"""Runs the explorer's interpreter under Node: explorations of specifications, and tokens."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The real Java, Go, Node and C++ clients as processes: made ready once, run with a story, and what they saw judged.
+"""The real Java, Go, Node and C++ clients as processes: built once, run with a scenario, and their results checked.
 
-Nothing fetched is kept in the tree: packages come through each language's own client and are pinned by `go.sum`,
+The tree has no downloaded files: packages come through each language's own client and are pinned by `go.sum`,
 `package-lock.json` and `pyproject.toml`.
 """
 
@@ -24,16 +24,16 @@ HERE: Final = Path(__file__).parent
 MAKE_READY_S: Final = 300.0
 TAGS: Final = ("red", "green", "blue")
 Client = Callable[[Sequence[str], Sequence[str]], list[str]]
-"""The command of a client with its arguments and with options of its language's own machine."""
+"""A function of a client's arguments and of options for its virtual machine, which gives the command."""
 
 
 class ClientUnavailableError(Exception):
-    """A client cannot be had here; the text says why."""
+    """A client cannot be built or run here; the text gives the reason."""
 
 
 @frozen
 class Received:
-    """One message as a client told it."""
+    """A message as a client printed it."""
 
     body: str
     tag: str
@@ -92,7 +92,7 @@ def _need(*programs: str) -> None:
 
 
 def make_ready(command: list[str], directory: Path) -> None:
-    """Run what builds a program, in its folder; raises ClientUnavailableError."""
+    """Run the command that builds a program, in the program's folder; raises ClientUnavailableError."""
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
     except subprocess.TimeoutExpired:
@@ -114,10 +114,10 @@ def play(
     options: Sequence[str] = (),
     then: Callable[[], object] = lambda: None,
 ) -> list[Received]:
-    """Have a client send `count` messages and consume; what it told, in order. Fails when it did not get them all.
+    """Let a client send `count` messages and consume them; returns its lines in order. Fails if a message is missing.
 
-    It consumes until its input ends: after it has told everything, and after `then`, as its listener tells a message
-    before the broker hears of it. A message that comes again as it was is not counted.
+    The client consumes until its input ends, after all messages and `then`, because its listener prints a message
+    before the broker gets the result. A repeated delivery of the same message is not counted.
     """
     wanted = count if expected is None else expected
     command = client([name_server, topic, f"{topic}-{story}", story, str(count), sql, *account], options)
@@ -151,7 +151,7 @@ def play(
 
 
 def refused(client: Client, name_server: str, topic: str, *account: str, options: Sequence[str] = ()) -> str:
-    """Returns the output of a client whose first message is refused."""
+    """The output of a client whose first message is refused."""
     command = client([name_server, topic, "G", "bulk", "1", "-", *account], options)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -159,7 +159,7 @@ def refused(client: Client, name_server: str, topic: str, *account: str, options
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
-    """Faults in a client's view of the messages with these numbers, each sent once to one of 8 queues."""
+    """Faults in a client's lines about the messages with these numbers, each sent once to one of 8 queues."""
     found = set()
     times = Counter(int(message.number) for message in received)
     if set(times) != set(numbers):

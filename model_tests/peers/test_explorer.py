@@ -1,4 +1,4 @@
-"""The explorer's interpreter finds in every preset what our engines find, and reads and writes the same tokens."""
+"""The explorer's interpreter agrees with our engines for every preset, and with our tokens."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ Changed: TypeAlias = Callable[[State, Action], Action]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 SLIPS: Final = 12
-"""Mutants that our own engine explores next to the interpreter."""
+"""The number of mutants that our own engine explores next to the interpreter."""
 SLIP_STATES: Final = 20_000
-"""Both end at the next level past this: a slip may make the space endless."""
+"""The two searches end at the next level after this number of states, because a mutant may be infinite."""
 
 
 def _data(policy: str, bounds: str) -> str:
@@ -76,7 +76,7 @@ def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
 
 
 def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
-    """Python's tokens lead to the same state and name; each run found here replays there."""
+    """The interpreter replays Python's tokens to the same state and name, and Python replays the interpreter's."""
     data = _data("rocketmq-4.9", "tiny")
     followed, explored = asked_of_node(tmp_path, data, [{"token": LOST}, {"law": 0}])
 
@@ -90,7 +90,7 @@ def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
 
 
 def test_tokens_of_knobs_and_aspects_are_the_same(tmp_path: Path) -> None:
-    """With settings by hand, several queues and an aspect; numbers over 127 take two bytes."""
+    """Tokens with changed knobs, several queues and a feature agree; numbers over 127 take two bytes."""
     policy = policy_named("strict+tick=free+recheck_after_hold=none")
     model = specification_of(policy, named("tiny", policy, queues=2, aspects=["crash"]))
     token = token_of(model, ())
@@ -118,7 +118,7 @@ def _walks(model: Model) -> Iterator[list[Action]]:
 
 
 def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
-    """The tokens of runs by chance, of Python's making and of the page's, that the other takes for something else."""
+    """Tokens of random runs, from Python and from the page, that the other side decodes to something else."""
     model = model_named(name, "tiny")
     ours = [token_of(model, run) for run in _walks(model)]
     asked: list[dict[str, Any]] = [{"token": token} for token in ours]
@@ -135,7 +135,7 @@ def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
 
 
 def _ends_at(token: str, state: list[int]) -> bool:
-    """Whether the command line replays a token, and to this state."""
+    """Whether the command line replays a token to this state."""
     try:
         return list(replay(token).steps[-1].state) == state
     except TokenError:
@@ -144,12 +144,12 @@ def _ends_at(token: str, state: list[int]) -> bool:
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
-    """The page follows what the command line names, and the command line what the page names, to the same state."""
+    """The page follows tokens of the command line, and the command line those of the page, to the same state."""
     assert _unlike(tmp_path, name) == []
 
 
 def spelled(fields: object) -> str:
-    """A token whose checksum is right, whatever is in it."""
+    """A token with a right checksum and any content."""
     raw = fields if isinstance(fields, bytes) else msgspec.msgpack.encode(fields)
     return "lp1." + base64.urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
 
@@ -181,7 +181,7 @@ HOSTILE: Final = {
     "one character changed": (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
     "markup": ("lp1.<b>", "damaged"),
 }
-"""The parts of a token -> the token, and its error."""
+"""Name of the damage -> the token's parts, and its error."""
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -249,7 +249,7 @@ def _of_policy(name: str) -> str:
 def _both_ways(
     names: Sequence[Sequence[str]], changed: Sequence[Changed], tmp_path: Path, limit: int, script: str = ""
 ) -> tuple[list[Any], list[Any]]:
-    """The results of the interpreter for changes by hand, and of our engine for the spec with the same changes."""
+    """The interpreter's results for manual changes, and our engine's for the specification with the same changes."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]
@@ -263,7 +263,7 @@ def _both_ways(
 
 
 def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
-    """A part turned round, a border moved, a value put in another's place, one more and one less."""
+    """An exchanged part, a moved limit, another value, and one more or less give the same results."""
 
     def effect(action: Action, name: str, make: Callable[[Any], Int]) -> Action:
         made = {key: make(term) if key.startswith(name) else term for key, term in action.effect.items()}
@@ -306,7 +306,7 @@ def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "strict"])
 def test_a_slip_and_the_same_change_by_hand_are_one(name: str, tmp_path: Path) -> None:
-    """Each slip that a hand can make finds the same either way, to the last token."""
+    """A mutant and the same change by hand give the same results, including the tokens."""
     data = _of_policy(name)
     (told,) = asked_of_node(tmp_path, data, [{"places": True}])
     changes = {change["name"] for place in told["places"] for change in place["changes"]}

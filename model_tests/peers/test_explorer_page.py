@@ -1,4 +1,4 @@
-"""The explorer in a real browser: steps by clicks and keys, the address, the search, slips, and nothing cut off."""
+"""The explorer in a real browser: clicks, keys, the address, the search, mutants, and the layout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FITS: Final = f"""
   return bad;
 }})()
 """
-"""What is cut off; the two tables may be wider than the screen, and then scroll in an area that is not."""
+"""A script that finds truncated content; two tables may be wider than the screen, in an area that scrolls."""
 SEARCHED: Final = """
 new Promise((done) => {
   const progress = document.getElementById("progress");
@@ -50,7 +50,7 @@ new Promise((done) => {
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The explorer of what Java 4.9 does."""
+    """The explorer with the policy of Java 4.9."""
     made = tmp_path_factory.mktemp("explorer") / "explorer.html"
     made.write_text(explorer_of(preset("rocketmq-4.9"), partial(named, "tiny")))
     made.with_name("other.html").write_text("<!doctype html><title>Another page</title>")
@@ -89,7 +89,7 @@ def _choose(browser: Browser, which: str, value: str) -> None:
 
 
 def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
-    """Six clicks lose a wakeup; the page says so, and the command line replays its address."""
+    """Six clicks lose a wakeup; the page says so, and the command line replays the page's address."""
     labels = [step.action.label for step in replay(LOST).steps if step.action]
     for label in labels:
         assert _text(opened, "#broken") == ""
@@ -105,7 +105,7 @@ def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
 
 
 def test_back_on_and_jump(opened: Browser) -> None:
-    """A step back keeps what came after it until another step is taken; keys do what buttons do."""
+    """A step back keeps the later steps until another step is taken; keys work like buttons."""
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
     whole = _token(opened)
@@ -130,7 +130,7 @@ def _go_to(browser: Browser, fragment: str) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, page: Path, language: str) -> None:
-    """Nothing of it becomes part of the page, which stays as it was; the next step takes the sentence away."""
+    """A hostile address leaves the page unchanged and shows an error, which the next step removes."""
     browser.call("Page.navigate", url="about:blank")
     browser.call("Page.navigate", url=f"{page.as_uri()}?lang={language}")
     browser.until("document.querySelector('#enabled button') !== null")
@@ -153,7 +153,7 @@ def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, pag
 
 
 def test_the_browsers_back_undoes_a_step(opened: Browser, page: Path) -> None:
-    """Each step is an entry of the browser's history, and Forward takes it again; so does coming from another page."""
+    """Each step is an entry of the browser's history, so Back and Forward work, also from another page."""
     tokens = [_token(opened)]
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
@@ -178,12 +178,12 @@ RUNS: Final = (
     "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKycXVldWVkX2J5X2RlYWRsaW5lzhApc3qVAgQGEhIj71jC",
     "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKgzhApc3qcAAIEAQgGCxISDA0QRVYIdA",
 )
-"""Of lessons 1 to 3; a wakeup lost by a hold and by a put-back, a late answer, and the scan that answers."""
+"""Tokens of lessons 1 to 3: wakeups lost by a hold and by a put-back, a late answer, and the scan that answers."""
 
 
 @pytest.mark.parametrize("token", RUNS)
 def test_a_step_is_described_as_explain_describes_it(opened: Browser, token: str) -> None:
-    """Word for word; the alarm has the sentence of `explain` about the request."""
+    """The words equal those of `longpoll explain`, and the alarm has its sentence about the request."""
     story = story_of(replay(token))
     names = {each.key: f"{each.name} ({each.java})" for each in story.participants}
     expected = [f"{names[each.source]} {each.sentence}" if each.source else each.sentence for each in story.scenes]
@@ -219,7 +219,7 @@ def test_a_wakeup_is_lost_by_tab_and_enter_alone(opened: Browser) -> None:
 
 
 TABS_MAX: Final = 20
-"""There are 12 today."""
+"""The largest number of Tab presses; today the page needs 12."""
 MONKEY: Final = """
 (() => {
   const chance = (count) => Math.floor(Math.random() * count), one = (all) => all[chance(all.length)];
@@ -243,7 +243,7 @@ MONKEY: Final = """
   for (let act = 0; act < ACTS; act += 1) one(acts)();
 })()
 """
-"""Somebody who presses and chooses anything; SEED says what."""
+"""A script that clicks and chooses at random, determined by SEED."""
 ACTS: Final = 150
 
 
@@ -261,7 +261,7 @@ def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> N
 
 
 def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
-    """Counts and the properties that are broken; the shortest run of one is shown and replays."""
+    """Counts and violated properties are the pinned ones, and a property's shortest run is shown and replays."""
     (entry,) = [each for each in pinned() if (each.policy, each.bounds) == ("rocketmq-4.9", "tiny")]
     opened.run("document.getElementById('search').click()")
     opened.run(SEARCHED)
@@ -278,7 +278,7 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
 
 
 def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
-    """The second list has the changes with an effect next to the first; the token has both."""
+    """The second list has the changes that have an effect with the first, and the token has the two changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")
@@ -313,7 +313,7 @@ def _reload(browser: Browser) -> None:
 
 
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
-    """Choose the text, and what a place of it is to say; empty for what the law says."""
+    """Choose a text and the value of a place in it; an empty value restores the specification's."""
     number = browser.run(f"[...document.getElementById('text').options].find((each) => each.text === '{text}').value")
     _choose(browser, "text", number)
     box = f"document.querySelector('[data-place=\"{place}\"] select')"
@@ -321,7 +321,7 @@ def _hand(browser: Browser, text: str, place: str, value: str) -> None:
 
 
 def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
-    """A line and a part of two steps; the address keeps both, one is taken back alone, and then all are."""
+    """A line and parts of two steps are changed; the address has all changes, and they can be undone one by one."""
     _hand(opened, "notify_end", "phase", "notify_end takes the other case for phase")
     opened.run(SEARCHED)
     one = _text(opened, "#progress")
@@ -351,11 +351,11 @@ ENGLISH_LEFT: Final = """
   .map((each) => [...each.childNodes].filter((node) => node.nodeType === 3).map((node) => node.data).join(""))
   .filter((words) => /[a-z]+ [a-z]+ [a-z]+/i.test(words) && !/[\u4e00-\u9fff]/.test(words))
 """
-"""Words of the page that have nothing Chinese in them, but for names."""
+"""A script that finds text without Chinese characters, except names."""
 
 
 def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
-    """A choice in the page; the run stays, the address says both, and nothing but names is left in English."""
+    """A choice on the page changes the language; the run stays, and the address has language and run."""
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
     token = _token(opened)
@@ -378,7 +378,7 @@ def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool) -> None:
-    """At the start, and with a run and the findings of a search on the page; it asks for nothing but itself."""
+    """Nothing is truncated at the start, or with a run and findings; the page loads nothing else."""
     browser.call("Page.navigate", url="about:blank")
     browser.show(page, width=width, dark=dark)
     assert browser.run(FITS) == []

@@ -57,7 +57,7 @@ SENT: Final = 60
 
 @frozen
 class Cluster:
-    """Both brokers, at the Java name server."""
+    """A Java broker and ours at one Java name server."""
 
     version: str
     java: Address
@@ -71,7 +71,7 @@ class Cluster:
 
 @pytest.fixture(scope="module", params=POLICIES)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One of each version; skipped where Java or its jars cannot be had."""
+    """A cluster for each version; skipped if Java or its jars are missing."""
     version = str(request.param)
     home = tmp_path_factory.mktemp("java")
     class_path = class_path_of(home, version)
@@ -113,13 +113,13 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
         told = {address: _where_members_are(address, topic) for address in cluster.both}
     assert sorted(given) == sorted(stored.items())
     assert Counter(stored.values()) == {OURS: SENT // 2, JAVAS: SENT // 2}
-    # The client says the same to either broker, which asks for it (223, 221).
+    # The client gives the same answer to each broker that asks it (223, 221).
     assert told[cluster.java] == told[cluster.ours]
     assert sum(told[cluster.ours].values()) == SENT
 
 
 def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], int]:
-    """The positions of the group's one member (223), by broker and queue."""
+    """(Broker, queue) -> position of the group's only member (request 223)."""
     with RawClient(address) as client:
         answer = client.call(
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": topic, "group": "G", "clientAddr": ""}
@@ -145,7 +145,7 @@ def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], in
 
 
 def trimmed(address: Address) -> list[object]:
-    """Have a queue lose all its records to retention, and ask; then with one message more."""
+    """Let retention remove all records of a queue, and query it; and again with one more message."""
     with RawClient(address) as client:
         for topic in ("Trim", "Fill"):
             made = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -158,9 +158,9 @@ def trimmed(address: Address) -> list[object]:
                 assert answer.code == 0, answer.remark
         wait_for(lambda: _number(client, RequestCode.GET_MAX_OFFSET, "Fill") == 100, "the last message is visible")
         end_s = time.monotonic() + 60
-        # The newest file stays, and the one before it may: then neither holds a message of the queue.
+        # The newest file stays and perhaps the one before it, so neither has a message of the queue.
         while _log_start(client) < 2 * LOG_SIZE or _number(client, RequestCode.GET_MIN_OFFSET, "Fill") == 0:
-            assert time.monotonic() < end_s, "retention removes nothing"
+            assert time.monotonic() < end_s, "retention removed nothing"
             assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
         wait_for(lambda: client.call(RequestCode.PULL_MESSAGE, pull_fields("Trim", 0)).code in {19, 21}, "it is gone")
         before = asked(client)
@@ -203,7 +203,7 @@ def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> No
 
 
 def waits(address: Address, version: str) -> dict[str, Any]:
-    """A broker's report on delayed messages, and that it has no slaves."""
+    """A broker's report on delayed messages, and on its slaves, of which it has none."""
     with RawClient(address) as client:
         answers = {
             code: client.call(code)
@@ -242,7 +242,7 @@ def _waiting(client: RawClient) -> dict[str, int]:
 
 
 def _shape(answer: Command) -> object:
-    """A body's names, and of its values what kind they are."""
+    """The names in a JSON body, with the types of their values."""
 
     def of(value: object) -> object:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""mqadmin and Java's accounts: the tools say the same of both brokers."""
+"""RocketMQ's mqadmin and its accounts give the same results with our broker as with Java's."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ MASKS: Final = (
     (re.compile(r"\S+@[\w@.-]+#?\S*"), "CLIENT"),
     (re.compile(r"\d+\.\d+(E-?\d+)?"), "NUMBER"),
     (re.compile(r"\b\d{12,}\b"), "MILLISECONDS"),
-    # Topics whose routes were changed: Java's broker creates some topics itself.
+    # These topics have changed routes; Java's broker creates some topics itself.
     (re.compile(r"(write perm of broker.* OK, )\d+"), r"\1COUNT"),
-    # Where a message lies in the log: Java's broker of 5.x stores some messages itself.
+    # Offsets in the log differ, because Java's broker of 5.x stores some messages itself.
     (re.compile(r"(CommitLog Offset: |physicOffset=|commitLogOffset=|preparedTransactionOffset=)\d+"), r"\1PLACE"),
     (re.compile(r"bodyCRC=-?\d+|storeSize=\d+"), "SIZE"),
     (re.compile(r"\S+/(metadata|configs|metrics)\.json"), "FILE"),
     (re.compile(r"RT=\d+|\b\d+ms\b|rt=\d+"), "TOOK"),
     (re.compile(r"[ \t]+"), " "),
 )
-"""Texts that differ from run to run, and their replacements."""
+"""Patterns of texts that differ from run to run -> their replacements."""
 COMMITTED: Final = re.compile(r'"consumerOffset":\d+,"lastTimestamp":\w+|trackType=\w+')
-"""The offset that a running group has stored meanwhile: it stores one every few seconds."""
+"""The committed offset of a running group, which changes every few seconds."""
 Commands = tuple[tuple[str, ...], ...]
 CLUSTER: Final = ("-c", "DefaultCluster")
 ANY_TOPIC: Final = {"topic": "TBW102"}
-"""From which others are made; a broker that has told the name server of it can be sent to."""
+"""The template topic; once the name server knows it, a broker accepts sends to new topics."""
 ID: Final = "the first message's id"
 MAKE: Final = (("updateTopic", *CLUSTER, "-t", "T", "-r", "2", "-w", "2"),)
 ASK: Final[Commands] = (
@@ -100,7 +100,7 @@ ASK: Final[Commands] = (
     ("resetOffsetByTime", "-g", "nobody", "-t", "T", "-s", "0", "-f", "true"),
     ("allocateMQ", "-t", "T", "-i", "10.0.0.1,10.0.0.2"),
 )
-"""Commands that print the same at both brokers."""
+"""Commands whose output is the same for the two brokers."""
 FAILING: Final = frozenset(
     {
         "producerConnection -g nobody -t T",
@@ -110,9 +110,9 @@ FAILING: Final = frozenset(
         "updateTopic -b BROKER -t T -r 4 -w 4 -o true",
     }
 )
-"""Commands that fail at both brokers, once at least; the last makes the topic before it says so."""
+"""Commands that fail with each broker; the last one creates the topic before it fails."""
 DASHBOARD_COUNT: Final = 37
-"""Lines that `Dashboard.java` prints."""
+"""The number of lines that `Dashboard.java` prints."""
 END: Final[Commands] = (
     ("updateTopic", "-b", "BROKER", "-t", "T", "-r", "4", "-w", "4", "-o", "true"),
     ("topicStatus", "-t", "T"),
@@ -136,17 +136,17 @@ READ: Final[Commands] = (
     ("sendMessage", "-t", "sent", "-p", "hello"),
     ("updateBrokerConfig", *CLUSTER, "-k", "autoCreateTopicEnable", "-v", "true"),
 )
-"""Commands that print what no two brokers share: they must work, and say no exception."""
+"""Commands whose output differs between brokers; these must succeed without an exception."""
 
 
 def resolved(directory: Path, version: str = "4.9.7") -> str:
-    """The class path of Java's broker and tools; skips where they cannot be had."""
+    """The class path of Java's broker and tools; skips the test if they are missing."""
     return class_path_of(directory, version, ("namesrv", "broker", "tools"))
 
 
 @frozen
 class Place:
-    """Where a broker is, and what runs the tools there."""
+    """The address of a broker, and the class path of the tools."""
 
     class_path: str
     home: Path
@@ -154,7 +154,7 @@ class Place:
     broker: str
 
     def java(self, source: str, *arguments: str, told: str = "") -> str:
-        """A program's output; its files are in `home`."""
+        """The output of a Java program, whose files are in `home`."""
         (self.home / "conf").mkdir(parents=True, exist_ok=True)
         (self.home / "conf" / "logback_tools.xml").write_text("<configuration/>")
         (self.home / "TOPICS").write_text('[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]')
@@ -175,7 +175,7 @@ class Place:
 
 
 def masked(text: str) -> list[str]:
-    """The lines without what differs from run to run, sorted; of a failure what it says, and not where in the tool."""
+    """The sorted lines without run-dependent texts; a failure without its stack trace."""
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
     lines = [line.strip() for line in text.splitlines() if "|-INFO" not in line]
@@ -187,27 +187,27 @@ def has(got: Sequence[str], count: int) -> bool:
 
 
 def wait_until_registered(java: JavaBroker) -> None:
-    """A broker listens before its name server knows it, and the tools ask the name server."""
+    """Wait until the name server knows the broker, because the tools ask the name server."""
     with RawClient(java.name_server) as client:
         wait_until(lambda: not client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, ANY_TOPIC).code)
 
 
 @frozen
 class Administered:
-    """The tools' output about a broker."""
+    """The output of the tools for one broker."""
 
     asked: dict[str, list[str]]
-    """By number and command what it prints, masked."""
+    """Number and command -> its masked output."""
     read: dict[str, str]
-    """The same of commands that print what is each broker's own, as it is."""
+    """Number and command -> its output, for commands whose output differs between brokers."""
     dashboard: list[str]
-    """The output of the dashboard's calls, masked."""
+    """The masked output of the dashboard's calls."""
     got_count: int
-    """How many messages the running group got in all."""
+    """The number of messages that the running group received."""
 
 
 def administered(place: Place) -> Administered:
-    """Have the tools work on a topic with four messages, and a group that consumes them."""
+    """Run the tools on a topic with four messages and a group that consumes them."""
     place.mqadmin(MAKE)
     got: list[str] = []
     said: list[str] = []
@@ -220,7 +220,7 @@ def administered(place: Place) -> Administered:
     with Producer(place.name_server) as producer:
         sent = [producer.send("T", b"body", queue_id=number % 2, keys=f"k{number}") for number in range(4)]
     first_id = sent[0].msg_id
-    # The first one stores how far the group is when it closes; the second is running while the group is reset.
+    # The first consumer stores the group's offset when it closes; the second runs during the reset.
     for count in (4, 8):
         config = MemberConfig(group="G", start_at="first")
         consumer = PushConsumer(place.name_server, topics="T", listener=listen, **member_options(config))
@@ -228,7 +228,7 @@ def administered(place: Place) -> Administered:
             said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
             wait_until(partial(has, got, count))
             if count > 4:
-                # Once more all four by a reset, and one of them that the dashboard has consumed again.
+                # The reset delivers all four messages again, and the dashboard consumes one of them again.
                 dashboard = place.java("Dashboard.java", place.name_server, place.broker, "T", "G", first_id)
                 wait_until(partial(has, got, 13))
     said += place.mqadmin(END)
@@ -242,7 +242,7 @@ def administered(place: Place) -> Administered:
 
 
 def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
-    """Each command prints the same, or works where it prints what is each broker's own; the group got all again."""
+    """Each command prints the same for the two brokers, or succeeds, and the group received all messages again."""
     class_path = resolved(tmp_path)
     with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=8\n") as java:
         wait_until_registered(java)
@@ -266,7 +266,7 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
 
 
 def without_slaves(place: Place) -> list[str]:
-    """`haStatus` of a master without slaves."""
+    """The output of `haStatus` for a master without slaves."""
     said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER)))
     lines = [line for text in said for line in masked(text) if "|-WARN" not in line]
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
@@ -323,12 +323,12 @@ CHANGES = (
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of Java's broker and tools; skipped where they cannot be had."""
+    """The class path of Java's broker and tools; skips the test if they are missing."""
     return class_path_of(tmp_path_factory.mktemp("jars"), artifacts=("namesrv", "broker", "tools"))
 
 
 def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
-    """The tool, with the administrator's key; what it prints."""
+    """The output of mqadmin with the administrator's key."""
     (home / "conf").mkdir(parents=True, exist_ok=True)
     (home / "conf" / "tools.yml").write_text(TOOLS)
     logging = home / "conf" / "logback_tools.xml"
@@ -359,7 +359,7 @@ def without_moments(text: str) -> str:
 
 @pytest.mark.long
 def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
-    """Identical except for the timestamp; the tools' lists and the number of changes are the same too."""
+    """The files are equal except for the timestamp, and so are the tools' lists and the number of changes."""
     ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"
     ours.write_text(ACCOUNTS)
     theirs.parent.mkdir(parents=True)

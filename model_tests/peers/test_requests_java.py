@@ -1,4 +1,4 @@
-"""Java's clients and ours answer, request, trace and fail alike."""
+"""Java's clients and ours agree in answers, requests with replies, traces and failures."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
 PATIENCE_S: Final = 600.0
-"""Of a request, where it must have a limit: the test's own is not longer."""
+"""The timeout of a request in seconds, which is not below the test's own limit."""
 FIRST: Final = "first"
 TELLS: Final = "= "
-"""The beginning of a line of `Requests.java`; other lines are the client's log."""
+"""The prefix of result lines of `Requests.java`; other lines are the client's log."""
 
 
 @frozen
 class JavaClient:
-    """Java's client of one version."""
+    """The Java client of one version."""
 
     broker_class_path: str
     command: tuple[str, ...]
@@ -72,7 +72,7 @@ class JavaClient:
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[str]:
-        """Run it within the block, until its standard input ends; the first thing that it tells."""
+        """Run the client within the block; yields its first result."""
         process = subprocess.Popen(
             [*self.command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -91,7 +91,7 @@ class JavaClient:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaClient:
-    """Compiled; skipped where Java or its jars cannot be had."""
+    """A compiled Java client; skips the test if Java or its jars are missing."""
     directory = tmp_path_factory.mktemp("requests")
     class_path = class_path_of(directory, str(request.param))
     command = ["javac", "-cp", class_path, "-d", str(directory), str(SOURCE)]
@@ -105,7 +105,7 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def name_server(
     request: pytest.FixtureRequest, client: JavaClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """That of our broker, or of a Java broker of the client's version."""
+    """The name server of our broker, or of a Java broker of the client's version."""
     home = tmp_path_factory.mktemp("broker")
     if request.param == "ours":
         with Broker.start(RUNTIME, str(home / "store")) as broker:
@@ -133,7 +133,7 @@ def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
 
 
 def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
-    """Each question of ours has the reply that Java's consumer sends, also when all are asked at once."""
+    """Each of our requests gets the reply of Java's consumer, also if all are sent at once."""
     with (
         new_topic(name_server, 2) as topic,
         client.running("reply", name_server, topic),
@@ -158,7 +158,7 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
 
 
 def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
-    """Its decoder finds in our lines what was sent, to whom, and how its consumption began and ended."""
+    """Java's decoder finds in our trace the sends, the receivers, and the begin and end of the consumption."""
     with (
         new_topic(name_server, 1) as topic,
         new_topic(name_server, 1) as trace_topic,
@@ -206,7 +206,7 @@ def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: st
             sent = producer.send(topic, b"traced", tag="red", keys="key-1")
         ((ours, _keys),) = lines_of(name_server, ours_at, 1)
     assert (theirs[5], ours[5]) == (msg_id, sent.msg_id)
-    different = {1, 5, 10, 12}  # the time, the id, how long it took, and the broker's id
+    different = {1, 5, 10, 12}  # Time, id, duration and broker id differ.
     assert {
         place: (theirs[place], ours[place])
         for place in range(len(ours))
@@ -216,14 +216,14 @@ def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: st
 
 POLICIES: Final = {"4.9.7": "rocketmq-4.9", "5.5.0": "rocketmq-5"}
 FLAGS: Final = (0, 4, 8, 1 << 30, -(2**31))
-"""Of requests that are answered: no response, not one-way."""
+"""Flags of requests that get an answer: neither the response flag nor one-way."""
 DELAYS: Final = ("x", "", " 1", "1.0", "9999999999", "-", "0", "+1", "01", "99")
 
 PLACES: Final = {"msgId", "queueOffset", "transactionId", "offset", "nextBeginOffset", "maxOffset"}
-"""Fields that depend on what is stored, and on whether it is visible yet."""
+"""Fields that depend on the stored messages and on their visibility."""
 
 Answered = tuple[int, int, bool, dict[str, str] | None]
-"""An answer's code and flag, whether it has a remark, and its fields."""
+"""(Code, flag, whether there is a remark, fields) of an answer."""
 
 
 def told(reply: Command | None) -> Answered:
@@ -235,7 +235,7 @@ def told(reply: Command | None) -> Answered:
 
 
 def flags_of(client: RawClient, topic: str) -> list[Answered]:
-    """The answers to requests of each flag: of an end, of a pull that finds nothing, of a send, of an unknown code."""
+    """The answers to requests with each flag: a maximum offset, a pull without a message, a send, an unknown code."""
     asked: tuple[tuple[int, dict[str, str]], ...] = (
         (RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}),
         (RequestCode.PULL_MESSAGE, pull_fields(topic, 10_000)),
@@ -251,7 +251,7 @@ def flags_of(client: RawClient, topic: str) -> list[Answered]:
 
 
 def delays_of(client: RawClient, topic: str) -> list[Answered]:
-    """The answers to sends, alone and in a batch, that wish for levels, some of which are none."""
+    """The answers to sends with delay levels, alone and in a batch; some levels are invalid."""
     batch = encode_batch([BatchMessage(b"x", "")])
     return [
         told(client.call(code, send_fields(topic, properties=f"DELAY\x01{level}\x02") | more, body))
@@ -271,7 +271,7 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
-    """An answer's flag is always 1; a level that is not a number is reported without the region."""
+    """An answer's flag is always 1, and the error for a delay level that is no number has no region."""
     class_path = class_path_of(tmp_path, version)
     with running(class_path, tmp_path / "home") as java:
         theirs = answers_of(java.address)
@@ -287,13 +287,13 @@ TAGS = ("red", "blue")
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def member_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Java]:
-    """The class path of a version's broker, and its client; skipped where Java or its jars cannot be had."""
+    """The class path of a version's broker, and its client; skips the test if Java or its jars are missing."""
     return compiled(str(request.param), tmp_path_factory.mktemp("member"))
 
 
 @pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
 def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, Java], tmp_path: Path) -> Iterator[str]:
-    """That of our broker, or of a Java broker of the client's version."""
+    """The name server of our broker, or of a Java broker of the client's version."""
     if request.param == "ours":
         with Broker.start(RUNTIME, str(tmp_path / "store")) as broker:
             yield "{}:{}".format(*broker.name_server_address)
@@ -307,7 +307,7 @@ def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, 
 
 @contextmanager
 def java_member(java: Java, group_name_server: str, topic: str, group: str, home: Path) -> Iterator[Told]:
-    """A member that wants everything, and what it is given."""
+    """A Java member that subscribes to everything, with its received messages."""
     told = Told()
     member = Member("java", java_command(java, group_name_server, topic, group, "threads"), told, home)
     try:
@@ -321,7 +321,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
 def test_ours_says_so_and_nobody_is_stuck(
     member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each gets what both want of its queues; what only one wants may be lost, and the group goes on to the end."""
+    """Members get messages that the two subscriptions match; others may be lost, and the group reaches the end."""
     ours: set[int] = set()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -339,7 +339,7 @@ def test_ours_says_so_and_nobody_is_stuck(
             caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"),
         ):
             consumer.start()
-            # Of two wishes brokers keep the newer one, so the member that came first finds out.
+            # Brokers keep the newer of two subscriptions, so the member that came first notices the difference.
             with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
                 wait_for(
                     lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
@@ -363,12 +363,12 @@ def test_ours_says_so_and_nobody_is_stuck(
 
 HERE = Path(__file__).parent
 BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
-"""The longer one is many blocks of LZ4, which has 64 KiB in each."""
+"""The longer body has many LZ4 blocks of 64 KiB."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_path: Path) -> None:
-    """Time, address and process as `mqadmin` asks an id for them; each compression both ways."""
+    """`mqadmin` reads time, address and process from our ids, and each compression works in the two directions."""
     pytest.importorskip("lz4", reason="LZ4 NOT TRIED: the extra 'compression' is not installed")
     pytest.importorskip("zstandard", reason="ZSTANDARD NOT TRIED: the extra 'compression' is not installed")
     class_path = class_path_of(tmp_path, version)
@@ -397,14 +397,14 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
 
 JAVA_BROKERS, OUR_BROKERS = 6, 2
 SEEDS: dict[str, int] = dict(zip(VERSIONS, (100, 200), strict=True))
-"""The first seed of each version."""
+"""Version -> its first seed."""
 KNOWN = frozenset({"commit.told.kept"})
-"""What Java's brokers are convicted of, in a run of some minutes with members that come and go."""
+"""The clause that Java's brokers violate in a run of some minutes with changing members."""
 MEMBER = Path(__file__).parent / "java" / "Member.java"
 
 
 def compiled(version: str, directory: Path) -> tuple[str, Java]:
-    """The class path of a version's broker, and how its members are started; skipped without Java."""
+    """The class path of a version's broker and the way to start its members; skips the test without Java."""
     class_path = class_path_of(directory, version)
     command = ["javac", "-cp", class_path, "-d", str(directory), str(MEMBER)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -419,7 +419,7 @@ def compiled(version: str, directory: Path) -> tuple[str, Java]:
 def test_nothing_is_lost_or_stuck_whatever_fails(
     version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In groups of which some members are Java's: everything acknowledged is consumed, and in order where asked for."""
+    """In groups with members in Java everything acknowledged is consumed, and in order if requested."""
     caplog.set_level(logging.ERROR, "longpoll_client")
     class_path, java = compiled(version, tmp_path)
     first = SEEDS[version]

@@ -1,4 +1,4 @@
-"""The calls of docs/judge.md on a Delta table and on a topic of a real Kafka node: the findings are those of NDJSON."""
+"""The calls of docs/judge.md on a Delta table and on a topic of a real Kafka node give the findings of NDJSON."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ again = longpoll.judge(events.select("event.*")).result
 stored = [spark.read.format("delta").load(f"/tmp/{name}").count() for name in ("findings", "counts")]
 print(json.dumps(found | {"again": told(again), "stored": stored}))
 """
-"""What the test adds to the page's program: some events are delivered again, and the results are printed."""
+"""The test's addition to the page's program: it delivers some events again and prints the results."""
 
 
 @contextmanager
 def kafka(home: Path) -> Iterator[str]:
-    """A node on free loopback ports, ended with the block; its address."""
+    """The address of a Kafka node on free loopback ports, which ends with the block."""
     try:
         class_path = resolve_artifacts(home, KAFKA)
     except JavaUnavailableError as error:
@@ -78,26 +78,26 @@ def kafka(home: Path) -> Iterator[str]:
 
 
 def of_page(directory: Path, broker: str) -> str:
-    """The page's program, with this directory for `/tmp` and this broker."""
+    """The page's program with this directory for `/tmp` and this broker."""
     (program,) = re.findall(r"^```python\n(from pyspark.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     whole = f"from __future__ import annotations\n{program}\n{inspect.getsource(told)}\n{AGAIN}"
     return whole.replace("/tmp/", f"{directory}/").replace("127.0.0.1:9092", broker)  # noqa: S108
 
 
 def told(result: Result) -> list[Any]:
-    """What is compared."""
+    """The compared fields."""
     findings = [[one.clause, one.verdict, one.topic, one.queue, one.request, one.why] for one in result.findings]
     return [result.verdict, result.events, findings]
 
 
 def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
-    """The program of the page, as it stands, finds one injected fault in each; and again after a second delivery."""
+    """The unchanged program of the page finds one injected fault in each source, also after a second delivery."""
     load = Load(events=600, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "clean", simulate(load), simulated_meta(), events_per_part=200)
     plant(tmp_path / "clean", "next_wrong", tmp_path / "history")
     (tmp_path / "node").mkdir()
     (tmp_path / "spark-defaults.conf").write_text("spark.master local[2]\nspark.ui.enabled false\n")
-    # As in a virtual environment that is not activated: `python3` is another one.
+    # `python3` is another interpreter, as in a virtual environment that is not activated.
     path = os.environ["PATH"].replace(str(Path(sys.executable).parent), "")
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"} | {
         "PATH": path, "SPARK_CONF_DIR": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1",
@@ -120,12 +120,12 @@ def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
 
 
 def test_two_executors_of_this_machine_judge_alike(tmp_path: Path) -> None:
-    """`local-cluster[2,1,2048]`: both executors work, and the result is that of one process."""
+    """With `local-cluster[2,1,2048]` the two executors work, and the result is that of one process."""
     write(
         tmp_path / "clean", simulate(Load(events=600, queues=4, timeout_ms=60)), simulated_meta(), events_per_part=150
     )
     plant(tmp_path / "clean", "next_wrong", tmp_path / "history")
-    home = tmp_path / "spark"  # in which Spark puts the executors' directories
+    home = tmp_path / "spark"  # Spark puts the executors' directories here.
     home.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
         (home / entry.name).symlink_to(entry)

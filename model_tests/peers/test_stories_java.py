@@ -1,4 +1,4 @@
-"""The Python client's stories with the real Java brokers 4.9.7 and 5.5.0, and a Java broker at our name server."""
+"""The Python client's scenarios with the real Java brokers 4.9.7 and 5.5.0, and a Java broker at our name server."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from longpoll_client.settings import MemberConfig
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50
-"""Messages between two events of a restart."""
+"""The number of messages between two events of a restart."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """A fresh broker of each version; skipped where Java or its jars cannot be had."""
+    """A fresh broker of each version; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path_factory.mktemp("java"), str(request.param)) as broker:
         yield broker
 
 
 @pytest.fixture
 def name_server(java_broker: JavaBroker) -> str:
-    """Its name server, once it knows the broker."""
+    """The broker's name server, once it knows the broker."""
     return _registered(java_broker)
 
 
 def _registered(java_broker: JavaBroker) -> str:
-    """The address of its name server, once that knows the broker."""
+    """The address of the broker's name server, once it knows the broker."""
     address = "{}:{}".format(*java_broker.name_server)
     with Admin(address) as admin:
         stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
@@ -71,14 +71,14 @@ def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int)
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str, is_loop: bool) -> None:
-    """With the Java broker's locks, on threads and on an event loop."""
+    """The order uses the Java broker's locks, on threads and on an event loop."""
     with ExitStack() as stack:
         report = stories.orderly(name_server, 800, Clients(name_server, stack, is_loop=is_loop).consumer)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
 
 def test_an_event_loop_ends_transactions(name_server: str) -> None:
-    """A message that is rolled back is not delivered."""
+    """A rolled-back message is not delivered."""
     with stories.new_topic(name_server, 4) as topic, ExitStack() as stack:
         clients = Clients(name_server, stack, is_loop=True)
         producer = clients.transactions(lambda _message: TransactionState.UNKNOWN)
@@ -94,14 +94,14 @@ def test_an_event_loop_ends_transactions(name_server: str) -> None:
 
 @pytest.mark.parametrize("name", quick_if(stories.FLOW_LIMITS, lambda name: name == "count"))
 def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
-    """By the number of messages that wait, by their bytes, and by how far they are spread."""
+    """The limits are the number of waiting messages, their bytes, and their span of offsets."""
     report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])
     assert 0 < report.waiting < 80
     assert (report.stopped_by, report.consumed, report.stopped_after) == (name, 80, None)
 
 
 def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
-    """Two members get everything; the one that kept its offsets gets only what is new after a restart."""
+    """Two members get everything; after a restart the member with a file of offsets gets only new messages."""
     first, second, again = stories.broadcasting(name_server, 100, str(tmp_path / "offsets.json"))
     assert first == second == list(range(100))
     assert again == [0]
@@ -134,7 +134,7 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
-    """Committed messages come, rolled back ones do not, and open ones are checked."""
+    """The Java broker delivers committed messages, drops rolled-back ones and checks open transactions."""
     class_path = class_path_of(tmp_path, version)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     left_open = frozenset(range(2, 31, 3))
@@ -168,7 +168,7 @@ def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path) -> None:
-    """Clients use both brokers' routes, and the Java broker is forgotten when it ends."""
+    """Clients use the routes of the two brokers, and the name server drops the Java broker when it ends."""
     class_path = class_path_of(tmp_path, version)
     with Broker.start(stories.RUNTIME, str(tmp_path / "store")) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
@@ -188,7 +188,7 @@ def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path
 def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_name_server(
     version: str, tmp_path: Path
 ) -> None:
-    """One producer and one group go on after both were gone, and with the broker alone; nothing is lost."""
+    """Producer and group continue after a restart of the two, and with the broker alone; no message is lost."""
     class_path = class_path_of(tmp_path, version)
     seen: Counter[bytes] = Counter()
 
@@ -224,7 +224,7 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
 
 
 def _send_part(producer: Producer, topic: str, part: int) -> None:
-    """Send a part's messages, each until the broker has it."""
+    """Send the messages of a part, each until the broker has it."""
     for number in range(PART):
 
         def is_sent(number: int = number) -> bool:
@@ -246,7 +246,7 @@ def _answers(address: tuple[str, int]) -> bool:
 
 
 def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
-    """How many of so many messages came from each broker."""
+    """How many of these messages came from each broker."""
     found: dict[str, int] = {}
     with PullConsumer(name_server, group="G", topics=topic) as consumer:
         assert {queue.broker_name for queue in consumer.queues} == {"broker-a", "java-broker"}

@@ -1,6 +1,6 @@
-"""The vectors are played by programs that know nothing of ours, in Go, Rust, Java and JavaScript.
+"""Independent programs in Go, Rust, Java and JavaScript play the vectors.
 
-Each passes on our broker and on the real Java ones, and fails where a relay spoils what a good broker says.
+Each vector passes with our broker and with the real Java brokers, and fails behind a relay that injects a fault.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PROFILES: Final[Mapping[str, frozenset[str]]] = {
     "nolongpoll": USUAL - {"long-polling"},
     "unreadable": USUAL - {"readable"},
 }
-"""The capabilities of our broker in each profile."""
+"""Profile -> the features of our broker with it."""
 Commands = Mapping[str, list[str]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str] | str]:
-    """How each runner is run, or why it cannot be had here."""
+    """Runner -> its command, or the reason why it cannot run here."""
     found: dict[str, list[str] | str] = {}
     for name, make in RUNNERS.items():
         try:
@@ -56,7 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str] | s
 
 @pytest.fixture(scope="module")
 def commands(made: Mapping[str, list[str] | str]) -> Commands:
-    """How each runner that can be had here is run."""
+    """Commands of the available runners."""
     return {name: command for name, command in made.items() if isinstance(command, list)}
 
 
@@ -69,7 +69,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.fixture(scope="module")
 def patient(vectors: Mapping[str, Path]) -> Path:
-    """The vectors of 4.9.7; the answers to those that no fault touches may be late, as a busy machine's are."""
+    """The vectors of 4.9.7, with longer limits if no fault affects them, because a busy machine may be slow."""
     path = vectors["4.9.7"].with_name("patient.jsonl")
     read = [json.loads(line) for line in vectors["4.9.7"].read_text("utf-8").splitlines()]
     for vector in read:
@@ -81,14 +81,14 @@ def patient(vectors: Mapping[str, Path]) -> Path:
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_each_runner_can_be_had(name: str, made: Mapping[str, list[str] | str]) -> None:
-    """It is made of its source alone; a toolchain that is missing is said loudly."""
+    """Each runner is built from its source alone, and a missing toolchain is reported."""
     if isinstance(made[name], str):
         pytest.skip(f"the runner in {name} is not tested here: {made[name]}")
     assert made[name]
 
 
 def assert_all_pass(outcomes: Mapping[str, Outcome], asked: Collection[str]) -> None:
-    """Every runner that was had says the same, and of every vector something."""
+    """Assert that all available runners agree, and that every vector has a result."""
     for name, outcome in outcomes.items():
         assert outcome.failed == {}, name
         assert outcome.code == 0, (name, outcome.summary)
@@ -99,7 +99,7 @@ def assert_all_pass(outcomes: Mapping[str, Outcome], asked: Collection[str]) -> 
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[str, Path], tmp_path: Path) -> None:
-    """With the settings of every profile; so that each vector is played but those of a store that is not shipped."""
+    """The settings of every profile play every vector, except those that need a store which is not shipped."""
     version = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0"}[policy.name]
     left = {vector.id for vector in recorded(version)}
     for profile, has in PROFILES.items():
@@ -120,13 +120,13 @@ def test_our_broker_passes(policy: Policy, commands: Commands, vectors: Mapping[
 def test_the_java_broker_passes(
     version: str, commands: Commands, vectors: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The vectors of its version, with SQL92; one runner at a time, to limit its load."""
+    """The vectors are those of the broker's version, with SQL92; one runner at a time limits the load."""
     class_path = class_path_of(tmp_path_factory.mktemp("jars"), version)
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}
     with running(class_path, home, settings="enablePropertyFilter=true") as broker:
         with Admin("{}:{}".format(*broker.name_server)) as admin:
-            # A Java broker whose first registration is lost tells its name server again after 30 s.
+            # If a Java broker's first registration is lost, it registers again after 30 s.
             wait_until(lambda: bool(admin.masters()))
         place = Place(broker.address, broker.name_server, "java-broker", "DefaultCluster", PROFILES["sql"])
         outcomes = {

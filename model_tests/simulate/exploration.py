@@ -1,7 +1,7 @@
-"""Tries schedules of the hold service next to the specification: all (`explore`), or random ones (`wander`).
+"""Tries schedules of the hold service against the specification: all (`explore`), or random ones (`wander`).
 
-`coverage_of` reports how many states the schedules reach under tiny bounds. A state that none reaches has one of the
-`REASONS`; a state without a reason is a gap in the schedules or the code.
+`coverage_of` reports how many states the schedules reach under tiny bounds. A state that no schedule reaches has one of
+the `REASONS`; a state without a reason is a gap in the schedules or the code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ REASONS: Final = {
     "together": "the clock releases all due pulls at once, the specification one after another",
     "behind": "a state that only one of these leads to",
 }
-"""Why no schedule reaches a state of the specification."""
+"""Reason -> why no schedule reaches a state of the specification."""
 
 
 def ways_lost(world: Lockstep) -> set[str]:
-    """How pulls with something to read came to be left to time alone: by their hold, or a keep."""
+    """The actions, hold or keep, that left a pull with a readable message waiting for its deadline."""
     end = world.queues.visible_end(*KEY)
     held = [slot.pull for slot in world.slots if slot.pull is not None and slot.pull.phase is HELD]
     waiting = [pull for pull in held if pull.offset < end]
@@ -51,18 +51,18 @@ class Explored:
     places: int = 0
     moves: Counter[str] = field(factory=Counter)
     states: set[Packed] = field(factory=set)
-    """The specification's states reached between two moves."""
+    """The specification's states that were reached between two steps."""
     law: Counter[str] = field(factory=Counter)
-    """The specification's actions that occurred."""
+    """Actions of the specification -> number of occurrences."""
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
-    """How a wakeup was lost -> the shortest schedule seen that does so."""
+    """The action that lost a wakeup -> the shortest schedule seen."""
     late_ms: int = 0
     """The longest time that a pull was held past its deadline."""
     dropped: tuple[Move, ...] | None = None
     """The shortest schedule seen in which a full executor drops a pull."""
 
     def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
-        """Record the losses in this state."""
+        """Record the lost wakeups in this state."""
         for way in ways_lost(world):
             if way not in self.lost or len(path) < len(self.lost[way]):
                 self.lost[way] = path
@@ -72,7 +72,7 @@ class Explored:
 
 
 def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bool = False) -> Explored:
-    """Try every schedule; of two that lead to the same place only one continues.
+    """Try every schedule; of two that reach the same state only one continues.
 
     With `rejects` the executor may become full at any time. With `faults` the broker may stop and a notifier's check
     may throw.
@@ -163,7 +163,7 @@ def why_not(model: Model, state: Packed) -> str | None:
 
 
 def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
-    """Whether of two due pulls one is still held and the other is queued."""
+    """Whether one of two due pulls is still held while the other is queued."""
     due = [
         name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
     ]

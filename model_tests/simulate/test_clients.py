@@ -44,7 +44,7 @@ def quiet() -> Iterator[None]:
 
 
 class Cluster:
-    """A broker with a topic, and its clients, in one world. Invariant: at the end no thread is left."""
+    """A broker with a topic, and its clients, in one simulation. Invariant: at the end no thread is left."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.world = World(strategy)
@@ -162,7 +162,7 @@ class ClientRun:
                 for number in range(QUEUES):
                     self.send(producer, f"early-{number}".encode())
                     broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
-                self.acknowledged_s.clear()  # before the end to which the consumer is moved
+                self.acknowledged_s.clear()  # The offset is before the end to which the consumer is moved.
             with self.cluster.consumer(names, runtime, self.listen, config=config):
                 self.settle(runtime, broker)
                 self.produce(runtime, producer)
@@ -277,7 +277,7 @@ def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
 
 
 def handed_over(seed: int) -> Counter[bytes]:
-    """How often each message is consumed when a second orderly member joins while listeners run."""
+    """How often each message is consumed if a second orderly member joins while listeners run."""
     cluster = Cluster(RandomWalk(seed))
     counts: Counter[bytes] = Counter()
 

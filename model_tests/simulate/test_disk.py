@@ -25,7 +25,7 @@ BIG = SMALL_SIZE_MAX + PAGE_SIZE
 
 
 class Side:
-    """One file layer and what was opened through it. Invariant: both sides of a test open the same things."""
+    """One file layer with its open files. Invariant: the two sides of a test open the same files."""
 
     def __init__(self, files: Files, root: str) -> None:
         self.files = files
@@ -35,7 +35,7 @@ class Side:
         self.unlocks: list[Callable[[], None]] = []
 
     def do(self, operation: str, path: str, arguments: tuple[Any, ...]) -> object:
-        """Returns the result of an operation, or the error's number."""
+        """The result of an operation, or the error's number."""
         try:
             return getattr(self, operation)(f"{self.root}/{path}", *arguments)
         except OSError as error:
@@ -198,12 +198,12 @@ def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) 
 
 
 def cuts(disk: Disk, count: int = 200, order: Order = "none") -> list[SimulatedFiles]:
-    """Returns the results of many power cuts."""
+    """The disks after many power cuts."""
     return [SimulatedFiles(disk.cut(random.Random(seed), order)) for seed in range(count)]
 
 
 def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
-    """A page written since its sync may be old, new or torn; a synced one stays."""
+    """A page written since its sync may be old, new or torn after the cut, and a synced page stays."""
     disk, files = filled()
     mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
     mapped.view[:] = b"s" * len(mapped.view)
@@ -222,7 +222,7 @@ def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
-    """After a failed sync the system considers the page written until it changes; clearing counts as a change."""
+    """After a failed sync the system considers the page written until it changes, and clearing is a change."""
     failing = ["sync"]
 
     def before(operation: str, _path: str) -> None:
@@ -246,7 +246,7 @@ def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | N
 
 
 def test_appended_bytes_are_left_up_to_any_place() -> None:
-    """Any part of the bytes appended since the last sync may remain, with or without zeros; synced bytes stay."""
+    """Any number of the bytes appended since the last sync may remain, perhaps with zeros."""
     disk, files = filled()
     file = files.open_append("/d/f")
     file.write(b"s" * 5000)
@@ -315,7 +315,7 @@ def test_a_replaced_file_is_old_or_new() -> None:
 
 
 def test_changes_in_order() -> None:
-    """On a file system with ordered changes, a later name implies every earlier one."""
+    """On a file system with ordered changes, the presence of a later name implies every earlier one."""
     disk, files = filled()
     mapped = [files.map(f"/d/{name}", 1, writable=True, create=True) for name in "abc"]
     prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
@@ -375,7 +375,7 @@ CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
 
 @pytest.mark.parametrize("operation", CALLS)
 def test_every_operation_can_fail(operation: str) -> None:
-    """An exception of `before` comes out of the operation, which has changed no bytes."""
+    """An exception of `before` comes out of the operation, which then has changed no bytes."""
     failing = False
 
     def before(told: str, path: str) -> None:

@@ -22,7 +22,7 @@ from longpoll_simulation.world import LineTracing, World
 
 TIMEOUT_MS = 5_000
 S = 1_000_000_000
-"""A second, ns."""
+"""Nanoseconds of a second."""
 
 
 @define
@@ -37,7 +37,7 @@ class Disk:
     syncs: int = 0
 
     def flush(self) -> int:
-        """Data in the log at the begin of a sync is durable at its end."""
+        """Sync: data in the log at the begin is durable at the end."""
         self.syncs += 1
         end = self.log_end
         if self.sync_s:
@@ -50,20 +50,20 @@ class Disk:
 
 @define
 class Desk:
-    """The service, its disk, and the results of sends by number."""
+    """The service, its disk, and the result of each send by number."""
 
     runtime: SimulatedRuntime
     disk: Disk = field(init=False)
     service: GroupCommit = field(init=False)
     begun_ns: int = field(init=False)
     answered: dict[int, tuple[bool, int]] = field(factory=dict)
-    """Whether it was durable, and when, ns after the begin."""
+    """Send -> whether it was durable, and the time in ns after the begin."""
     own: set[int] = field(factory=set)
-    """Sends answered by the appending thread, in its own outbox."""
+    """Sends that the appending thread answered through its own outbox."""
     left: list[int] = field(factory=list)
     """Sends whose answers were handed to the sockets."""
     shown: list[int] = field(factory=list)
-    """Number of answers each time durable messages became visible."""
+    """The number of answers at each time when durable messages became visible."""
 
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
@@ -79,7 +79,7 @@ class Desk:
         return self.runtime.monotonic_ns() - self.begun_ns
 
     def append(self, number: int) -> None:
-        """Submit a send whose number is its log end, from a thread with an outbox."""
+        """Submit a send from a thread with an outbox; its number is its log end."""
         outbox = Outbox()
 
         def done(is_durable: bool, used: Outbox) -> None:
@@ -95,7 +95,7 @@ class Desk:
 
 def played(play: Callable[[Desk], None]) -> Desk:
     """Returns the desk after a run; a thread that waits forever raises an error."""
-    # Only waiting takes time.
+    # Only waiting takes time in this simulation.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
     desk = Desk(SimulatedRuntime(Network(world)))
     world.run(lambda: play(desk))
@@ -103,7 +103,7 @@ def played(play: Callable[[Desk], None]) -> Desk:
 
 
 def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
-    """It is answered at once in its own outbox, because no committer runs."""
+    """Before the start and after the stop no committer runs, so the send syncs itself and is answered at once."""
 
     def play(desk: Desk) -> None:
         desk.append(1)
@@ -118,7 +118,7 @@ def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
 
 
 def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
-    """They become visible before their answers, on another thread, and the answers leave at once."""
+    """The messages become visible before their answers, on another thread, and the answers are sent at once."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 1.0
@@ -138,7 +138,7 @@ def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
 
 
 def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> None:
-    """To the nanosecond, even if another send wakes the watcher just before; no answer comes twice."""
+    """The deadline is exact to the nanosecond, also after an early wake-up, and no answer comes twice."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 6.0
@@ -150,17 +150,17 @@ def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> 
         assert desk.now_ns == 5 * S - 1
         desk.append(3)
         desk.runtime.sleep(0.5)
-        assert desk.left == [1], "it does not wait for the disk"
+        assert desk.left == [1], "the send does not wait for the disk"
         desk.service.stop()
 
     desk = played(play)
-    # The second sync begins at 6 s: too late for the two others, which time out in turn.
+    # The second sync begins at 6 s, too late for the two other sends, which time out one after the other.
     assert desk.answered == {1: (False, 5 * S), 2: (False, 9 * S), 3: (False, 10 * S - 1)}
     assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
 
 
 def test_a_failing_disk_is_told_to_those_it_failed() -> None:
-    """Data made durable by an earlier sync stays durable."""
+    """Only sends of the failed sync get an error; data of an earlier sync stays durable."""
 
     def play(desk: Desk) -> None:
         desk.service.start()
@@ -183,7 +183,7 @@ def test_a_failing_disk_is_told_to_those_it_failed() -> None:
 
 
 def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A send above the limit syncs itself and waits for the disk."""
+    """A send above the limit syncs itself and so waits for the disk."""
     monkeypatch.setattr(durability, "WAITING_COUNT_MAX", 2)
 
     def play(desk: Desk) -> None:
@@ -203,7 +203,7 @@ def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors while showing messages or answering do not end the committer."""
+    """An error while messages become visible or answers are sent does not end the committer."""
 
     def no_answer(_durable: bool, _outbox: Outbox) -> None:
         raise ValueError("cannot be answered")
@@ -222,7 +222,7 @@ def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stop_answers_what_waits_and_waits_for_no_clock() -> None:
-    """It takes as long as the disk, and no thread remains; without sends it takes no time."""
+    """A stop takes as long as the disk and leaves no thread; without waiting sends it takes no time."""
 
     def idle(desk: Desk) -> None:
         desk.service.start()
@@ -311,5 +311,5 @@ def wrong(seeds: int) -> str:
 
 
 def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
-    """Under any interleaving of committer, watcher, producers and stop."""
+    """Committer, watcher, producers and stop run under random schedules."""
     assert wrong(SEEDS) == ""

@@ -1,8 +1,8 @@
-"""Each lock is held where required, and a call without it is found in the first run that makes it.
+"""Each required lock is held, and a call without it is found in the first run.
 
-The lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock checks at every
-call that the caller holds it. So a removed lock shows in the first run that calls the method. Driven by the hold
-table's runs (`test_preempted`) and by a serving broker.
+The tests use the lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock
+checks at every call that the caller holds it. So a removed lock shows in the first run that calls the method. Runs of
+the hold table (`test_preempted`) and a serving broker make the calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.sync import OUTSIDE, SimulatedLock
 
 HINTS: Final = frozenset({"has"})
-"""Calls of a hold table allowed without its lock, as hints."""
+"""Calls of a hold table that are allowed without its lock, because their result is only a hint."""
 TABLE_CALLS: Final = tuple(
     name for name, each in vars(HoldTable).items() if callable(each) and name[0] != "_" and name not in HINTS
 )
@@ -59,7 +59,7 @@ NAMED: Final[tuple[tuple[Any, str], ...]] = (
     (SegmentList, "remove"),
     (Deletions, "add"),
 )
-"""A store's calls of its parts under a lock that `_watch_store` assigns."""
+"""Methods of a store's parts, with the lock that `_watch_store` assigns to the part."""
 
 
 class Owned:
@@ -312,7 +312,7 @@ def of_store() -> int:
         patch.setattr(queue_builder, "HANDED_COUNT_MAX", 3)
         store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
         store.put(message(body=body))
-        store.flush_queues()  # from now on the queue's locks are known
+        store.flush_queues()  # From now on the queue's locks are known.
         store.put_batch([message(body=body), message("gone", body=body)])
         store.put_burst([message(), message()])
         store.dispatch(10)
@@ -350,7 +350,7 @@ def some() -> Callable[[], bool]:
 
 
 def test_every_call_of_what_is_shared_has_its_lock() -> None:
-    """In runs of the hold table, and in a serving broker."""
+    """The calls come from runs of the hold table and from a serving broker."""
     with watching() as seen:
         assert of_stages(seen, some()) == STAGES
         assert of_broker(2) > 0
@@ -358,7 +358,7 @@ def test_every_call_of_what_is_shared_has_its_lock() -> None:
 
 
 def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
-    """Every operation of a store, each part under its lock."""
+    """Every operation of a store holds the lock of each part that it uses."""
     with watching() as seen:
         assert of_store() > 0
     assert seen == []

@@ -1,4 +1,4 @@
-"""Simulated connections vary as real ones do, in order, pieces, ends and cuts. Brokers show that they carry bytes."""
+"""Simulated connections behave like real ones: order, pieces, ends and cuts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Pair = tuple[Network, SimulatedSocket, SimulatedSocket]
 
 
 class Storm(Weather):
-    """Long delays, and single bytes."""
+    """A network with long delays and single bytes."""
 
     def delay_ns(self) -> int:
         return self.random.randrange(1_000_000_000)
@@ -98,7 +98,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
 
 
 def test_an_end_follows_what_was_sent() -> None:
-    """A half-closed connection: the other direction continues."""
+    """After one side has ended its sending, the other direction continues."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world, Storm(random=random.Random(7)))
@@ -115,7 +115,7 @@ def test_an_end_follows_what_was_sent() -> None:
 
 
 def test_who_closes_with_something_unread_resets() -> None:
-    """As in TCP: the peer gets a reset, not an end."""
+    """As in TCP, closing a connection with unread bytes sends a reset instead of an end."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world)
@@ -128,7 +128,7 @@ def test_who_closes_with_something_unread_resets() -> None:
 
 
 def test_a_cut_is_heard_at_both_ends() -> None:
-    """Data in transit is lost, and neither side gets an end."""
+    """Data in transit is lost, and the two sides get an error instead of an end."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world)

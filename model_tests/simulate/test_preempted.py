@@ -1,8 +1,8 @@
 """The hold table and what its threads share, with switches between any two bytecodes.
 
-The hold table: a seed chooses a policy, queues in one shard and one queue in another, pulls held before, and three to
-five of a broker's actors. At the end no pull may be lost, run twice, miscounted or forgotten by its deadline. The zoo
-takes each lock away (`mutants/zoo/lock-*.patch`).
+A seed chooses a policy, queues in one shard and one queue in another, held pulls, and three to five of a broker's
+actors. At the end no pull may be lost, run twice, miscounted or forgotten by its deadline. The zoo takes each lock away
+(`mutants/zoo/lock-*.patch`).
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ LATE_MS: Final = 1_000_000
 FIRST: Final = ("arrive c", "hold c")
 """A message arrives during the very first hold, with no pull held before."""
 MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
-    (ROCKETMQ_LMQ, ("hold c", "hold e")),  # a queue's first two pulls make its bucket
-    (ROCKETMQ_4_9, ("scan", "close e")),  # what is put back belongs to a channel that closes
+    (ROCKETMQ_LMQ, ("hold c", "hold e")),  # The first two pulls of a queue create its bucket.
+    (ROCKETMQ_4_9, ("scan", "close e")),  # The pull that is put back belongs to a channel that closes.
     (STRICT_CLONE, ("scan", "close e")),
-    (STRICT, ("hold a", "clock")),  # a deadline earlier than all others comes while the earliest is looked for
+    (STRICT, ("hold a", "clock")),  # A new earliest deadline comes during the search for the earliest one.
     (STRICT, FIRST),
-    (STRICT_CLONE, ("arrive a", "close c")),  # the first of those that a message wakes belongs to a channel that closes
-    (STRICT, ("arrive b", "hold b", "hold a")),  # two pulls and a message want the lock of one shard
-    (STRICT, ("clock", "hold e")),  # a deadline comes while the clock looks for the earliest that is left
-    (STRICT, ("arrive a", "hold b")),  # the last pull of a channel is let go while its next one comes
-    (STRICT_LOOK, ("role", "close e")),  # what the return of a master takes belongs to a channel that closes
+    (STRICT_CLONE, ("arrive a", "close c")),  # The first of the woken pulls belongs to a channel that closes.
+    (STRICT, ("arrive b", "hold b", "hold a")),  # Two pulls and a message need the lock of one shard.
+    (STRICT, ("clock", "hold e")),  # A deadline comes while the clock looks for the earliest remaining one.
+    (STRICT, ("arrive a", "hold b")),  # The last pull of a channel is released while the channel's next pull arrives.
+    (STRICT_LOOK, ("role", "close e")),  # The pull taken by a returning master belongs to a channel that closes.
 )
 """Pairs of actors that rarely meet by chance in a short section, with their policy."""
 MEETING_SHARE: Final = 0.4
@@ -157,18 +157,21 @@ class Stage:
     sleeps_until_ms: float = field(default=float("inf"), init=False)
     """The end of its sleep."""
     filters: random.Random | None = field(default=None, init=False)
-    """Draws the pulls' filters; None if all match everything."""
+    """A random generator for the pulls' filters; None if all filters match everything."""
     uptime_ms: int = field(default=0, init=False)
     bursts: bool = field(default=False, init=False)
     """Whether three pulls are held together instead of one."""
     before: dict[Pull, int] = field(factory=dict, init=False)
     """The pulls held one by one before the actors began, numbered."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
-    """By queue, the greatest of these numbers that one actor has notified of a message."""
+    """Queue -> the greatest of these numbers that one actor notified of a message."""
     dropped: set[Pull] = field(factory=set, init=False)
     """The pulls dropped by a closed channel."""
     wrong: list[str] = field(factory=list, init=False)
-    """Faults seen when pulls ran; raised at the end, because the dispatcher survives exceptions of a traversal."""
+    """Faults seen when pulls ran.
+
+    They are raised at the end, because the dispatcher survives exceptions in a traversal.
+    """
     swept: bool = field(default=False, init=False)
     """Whether a scanner may have removed a bucket in use (upstream issue #10754)."""
 
@@ -212,10 +215,10 @@ class Stage:
         return self.now_ms * 1_000_000
 
     def step(self, action: str) -> None:
-        """Does nothing: every bytecode is a scheduling point."""
+        """Do nothing, because every bytecode is a scheduling point."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull: record it, and any fault."""
+        """Run a pull, and record the run and any fault."""
         if pull in self.dropped:
             self.wrong.append("a pull runs that its channel let go when it closed")
         actor = str(self.preemption.world.current)
@@ -235,17 +238,17 @@ class Stage:
             self.told[key] = number
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke: record them."""
+        """Run and record the pulls that one message woke."""
         for pull in pulls:
             self.submit(pull, "woken", outbox)
         return ()
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Answer a pull without running it: record it."""
+        """Record a pull that is answered without a run."""
         self.gone[pull] += 1
 
     def wake_clock(self) -> None:
-        """Wake the clock's thread: record it."""
+        """Record that the clock's thread is woken."""
         self.woken = True
 
     # -- the actors --------------------------------------------------------------------------------------------------
@@ -275,7 +278,7 @@ class Stage:
         self.sleep()
 
     def sleep(self) -> None:
-        """The deadline thread goes to sleep."""
+        """Let the deadline thread go to sleep."""
         self.woken = False
         wait_s = self.service.wait_s()
         self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
@@ -347,7 +350,7 @@ class Stage:
             self.now_ms = self.uptime_ms + LATE_MS
             self.service.wait_s()
             self.service.run(Outbox())
-            assert not len(self.service), f"{len(self.service)} pulls outlive their deadlines"
+            assert not len(self.service), f"{len(self.service)} pulls are held beyond their deadlines"
             self.look()
 
     def hold_some(self) -> None:
@@ -377,7 +380,7 @@ class Stage:
             assert listed == set(held), "a held pull is in no bucket"
         for pull in self.pulls:
             ends = self.gone[pull] + (pull.phase is HELD) + (pull.phase is ANSWERED)
-            assert ends == 1, f"a pull that is {pull.phase.name} was let go {self.gone[pull]} times"
+            assert ends == 1, f"a pull that is {pull.phase.name} was released {self.gone[pull]} times"
         if self.policy in POLICIES[:4] and not self.stopped:
             waiting = [
                 pull
@@ -401,7 +404,10 @@ class Stage:
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150
-"""Runs of a quick test, a second. The zoo's bugs (`mutants/zoo`) fail in the first hundreds, or thousands."""
+"""The number of runs of a quick test, which take a second.
+
+The zoo's bugs (`mutants/zoo`) fail in the first hundreds or thousands of runs.
+"""
 SEEDS_LONG: Final = 30_000
 
 
@@ -420,7 +426,7 @@ def test_the_hold_table_stands_every_interleaving() -> None:
 
 @pytest.mark.long
 def test_the_hold_table_stands_many_interleavings() -> None:
-    """Fifty times as many runs."""
+    """The test has fifty times as many runs as the quick one."""
     assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
@@ -492,7 +498,7 @@ def locks_for_one(*, seed: int) -> bool:
 
 @pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all, locks_for_one])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
-    """Correct under any interleaving; the zoo takes the guards away."""
+    """These tables are correct under any interleaving; the patches of the zoo remove their guards."""
     assert all(keeps(seed=seed) for seed in range(80))
 
 

@@ -1,4 +1,4 @@
-"""Each segment of the hold table's real threads is a step of the specification, whose runs can be followed in code."""
+"""Each segment between scheduling points of the hold table's threads is a step of the specification."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEED: Final = 11
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_random_schedules_follow_the_law(policy: Policy) -> None:
-    """Three pulls, three messages: each segment of random schedules is a step, and every kind of step occurs."""
+    """With three pulls and three messages each segment of random schedules is a step, and every kind of step occurs."""
     found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
     assert found.moves.total() > 1000
@@ -50,7 +50,7 @@ def test_random_schedules_follow_the_law(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
-    """One pull and one message, exhaustively; wakeups are lost only where the specification allows it, in both ways."""
+    """For one pull and one message all schedules are tried; wakeups are lost only where the specification allows it."""
     found = explore(policy, TINIEST)
 
     assert found.places > 100
@@ -61,7 +61,7 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
-    """The executor may fill and empty at any time; pulls are dropped only where the specification allows it."""
+    """The executor may fill and empty at any time, and pulls are dropped only where the specification allows it."""
     found = explore(policy, TINIEST, rejects=True)
 
     assert found.moves["fill"] > 100
@@ -73,7 +73,7 @@ def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_follows_the_law(policy: Policy) -> None:
-    """Two pulls and one message, exhaustively."""
+    """All schedules of two pulls and one message are tried."""
     found = explore(policy, TINY)
 
     assert found.places > 1000
@@ -88,7 +88,7 @@ def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("settles_later")
 def test_what_is_settled_later_follows_the_law_as_well() -> None:
-    """For any steps between an in-place traversal and its end, the table is tidy, and nothing of it remains."""
+    """Whatever happens between a traversal in place and its end, the table is tidy afterwards."""
     found = wander(STRICT, LARGER, seed=SEED, runs=25, moves=70)
 
     assert {"notify_start", "expire", "hold"} <= set(found.law)
@@ -96,7 +96,7 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
 
 
 def test_a_schedule_plays_again() -> None:
-    """A list of steps in which 4.9 loses a wakeup by its put-back loses it again."""
+    """A list of steps in which 4.9 loses a wakeup by its put-back loses the wakeup again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
     model = specification_of(ROCKETMQ_4_9, TINIEST)
     with run(model, successors(model)) as world:
@@ -107,7 +107,7 @@ def test_a_schedule_plays_again() -> None:
 
 
 def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
-    """strict-clone without its recheck: its specification allows this, and the loss is found."""
+    """The specification of strict-clone without its recheck allows the lost wakeup, and the search finds it."""
     policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
 
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
@@ -122,7 +122,7 @@ COUNTS: Final = {"strict": (147, 266), "strict-clone": (450, 665), "rocketmq-4.9
     "policy", quick_if((STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5), lambda policy: policy is STRICT), ids=BY_NAME
 )
 def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
-    """One pull and one message, with an executor that fills, a stop, and filters that raise."""
+    """The scope is one pull and one message, with an executor that fills, a stop, and filters that raise."""
     found = coverage_of(policy, ONE)
 
     assert (found.states, found.of) == COUNTS[policy.name]
@@ -135,7 +135,7 @@ def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> None:
-    """Two pulls and one message, exhaustively."""
+    """All schedules of two pulls and one message are tried."""
     found = coverage_of(policy, TWO)
 
     assert found.unreached[""] == 0
@@ -154,13 +154,13 @@ def broken(policy: str) -> dict[str, str]:
 
 
 def trace_of(policy: str, name: str) -> Trace:
-    """Returns the counterexample of one property."""
+    """The counterexample of one property."""
     return replay(broken(policy)[name])
 
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
-    """Step by step to its end: the real hold service can do what the specification says."""
+    """The real hold service can do every step of each counterexample."""
     assert broken(policy)
     for name in broken(policy):
         followed = follow(trace_of(policy, name))
@@ -169,7 +169,7 @@ def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_strict_cannot_go_there(policy: str) -> None:
-    """Action by action: strict's specification or code cannot follow, or follows and ends well."""
+    """Either strict's specification or code cannot follow the counterexample, or the run ends well."""
     for name in broken(policy):
         trace, cannot = under(STRICT, trace_of(policy, name))
         followed = follow(trace)
@@ -189,7 +189,7 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
 
 
 def test_the_command_follows_a_token_of_the_law() -> None:
-    """Exit code 0 with every step in words, and as JSON."""
+    """The command exits with 0 and prints every step in words, or as JSON."""
     token = broken("rocketmq-4.9")["lost_by_keep"]
     done = CliRunner().invoke(main, ["explain", token, "--on", "code"])
     told = json.loads(CliRunner().invoke(main, ["explain", token, "--on", "code", "--json"]).stdout)

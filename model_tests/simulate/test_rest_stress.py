@@ -1,4 +1,4 @@
-"""A client's connection whose reader thread rests after answers, switched between any two bytecodes of its code.
+"""A client's connection with a resting reader thread, and switches between any two bytecodes.
 
 While the reader rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for unsent
 bytes nor for an earlier deadline. No call may wait for that: the reader must check both and fall asleep in one critical
@@ -122,7 +122,7 @@ class Stage:
             self.tell(name, error)
 
     def tell(self, name: str, answer: Answer) -> None:
-        assert name not in self.told, f"call {name} is told twice"
+        assert name not in self.told, f"call {name} gets two results"
         self.told[name] = (answer, self.world.now_ns)
 
     def send_many(self, name: str) -> None:
@@ -177,7 +177,7 @@ class Stage:
 
     def look(self) -> None:
         """Check that each call ends once: soon after its begin if answered, else soon after its timeout."""
-        assert self.told.keys() == self.begun_ns.keys(), f"never told: {self.begun_ns.keys() - self.told.keys()}"
+        assert self.told.keys() == self.begun_ns.keys(), f"without a result: {self.begun_ns.keys() - self.told.keys()}"
         for name, (answer, told_ns) in self.told.items():
             begun_ns, timeout_s = self.begun_ns[name]
             took_s = (told_ns - begun_ns) / 1e9
@@ -185,18 +185,18 @@ class Stage:
                 assert self.is_closing, f"call {name}: {answer}"
                 continue
             is_mute = timeout_s < LONG_S
-            assert isinstance(answer, AnswerTimeoutError) is is_mute, f"call {name} was told {answer}"
+            assert isinstance(answer, AnswerTimeoutError) is is_mute, f"call {name} got {answer}"
             late_s = took_s - (timeout_s if is_mute else 0.0)
-            assert 0.0 <= late_s <= PROMPT_S, f"call {name} is told {late_s:.3f} s late"
+            assert 0.0 <= late_s <= PROMPT_S, f"call {name} gets its result {late_s:.3f} s late"
 
 
 SEEDS: Final = 100
-"""Runs of a quick test, a second; each injected fault is found in one of them."""
+"""The number of runs of a quick test, which take a second; each injected fault is found in one of them."""
 SEEDS_LONG: Final = 4_000
 
 
 def test_a_resting_reader_keeps_no_call_waiting() -> None:
-    """Each call is answered at once or ends at its timeout, and some began during a rest."""
+    """Each call is answered at once or ends at its timeout, and some calls began during a rest."""
     stages: list[Stage] = []
 
     def make(seed: int) -> Stage:

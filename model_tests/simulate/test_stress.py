@@ -1,13 +1,13 @@
-"""A channel, a thread pool, a store and a client, switched between any two accesses of their code.
+"""A channel, a thread pool and a store, with switches between any two accesses of their code.
 
-Channel: a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the socket
-has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after the
-close; the rest must be watched for.
+For a channel, a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the
+socket has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after
+the close; the rest must be watched for.
 
-Pool: a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer tasks,
-and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
+For a pool, a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer
+tasks, and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
 
-Store: a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
+For a store, a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
 queue), one or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue
 files with two readers, and a thread that deletes another topic or removes the oldest log files from a full disk. Every
 message must be one complete record of the log and become visible once in each of its queues, in the order of offsets.
@@ -126,9 +126,9 @@ class ChannelStage:
         if self.preemption.random.random() < CLOSE_SHARE:
             actors["close"] = self.channel.close
         self.preemption.run(actors)
-        assert not self.given_up, "a connection that reads is given up"
+        assert not self.given_up, "a reading connection is given up"
         if not self.channel.closed:
-            assert self.watches_write == self.channel.unsent(), "what is left is not watched for"
+            assert self.watches_write == self.channel.unsent(), "the loop does not watch for the remaining bytes"
         while self.watches_write:
             self.channel.flush()
         self.look()
@@ -139,7 +139,7 @@ class ChannelStage:
         wanted = {name: list(frames) for name, frames in self.frames.items()}
         while text:
             found = [name for name, frames in wanted.items() if frames and frames[0].startswith(text[: len(frames[0])])]
-            assert found, f"the socket was sent what no thread has written: {text[:12]!r}"
+            assert found, f"the socket got bytes that no thread has written: {text[:12]!r}"
             frame = wanted[found[0]].pop(0)
             assert self.channel.closed or text.startswith(frame), "an answer was sent in part"
             text = text[len(frame) :]
@@ -308,7 +308,7 @@ class StoreStage:
             if self.is_pair:
                 for each in made:
                     self.put(each)
-                self.runtime.sleep(0)  # the other one's turn
+                self.runtime.sleep(0)  # The other actor has its turn.
             elif self.expires:
                 self.put(made[0])
             else:
@@ -401,7 +401,7 @@ class StoreStage:
         """Run the actors and check the result; raises on a fault."""
         self.store = MessageStore.open(self.runtime, "/store", STORE_CONFIG)
         with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
-            for queue_id in range(2):  # a burst goes to queues that there are
+            for queue_id in range(2):  # A burst is accepted only if its queues exist.
                 body = f"first-{queue_id}".encode()
                 self.put(message(TOPIC, queue_id, body.ljust(BIG_SIZE, b"-") if self.expires else body))
             self.failing = self.random.randint(1, 3) if self.random.random() < FAILING_SHARE else 0
@@ -443,7 +443,7 @@ class StoreStage:
             if key[0] == GONE:
                 continue
             offsets = [arrival.offset_end - 1 for arrival in told.get(key, [])]
-            assert offsets == list(range(self.store.visible_end(*key))), f"queue {key} told of {offsets}"
+            assert offsets == list(range(self.store.visible_end(*key))), f"queue {key} reported {offsets}"
         for (topic, queue_id, offset), (physical_offset, body) in self.there().items():
             unit = self.store.unit(topic, queue_id, offset)
             assert unit is not None, f"message {offset} of queue {queue_id} is not visible"
@@ -464,14 +464,14 @@ class StoreStage:
         """Check that the checkpoint covers every flush, and that flushed data survives a power cut."""
         physic_ms = self.store._checkpoint.physic_ms
         for _end, stored_ms in self.flushed:
-            assert physic_ms >= stored_ms, "the checkpoint has forgotten a flush"
+            assert physic_ms >= stored_ms, "the checkpoint does not cover a flush"
         durable_end = max((end for end, _stored_ms in self.flushed), default=0)
         kept = [unit for unit in map(self.unit_of, self.there()) if unit[0] + unit[1] <= durable_end]
         bodies = {physical_offset: self.body_at(self.store, physical_offset) for physical_offset, _size in kept}
         left = SimulatedFiles(self.disk.cut(self.random))
         again = MessageStore.open(SimulatedRuntime(Network(self.preemption.world), left), "/store", STORE_CONFIG)
         for physical_offset, body in bodies.items():
-            assert self.body_at(again, physical_offset) == body, f"what was flushed at {physical_offset} is lost"
+            assert self.body_at(again, physical_offset) == body, f"the flushed message at {physical_offset} is lost"
 
     def unit_of(self, key: tuple[str, int, int]) -> tuple[int, int]:
         """Returns a message's place in the log, and its size."""

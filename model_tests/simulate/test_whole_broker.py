@@ -53,7 +53,7 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def test_promises_are_kept() -> None:
-    """With every schedule and fault: kills, power cuts, cut connections, stops, clock changes, pauses."""
+    """The runs have every schedule and fault: kills, power cuts, cut connections, stops, clock steps and pauses."""
     kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
 
     assert search(Settings(), SEEDS) is None
@@ -64,7 +64,7 @@ def test_promises_are_kept() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 def test_promises_are_kept_for_a_day(policy: str) -> None:
-    """Eleven thousand seeds of each of our policies, more than a day of the broker's time."""
+    """Eleven thousand seeds of each of our policies take more than a day of the broker's virtual time."""
     lived_ms: list[float] = []
 
     def told(_seed: int, outcome: Outcome) -> bool:
@@ -88,12 +88,12 @@ def without(kind: type, name: str, result: object = None) -> Plant:
 
 
 def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
-    """Notify as if queue ids above 7 did not exist."""
+    """Ignore queue ids above 7 in notifications."""
     _notify(service, (key[0], key[1] & 7), *rest)
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
-    """Forget the begin of a frame whose rest arrives later."""
+    """Drop the begin of a frame whose rest arrives later."""
 
     def receives(connection: Connection, data: bytes) -> None:
         connection._frames = FrameReader(connection._size_max)
@@ -116,14 +116,14 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
-        # Moved: a queue lists what the log has lost. Wrong message: an offset is given again.
+        # Promise `moved`: a queue lists a message that the log has lost. `wrong message`: an offset is given again.
         {"two at one offset", "told nothing", "lost", "moved", "wrong message"},
         {"power"},
     ),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
-"""Each fault with the promises it breaks, and the troubles of which one is needed."""
+"""Each fault -> the promises that it breaks, and the troubles of which one is necessary."""
 
 
 def troubles(seed: int) -> set[str]:
@@ -133,7 +133,7 @@ def troubles(seed: int) -> set[str]:
 
 
 def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
-    """A thread's `finally` runs when the simulation ends it, but the killed process's disk does not see its writes."""
+    """A thread's `finally` runs when the simulation ends it, but writes no longer reach the killed process's disk."""
     spawn, start = SimulatedRuntime.spawn, Run.start
     wrote: list[str] = []
     seen: set[str] = set()
@@ -170,7 +170,7 @@ SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
     [pytest.param(*PLANTED[name], id=name, marks=[pytest.mark.long] if name in SLOW else []) for name in PLANTED],
 )
 def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
-    """Each by the promise that it breaks, in a few hundred runs; if it needs a trouble, in a run with it."""
+    """Each fault is found by its broken promise in a few hundred runs, which have the necessary trouble."""
     with plant():
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -180,7 +180,7 @@ def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str
 
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
-    """A logged error without consequences ends the search."""
+    """An error in the log ends the search, even without further consequences."""
     with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -202,7 +202,7 @@ def flush_that_lies() -> AbstractContextManager[Any]:
 
 
 def assert_woken(runtime: SimulatedRuntime) -> None:
-    """Wait forever."""
+    """Wait without a time limit."""
     assert runtime.event().wait()
 
 
@@ -230,7 +230,7 @@ BAD_DISK: Final[dict[str, tuple[Plant, set[str]]]] = {
 
 @pytest.mark.parametrize("name", quick_if(BAD_DISK, lambda name: name != "what failed is not tried again"))
 def test_a_disk_with_errors_finds(name: str) -> None:
-    """File calls that fail for a while; faults that need no luck are found in a few hundred runs."""
+    """File calls fail for a while, and faults that do not depend on luck are found in a few hundred runs."""
     plant, kinds = BAD_DISK[name]
     with plant():
         found = search(Settings(), (seed for seed in range(40_000) if "disk" in troubles(seed)))
@@ -241,7 +241,7 @@ def test_a_disk_with_errors_finds(name: str) -> None:
 
 @pytest.mark.long
 def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
-    """Errors occur in the log, the queues, other files, and starts; calls of a slow disk take time."""
+    """Errors occur in the log, the queues, other files and starts, and calls of a slow disk take time."""
     met: list[tuple[str, str]] = []
     before = DiskFaults.before
     slow_ms: list[float] = []
@@ -275,7 +275,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
 )
 def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
-    """Upstream's #7358, over the network of the whole broker."""
+    """The simulation of the whole broker finds upstream's #7358."""
     found = search(settings, range(8_000), promises=("lost wakeup",))
 
     assert found is not None
@@ -302,7 +302,7 @@ def digest(seeds: range) -> str:
 
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
-    """Byte by byte, in store and history, whatever the process's hash seed, which is a random one here."""
+    """Store and history are equal in each byte, whatever the process's hash seed is."""
     script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(3)))"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -328,11 +328,11 @@ def test_the_turns_of_a_run_give_it_again() -> None:
         assert play(plan_of(seed), STRICT, Replay(outcome.turns)) == outcome
 
     assert stalled
-    assert changed, "turns do nothing"
+    assert changed, "turns have no effect"
 
 
 def test_the_judge_accuses_no_simulated_run() -> None:
-    """The recorded histories, up to kills, are valid or unknown, and not all unknown."""
+    """The recorded histories, up to kills, are valid or unknown, and some are valid."""
     verdicts = []
     for seed in range(8):
         runs: list[Run] = []
@@ -361,7 +361,7 @@ def histories(run: Run, scratch: Path) -> list[Path]:
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:
-    """For a broker that drops held pulls when another connection closes: few acts and few turns, which fail again."""
+    """For a broker that drops held pulls when another connection closes, few actions and turns still fail."""
     settings = Settings("strict", ("on_close=ignore",))
     found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
@@ -378,7 +378,7 @@ def told(*words: str) -> Any:
 
 
 def test_the_command_says_what_was_run() -> None:
-    """Exit code 0, and the counts of the runs."""
+    """The exit code is 0, and the output has the counts of the runs."""
     done = told("--runs", "3", "--seed", "5")
 
     assert done.exit_code == 0, done.output
@@ -387,7 +387,7 @@ def test_the_command_says_what_was_run() -> None:
 
 
 def test_the_command_tells_a_failure() -> None:
-    """Exit code 1 with the plan."""
+    """The exit code is 1, and the output has the plan."""
     done = told("--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60")
 
     assert done.exit_code == 1
@@ -396,7 +396,7 @@ def test_the_command_tells_a_failure() -> None:
 
 
 def test_a_start_after_a_power_cut_may_log_what_it_cuts_off() -> None:
-    """Seed 1141: the disk kept a complete record after a torn one. No promise is broken."""
+    """With seed 1141 the disk kept a complete record after a torn one, which breaks no promise."""
     done = told("--runs", "1", "--seed", "1141")
 
     assert done.exit_code == 0, done.stdout

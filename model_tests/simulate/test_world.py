@@ -1,4 +1,4 @@
-"""The simulation's scheduler: turns determine a run, time passes only if no actor can run, deadlocks are reported."""
+"""The simulation's scheduler: turns determine a run, time passes only if no actor can run, deadlocks are errors."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_lock_is_needed_and_enough(make: Callable[[int], Strategy]) -> None:
-    """Under every strategy some seed loses an increment without the lock, and none with it."""
+    """With every strategy some seed loses an increment without the lock, and no seed loses one with it."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[int], Strategy]) -> None:
-    """For every strategy, the turns contain all that differs from the default order."""
+    """For every strategy, the turns have all differences from the default order."""
     for seed in range(40):
         run = added(make(seed), locked=False)
         assert added(make(seed), locked=False) == run
@@ -90,7 +90,7 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
 
 
 def test_time_passes_only_when_nobody_can_go_on() -> None:
-    """Sleeps end in the order of their deadlines, and take no real time."""
+    """Sleeps end in the order of their deadlines and take no real time."""
     world = World(RandomWalk(1))
     woken: list[tuple[str, int]] = []
 
@@ -108,7 +108,7 @@ def test_time_passes_only_when_nobody_can_go_on() -> None:
 
 
 def test_who_is_stuck_is_told() -> None:
-    """All actors wait, and none for a time: the error names each one's reason."""
+    """If all actors wait without a time limit, the error names each one's reason."""
     world = World(RandomWalk(1))
 
     with pytest.raises(StuckError, match="main waits for the end of reader; reader waits for a flag"):
@@ -117,7 +117,7 @@ def test_who_is_stuck_is_told() -> None:
 
 @pytest.mark.parametrize("grain", ["operation", "line"])
 def test_a_run_that_never_waits_ends_too(grain: str) -> None:
-    """An actor with endless points, at operations or in its code, is ended with the run."""
+    """An actor with endless scheduling points, at operations or in its code, is ended with the run."""
     world = World(RandomWalk(1), steps_max=500)
     if grain == "line":
         LineTracing.of(world, [__file__])
@@ -132,7 +132,7 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
 
 
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
-    """The run raises an actor's exception; the other actors end where they are, through their `finally`."""
+    """An actor's exception is raised by the run; the other actors end through their `finally`."""
     world = World(Replay())
     ended: list[str] = []
 
@@ -151,7 +151,7 @@ def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
 
 
 def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
-    """The classic lost wakeup, a check outside of the lock: some schedule waits forever; inside of it none does."""
+    """With a check outside of the lock some schedule waits for ever, and with the check inside none does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
         world = World(RandomWalk(seed))
@@ -184,7 +184,10 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
-    """`count += 1` is one line and two accesses: only the finer granularity loses one; on two lines both do."""
+    """`count += 1` is one line with two accesses, so only the finer granularity loses an increment.
+
+    Written on two lines, each granularity loses one.
+    """
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
@@ -205,7 +208,7 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
 
 
 def test_giving_a_lock_back_is_a_point_too() -> None:
-    """A value read under a lock may be outdated after its release."""
+    """A value that was read under a lock may be outdated after its release."""
 
     def lost(seed: int) -> bool:
         world, shared = World(RandomWalk(seed)), Shared()
@@ -223,7 +226,7 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
 
 
 def test_a_failing_run_is_made_shorter() -> None:
-    """A lost increment of a random walk shrinks to two turns: away between reading and writing, and back."""
+    """A lost increment of a random walk shrinks to two turns: a switch between reading and writing, and one back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]
 

@@ -1,6 +1,6 @@
-"""A real client with a C++ core (PyPI `rocketmq`) that plays one story; the judgement is `real_clients`'s.
+"""A real client with a C++ core (PyPI `rocketmq`) that plays one scenario; `real_clients` checks the result.
 
-Arguments and output as those of `java/Peer.java`. It plays "bulk", and "single", in which the consumer waits for each
+Arguments and output are those of `java/Peer.java`. It plays "bulk", and "single", in which the consumer waits for each
 message that is sent. It runs in its own process because the library logs below HOME and keeps threads that never end.
 """
 
@@ -16,11 +16,11 @@ from rocketmq.client import Message, Producer, PushConsumer  # type: ignore[impo
 
 TAGS: Final = ("red", "green", "blue")
 TIMEOUT_MS: Final = 600_000
-"""The library sends a message again that is not acknowledged in time, and a busy machine is no fault of a broker."""
+"""The library resends a message after this timeout, which must not happen on a busy machine."""
 HELD_S: Final = 0.02
-"""Longer than a consumer needs to pull again, so that its pull is held when a single message comes."""
+"""Longer than a consumer needs for its next pull, so that the pull is held when a message comes."""
 END_S: Final = 0.3
-"""A second copy of a message would come soon after the first."""
+"""A second copy of a message would come within this time."""
 
 
 class Peer:
@@ -34,12 +34,12 @@ class Peer:
         self.producer.start()
         self.consumer = PushConsumer(group)
         self.consumer.set_namesrv_addr(name_server)
-        # One thread: with more, the library itself reorders a queue's messages.
+        # The consumer has one thread, because with more threads the library itself reorders messages of a queue.
         self.consumer.set_thread_count(1)
         self.consumer.subscribe(topic, self.listen)
 
     def listen(self, message: Any) -> None:
-        """Print one message; called on the library's thread."""
+        """Print one message; the library's thread calls this."""
         number = message.get_property("number")
         texts = [each.decode() for each in (message.body, message.tags, message.keys, number)]
         row = [*texts, message.queue_id, message.queue_offset, message.reconsume_times]
@@ -57,7 +57,7 @@ class Peer:
 
 
 def main() -> None:
-    """Play the story until standard input ends."""
+    """Play the scenario until standard input ends."""
     name_server, topic, group, story, count = sys.argv[1:6]
     peer = Peer(name_server, topic, group)
     if story == "single":
@@ -74,7 +74,7 @@ def main() -> None:
     peer.consumer.shutdown()
     peer.producer.shutdown()
     sys.stdout.flush()
-    # The library's own threads may still run and crash in its destructors.
+    # The library's threads may still run, and crash in its destructors.
     os._exit(0)
 
 

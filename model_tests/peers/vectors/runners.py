@@ -17,7 +17,7 @@ from model_tests.peers.real_clients import ClientUnavailableError, make_ready
 
 HERE: Final = Path(__file__).parent
 TRIES: Final = 3
-"""A vector that failed is played again with the other ones that did: a busy machine is late."""
+"""A failed vector is played again together with the other failed ones, because a busy machine is late."""
 Address = tuple[str, int]
 
 
@@ -30,42 +30,42 @@ class Place:
     name: str
     cluster: str
     has: frozenset[str]
-    """Its capabilities, by the names in the vectors."""
+    """Its features, by their names in the vectors."""
 
 
 @frozen
 class Outcome:
-    """What a runner said."""
+    """The result of a runner."""
 
     code: int
     passed: frozenset[str]
     failed: Mapping[str, str]
-    """Each vector that failed, with what differed."""
+    """Failed vector -> the difference."""
     skipped: Mapping[str, str]
     summary: str
-    """Its last line."""
+    """The last line of output."""
 
 
 def go(directory: Path) -> list[str]:
-    """The runner in Go; raises ClientUnavailableError."""
+    """The command of the runner in Go; raises ClientUnavailableError."""
     _made(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(directory / "play"), "."], HERE / "go")
     return [str(directory / "play")]
 
 
 def rust(directory: Path) -> list[str]:
-    """The runner in Rust; raises ClientUnavailableError."""
+    """The command of the runner in Rust; raises ClientUnavailableError."""
     _made(["cargo", "build", "--locked", "--target-dir", str(directory)], HERE / "rust")
     return [str(directory / "debug" / "play")]
 
 
 def java(directory: Path) -> list[str]:
-    """The runner in Java; raises ClientUnavailableError."""
+    """The command of the runner in Java; raises ClientUnavailableError."""
     _made(["javac", "-d", str(directory), "Play.java"], HERE / "java")
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", str(directory), "Play"]
 
 
 def node(_directory: Path) -> list[str]:
-    """The runner in JavaScript; raises ClientUnavailableError."""
+    """The command of the runner in JavaScript; raises ClientUnavailableError."""
     _made(["node", "--check", "play.js"], HERE / "node")
     return ["node", str(HERE / "node" / "play.js")]
 
@@ -80,7 +80,7 @@ def _made(command: list[str], directory: Path) -> None:
 
 
 def play(command: Sequence[str], file: Path, place: Place, only: Collection[str] = ()) -> Outcome:
-    """A runner's results for a broker, for all vectors of a file or some."""
+    """A runner's results with a broker, for all vectors of a file or for some."""
     addresses = [f"{host}:{port}" for host, port in (place.broker, place.name_server)]
     words = [
         str(file),
@@ -100,7 +100,7 @@ def play(command: Sequence[str], file: Path, place: Place, only: Collection[str]
 
 
 def play_until_steady(command: Sequence[str], file: Path, place: Place, only: Collection[str]) -> Outcome:
-    """The same, with what failed played again."""
+    """A runner's results, after failed vectors were played again."""
     outcome = play(command, file, place, only)
     for _ in range(TRIES - 1):
         if not outcome.failed:
