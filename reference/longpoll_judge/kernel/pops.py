@@ -623,9 +623,9 @@ def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why
         weak[place] = _is_unsure(pops, row, last)
     weak |= pops.doubted(later, pops.asked.after_ns, pops.answered.before_ns)[later]
     shown = (
+        (pops.popped, np.where(is_pair, second, first)),
         (pops.asked, later),
         (pops.answered, later),
-        (pops.popped, second),
         (pops.asked, earlier),
         (pops.answered, earlier),
         (pops.popped, first),

@@ -22,8 +22,11 @@ def told_of(finding: Finding) -> str:
     about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
     parts += [f"{name} {value}" for name, value in about.items() if value]
     broker = next((event["broker"] for event in finding.evidence if event.get("broker")), "")
-    if messages and broker:
-        where = f"-b {broker} -t {finding.topic} -i {finding.queue} -o {finding.messages[0]}"
+    # A pop of all queues names none, and the places of the retry topic are not those of the topic.
+    placed = [event for event in finding.evidence if event.get("queue_offset") in finding.messages[:1]]
+    queue = next((event["queue"] for event in placed if finding.queue < 0), finding.queue)
+    if messages and broker and not any(event.get("cause") == "retry" for event in placed):
+        where = f"-b {broker} -t {finding.topic} -i {queue} -o {finding.messages[0]}"
         parts.append(f"see mqadmin queryMsgByOffset {where}")
     return ", ".join(parts)
 

@@ -1,0 +1,54 @@
+"""Pops of a shipped Java broker 5.5.0 behind the recording proxy: what the judge finds in some seconds of load.
+
+Longer, by hand: `python -m model_tests.peers.test_pops_java DIRECTORY SECONDS` records a load and leaves the history.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from model_tests.conformance.java_broker import resolve, running
+from model_tests.support.broker.observed import observing
+from model_tests.support.broker.pop_client import PopClient
+from model_tests.support.broker.pop_load import Load, run_load
+from model_tests.support.java import java_broker_of
+
+from longpoll_judge.run.pipeline import judge
+
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
+VERSION = "5.5.0"
+SLOW_MS = 5_000.0
+"""Longer than a pop of the load waits: on a busy machine a shorter limit accuses the machine."""
+
+
+def test_a_load_of_pops_breaks_nothing_that_needs_no_clock(tmp_path: Path) -> None:
+    """Wakes, deadlines, invisible times, acknowledgements and changes of a correct run are judged and valid."""
+    with java_broker_of(tmp_path, VERSION) as broker, observing(broker.address, tmp_path / "history") as observer:
+        (door,) = observer.doors.values()
+        load = run_load(door, 15, pulls=False)
+        with PopClient.of("G", "Pops", door) as client:
+            client.pop(0)
+            assert not client.notified(100)
+    result = judge([tmp_path / "history"], engine="local", wake_ms=SLOW_MS, late_ms=SLOW_MS)
+
+    assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
+    assert load.popped > load.again > 0
+    assert result.shares["pops"].judged == result.shares["pops"].of > load.popped // 8
+    assert result.rates["pop.wake.prompt"].of > load.sent // 4
+
+
+def record(directory: Path, seconds: float) -> Load:
+    """Record a load of pops and pulls."""
+    (directory / "jars").mkdir(parents=True)
+    with (
+        running(resolve(directory / "jars", VERSION), directory / "home") as broker,
+        observing(broker.address, directory / "history") as observer,
+    ):
+        (door,) = observer.doors.values()
+        return run_load(door, seconds)
+
+
+if __name__ == "__main__":
+    print(record(Path(sys.argv[1]), float(sys.argv[2])))  # noqa: T201 - the figures of a run by hand
