@@ -1,12 +1,12 @@
-"""Our broker next to the Java broker 4.9.7, on real sockets, in one run: every figure of the comparison as a ratio.
+"""Compares our broker with the Java broker 4.9.7 on real sockets, in one run, with a ratio for every figure.
 
     python -m model_tests.bench.broker_bench [--seconds 4] [--rounds 2] [--without-java] [--json] [--only pull]
 
-Both brokers run during the whole measurement, and each figure is taken of one and then of the other, round by round, so
-that a busy machine disturbs both alike; of rates the best round counts, of latencies all rounds together. The load is
-the project's own harness, whose ceiling against a server that answers without looking is printed too. BENCH_SECONDS
-sets --seconds: 1 is a short form for a look at a machine that does other work; the figures of a release are taken with
-4 on one that does not. Exit code 1 when a bar is missed, 2 for a mistake; without Java only ours are printed.
+The two brokers run during the whole measurement, and each figure is measured in turns, so a busy machine disturbs them
+alike. The best round counts for rates, and all rounds for latencies. The load is the project's own harness, whose limit
+with a trivial server is printed too. BENCH_SECONDS sets --seconds: 1 is enough on a busy machine, and a release is
+measured with 4 on an idle one. The exit code is 1 if a limit is missed and 2 for a usage error. Without Java only our
+figures are printed.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ SECONDS: Final = 4.0
 
 
 def missed(values: Sequence[Value]) -> list[str]:
-    """The figures whose bar is not met."""
+    """The figures that miss their limit."""
     return [value.name for value in values if value.met is False]
 
 
 def shown(number: float) -> str:
-    """A number with as many digits as mean something."""
+    """A number with its significant digits."""
     if number >= 1_000:
         return f"{number:,.0f}"
     return f"{number:.3g}" if number else "0"
 
 
 def cells(value: Value, sides: Sequence[str]) -> list[str]:
-    """A figure of each side, and the ratio."""
+    """The figure of each side, and the ratio."""
     numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
     return [*numbers, "" if value.ratio is None else f"{value.ratio:.2f}"]
 
 
 def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
-    """The table, for people and for a page."""
+    """The table for the terminal and for a page."""
     sides = [side for side in SIDES if any(side in value.sides for value in values)]
     lines = ["; ".join(f"{name}: {text}" for name, text in about.items()) + ".", ""]
     lines += [f"| figure | {' | '.join(sides)} | ours / Java | bar |", "| --- |" + " --- |" * (len(sides) + 2)]
@@ -64,7 +64,7 @@ def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
     parser.add_argument("--rounds", type=int, default=2)

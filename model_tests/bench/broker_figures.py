@@ -1,6 +1,6 @@
-"""The figures of `broker_bench`: their names, units, and the bar that each has to meet.
+"""The figures of `broker_bench`: their names, units and limits.
 
-Leaves out how they are measured (`broker_measures`).
+The measurements: `broker_measures`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from attrs import frozen
 OURS: Final = "ours"
 JAVA: Final = "Java 4.9.7"
 POLLING: Final = "ours, polling"
-"""Ours with RocketMQ's dispatcher, which polls the log every millisecond, instead of a notice at the append."""
+"""Our broker with RocketMQ's dispatcher, which polls the log every millisecond."""
 RECORDING: Final = "ours, recording"
-"""Ours with `--record`: every event is written to a history."""
+"""Our broker with `--record`, which writes every event to a history."""
 CEILING: Final = "ceiling"
-"""The harness against a server that answers without looking."""
+"""The harness with a server that answers without reading."""
 SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
 
 
 @frozen
 class Bar:
-    """The limit of a figure: ours, or its ratio to Java's, at most or at least this."""
+    """A limit for our figure, or for its ratio to Java's: at most or at least this value."""
 
     of: Literal["ours", "ratio"]
     limit: float
@@ -35,7 +35,7 @@ class Bar:
         return f"{self.of} {'<=' if self.at == 'most' else '>='} {self.limit:g}"
 
     def is_met(self, value: float) -> bool:
-        """Whether a value is on the right side."""
+        """Whether a value keeps the limit."""
         return value <= self.limit if self.at == "most" else value >= self.limit
 
 
@@ -52,7 +52,7 @@ class Figure:
     unit: str
     bar: Bar | None = None
     of_rounds: Callable[[Sequence[float]], float] = median
-    """Aggregates the values of the rounds."""
+    """The function that combines the values of the rounds."""
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
@@ -83,20 +83,20 @@ FIGURES: Final[Mapping[str, Figure]] = {
 
 
 class Value(msgspec.Struct):
-    """A figure as measured."""
+    """A measured figure."""
 
     name: str
     unit: str
     sides: dict[str, float]
     ratio: float | None
-    """Ours over Java's."""
+    """Our figure divided by Java's."""
     bar: str
     met: bool | None
-    """None without a bar, or if a side was not measured."""
+    """Whether the limit is kept; None without a limit, or if a side was not measured."""
 
 
 def value_of(figure: Figure, measured: Mapping[str, Sequence[float]]) -> Value:
-    """A figure from the values of its rounds, side by side."""
+    """A figure from the values of its rounds, for each side."""
     sides = {side: figure.of_rounds(measured[side]) for side in SIDES if side in measured}
     ratio = sides[OURS] / sides[JAVA] if sides.get(JAVA) and OURS in sides else None
     met = None

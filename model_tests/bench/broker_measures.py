@@ -1,4 +1,4 @@
-"""How each figure of `broker_bench` is measured, and how much of it.
+"""The measurement of each figure of `broker_bench`, and its size.
 
 The brokers are in `broker_sides`, the load in `model_tests.support.broker.harness`, the limits in `broker_figures`.
 """
@@ -31,9 +31,9 @@ from longpoll.wire.race import RacePlan, race
 from longpoll_client.errors import ClientError
 
 OVERSHOOT_MS: Final = (1_000, 4_000)
-"""The timeouts of the pulls whose deadlines are measured."""
+"""The timeouts in ms of the pulls whose deadlines are measured."""
 FAN_OUT: Final = (1_000, 10)
-"""Pulls, and the connections that they come from."""
+"""The number of pulls, and of their connections."""
 RACE_QUEUES: Final = 64
 NEW_QUEUES: Final = 64
 PULL_DEPTH: Final = 8
@@ -43,26 +43,26 @@ STORED: Final = Stored(200_000, BODY_SIZE // 32)
 
 @frozen
 class Scale:
-    """How much to measure: the seconds of one rate, from which the rest follows, and rounds."""
+    """The size of the measurements: rounds, and the seconds of one rate, which determine the rest."""
 
     seconds: float
     rounds: int
 
     def count(self, a_second: float) -> int:
-        """A count that grows with the seconds."""
+        """A count that is proportional to the seconds."""
         return max(10, int(a_second * self.seconds))
 
 
 @define(eq=False)
 class Bench:
-    """The values under way: figure -> side -> one value a round."""
+    """The values so far: figure -> side -> one value per round."""
 
     scale: Scale
     values: dict[str, dict[str, list[float]]] = field(factory=lambda: {key: {} for key in FIGURES})
     topic_count: int = 0
 
     def put(self, side: str, **measured: float) -> None:
-        """Add one round's values."""
+        """Add the values of one round."""
         for key, value in measured.items():
             self.values[key].setdefault(side, []).append(value)
 
@@ -74,22 +74,22 @@ class Bench:
     # -- one figure or a few, of one broker, in one round --------------------------------------------------------------
 
     def idle(self, side: Side) -> None:
-        """Processor time of an idle broker."""
+        """Measure the processor time of an idle broker."""
         self.put(side.name, idle=100 * busy_share(side.process_id, 2 * self.scale.seconds))
 
     def wake(self, side: Side) -> None:
-        """Round trips, and held pulls woken one at a time."""
+        """Measure round trips, and held pulls that are woken one at a time."""
         self.put(side.name, round_trip_p50=percentile(round_trips(side.address, self.topic(), 500), 0.5))
         taken = wakes(side.address, self.topic(), self.scale.count(250))
         self.put(side.name, wake_p50=percentile(taken, 0.5), wake_p99=percentile(taken, 0.99))
 
     def overshoot(self, side: Side) -> None:
-        """Pulls without news at their deadlines."""
+        """Measure how late pulls without a message are answered."""
         late = overshoots(side.address, self.topic(), self.scale.count(50), OVERSHOOT_MS)
         self.put(side.name, overshoot_p50=percentile(late, 0.5), overshoot_p99=percentile(late, 0.99))
 
     def new_queues(self, side: Side) -> None:
-        """Wakes while queues get their first messages."""
+        """Measure wakes while other queues get their first messages."""
         new_topics = [self.topic() for _ in range(self.scale.count(2))]
         for topic in new_topics:
             make_topic(side.address, topic, NEW_QUEUES)
@@ -97,7 +97,7 @@ class Bench:
         self.put(side.name, new_queues=taken[-1])
 
     def racing(self, side: Side) -> None:
-        """Messages that race the pulls that want them."""
+        """Measure messages that race with the pulls that wait for them."""
         topic = self.topic()
         make_topic(side.address, topic, RACE_QUEUES)
         send_each(side.address, topic, RACE_QUEUES)
@@ -113,29 +113,29 @@ class Bench:
         )
 
     def fan_out(self, side: Side) -> None:
-        """One message for many."""
+        """Measure one message that wakes many pulls."""
         for one in fan_outs(side.address, self.topic(), *FAN_OUT, rounds=self.scale.count(3)):
             self.put(side.name, fan_first=one.first_ms, fan_last=one.last_ms)
 
     def send(self, side: Side) -> None:
-        """Pipelined sends on one connection."""
+        """Measure pipelined sends on one connection."""
         used_s = processor_seconds(side.process_id)
         rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2)
         used_s = processor_seconds(side.process_id) - used_s
         self.put(side.name, send_1=rate.per_second, send_us=1e6 * used_s / rate.count)
 
     def send_many(self, side: Side) -> None:
-        """Pipelined sends on eight."""
+        """Measure pipelined sends on eight connections."""
         rate = sends(side.address, self.topic(), 8, seconds=self.scale.seconds / 2)
         self.put(side.name, send_8=rate.per_second)
 
     def send_keys(self, side: Side) -> None:
-        """Pipelined sends on one connection, of messages that are indexed by their keys."""
+        """Measure pipelined sends of messages with indexed keys on one connection."""
         rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2, has_keys=True)
         self.put(side.name, send_keys=rate.per_second)
 
     def pull(self, side: Side) -> None:
-        """Reading a stored queue."""
+        """Measure pulls of a stored queue."""
         topic = self.topic()
         stored = fill(side.address, topic, STORED.count)
         seconds = self.scale.seconds / 2
@@ -146,11 +146,11 @@ class Bench:
         )
 
     def held(self, side: Side) -> None:
-        """A hundred thousand pulls of one timeout."""
+        """Measure a hundred thousand pulls with one timeout."""
         self._hold(side, same_moment=False)
 
     def moment(self, side: Side) -> None:
-        """A hundred thousand due at once."""
+        """Measure a hundred thousand pulls that are due at once."""
         self._hold(side, same_moment=True)
 
     def _hold(self, side: Side, *, same_moment: bool) -> None:
@@ -169,7 +169,7 @@ class Bench:
         )
 
     def ceiling(self, _side: Side) -> None:
-        """The harness against servers that answer without looking."""
+        """Measure the harness with servers that answer without reading."""
         seconds = self.scale.seconds / 4
         with trivial_server(SENT, 1) as address:
             self.put(CEILING, round_trip_p50=percentile(round_trips(address, "T", 500), 0.5))
@@ -191,12 +191,14 @@ def measure(
     *,
     only: Container[str] | None = None,
 ) -> list[Value]:
-    """Everything (or the methods of `Bench` named in `only`), of every side, in turns; wakes and sends of variants too.
+    """Measure all figures (or the methods of `Bench` in `only`) of every side in turns.
+
+    Wakes and sends of variants too.
 
     Raises ClientError when an answer is wrong or does not come.
     """
     bench = Bench(scale)
-    # First the work that later work would disturb, last the work that leaves the largest heaps.
+    # First come measurements that later ones would disturb, and last those that leave the largest heaps.
     works = [bench.ceiling, bench.idle]
     works += [
         bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,

@@ -1,7 +1,4 @@
-"""The brokers that `broker_bench` compares: ours under a policy, and the Java broker 4.9.7, one process each.
-
-Leaves out what is measured.
-"""
+"""The brokers that `broker_bench` compares, each in its own process: ours with a policy, and the Java broker 4.9.7."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class Side:
     address: Address
     process_id: int
     memory_bytes: Callable[[], int]
-    """Its current memory: private memory of ours, live heap of a Java broker."""
+    """Its current memory: our private memory, or a Java broker's live heap."""
 
 
 @contextmanager
@@ -51,8 +48,8 @@ def java(directory: Path) -> Iterator[Side]:
 
 
 def live_heap(process_id: int) -> int:
-    """Bytes of a Java process's objects that a full collection leaves (`jcmd`, which belongs to a JDK)."""
+    """The bytes of a Java process's objects after a full collection, measured by `jcmd` of a JDK."""
     for command in ("GC.run", "GC.class_histogram"):
         told = subprocess.run(("jcmd", str(process_id), command), capture_output=True, text=True, check=True).stdout
-    # The last line: Total <instances> <bytes>
+    # The last line has the form: Total <instances> <bytes>
     return int(told.split()[-1])

@@ -96,19 +96,19 @@ class Row(msgspec.Struct):
 
 
 Found = dict[str, dict[str, Row]]
-"""Client -> measure -> its best round."""
+"""Client -> measurement -> its best round."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How much one process does."""
+    """The amount of work of one process."""
 
     stored: int
     many: int
-    """Asynchronous sends."""
+    """The number of asynchronous sends."""
     few: int
-    """Synchronous ones."""
+    """The number of synchronous sends."""
     timed: int
-    """Messages whose latency is taken."""
+    """The number of messages whose latency is measured."""
 
 
 class Timer:
@@ -123,20 +123,20 @@ class Timer:
 
 
 class Arrivals:
-    """Sees a listener's messages; `put` takes each one's number and time."""
+    """Receives a listener's messages; `put` gets the number and time of each."""
 
     def __init__(self, put: Callable[[tuple[int, float]], object]) -> None:
         self._put = put
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take a listener's call."""
+        """Handle a call of the listener."""
         at = time.perf_counter()
         for message in messages:
             self._put((int.from_bytes(message.body[:8], "big"), at))
 
 
 class Drain:
-    """Counts a listener's messages; `put` takes the row. Invariant: `_left` changes under `_lock`, and is 0 once."""
+    """Counts a listener's messages; `put` gets the row. Invariant: `_left` changes under `_lock`, and is 0 once."""
 
     def __init__(self, count: int, put: Callable[[Row], object]) -> None:
         self._put = put
@@ -145,7 +145,7 @@ class Drain:
         self._timer: Timer | None = None
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Take a listener's call; time begins with the first."""
+        """Handle a call of the listener; time begins with the first."""
         with self._lock:
             self._timer = self._timer or Timer()
             self._left -= len(messages)
@@ -173,7 +173,7 @@ def ignore(_outcome: object) -> None:
 
 
 async def on_loop(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
-    """Measure callbacks, awaited sends, latencies, and a listener."""
+    """Measure callbacks, awaited sends, latencies and a listener on an event loop."""
     rows: dict[str, Row] = {}
     async with AsyncProducer(name_server) as producer:
         for _round in range(2):
@@ -192,7 +192,7 @@ async def on_loop(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
 
 
 def loop_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> AsyncPushConsumer:
-    """A consumer that is not started."""
+    """Create a consumer on an event loop, not started."""
 
     async def listen(messages: Sequence[ReceivedMessage]) -> None:
         to.listen(messages)
@@ -228,7 +228,7 @@ async def called_back(producer: AsyncProducer, count: int) -> int:
 
 
 async def loop_latencies(producer: AsyncProducer, name_server: str, plan: Plan, mark: str) -> list[float]:
-    """Seconds from a send until the listener has the message, one message at a time."""
+    """Measure the seconds from a send until the listener has the message, one message at a time."""
     delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     async def arrival(number: int) -> float:
@@ -251,7 +251,7 @@ async def loop_latencies(producer: AsyncProducer, name_server: str, plan: Plan, 
 
 
 def on_threads(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
-    """Measure callbacks from one thread, blocking sends, latencies, and a listener."""
+    """Measure callbacks from one thread, blocking sends, latencies and a listener."""
     rows: dict[str, Row] = {}
     with Producer(name_server) as producer:
         producer.send(TO_SEND, BODY)
@@ -271,7 +271,7 @@ def on_threads(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
 
 
 def thread_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> PushConsumer:
-    """A consumer that is not started."""
+    """Create a consumer on threads, not started."""
     options = member_options(MemberConfig(group=group, start_at=start_at))
     return PushConsumer(name_server, topics=topic, listener=to.listen, **options)
 
@@ -295,7 +295,7 @@ def thread_sends(producer: Producer, count: int) -> int:
 
 
 def thread_latencies(producer: Producer, name_server: str, plan: Plan, mark: str) -> list[float]:
-    """As `loop_latencies`."""
+    """Measure latencies like `loop_latencies`, on threads."""
     delivered: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
 
     def arrival(number: int) -> float:
@@ -325,20 +325,20 @@ SIDES: Final[dict[str, Callable[[str, Plan, str], dict[str, Row]]]] = {
 
 @contextmanager
 def at_java(directory: Path, class_path: str) -> Iterator[str]:
-    """The name server's address of a Java broker."""
+    """The address of a Java broker's name server."""
     with running(class_path, directory / "java", heap="1g") as broker:
         yield "{}:{}".format(*broker.name_server)
 
 
 @contextmanager
 def at_ours(directory: Path) -> Iterator[str]:
-    """The name server's address of `longpoll serve`."""
+    """The address of the name server of `longpoll serve`."""
     with serving(directory / "ours") as served:
         yield "{}:{}".format(*served.name_server)
 
 
 def prepare(name_server: str, stored: int) -> None:
-    """Make the topics, as soon as the broker is known, and store what is to be drained."""
+    """Create the topics when the broker is known, and store the messages for `drain`."""
     with Admin(name_server) as admin, ClientInstance(RealRuntime(), name_server) as instance:
         for topic in (TO_SEND, TO_TIME, STORED):
             wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)))
@@ -349,7 +349,7 @@ def prepare(name_server: str, stored: int) -> None:
 
 
 def succeeds(action: Callable[[], object]) -> bool:
-    """Whether a broker does it by now."""
+    """Whether a request to a broker succeeds now."""
     try:
         action()
     except ClientError:
@@ -358,7 +358,7 @@ def succeeds(action: Callable[[], object]) -> bool:
 
 
 def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> Found:
-    """The best round of each measure of each client."""
+    """The best round of each measurement of each client."""
     commands = {name: [sys.executable, "-m", "model_tests.bench.client_bench", "--side", name] for name in SIDES}
     if java:
         commands[JAVA] = list(java)
@@ -369,7 +369,7 @@ def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> F
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
         if done.returncode:
             raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
-        # Java's client may log that it closes a connection after it has said all.
+        # After its last result Java's client may log that it closes a connection.
         (said,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
         return msgspec.json.decode(said, type=dict[str, Row])
 
@@ -383,7 +383,7 @@ def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> F
 
 
 def show(broker: str, found: Found) -> None:
-    """A table of one broker, with ratios to Java's client where it is there."""
+    """A table for one broker, with ratios to Java's client if it was measured."""
     about = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     heads = ("measure", "client", "figure", "of its processor time", "failed", "next to Java's")
     table = Table(*heads, title=f"at {broker}, {about}")
@@ -394,7 +394,7 @@ def show(broker: str, found: Found) -> None:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--broker", choices=("java-4.9.7", "ours", "both"), default="both")
     parser.add_argument("--count", type=int, default=20_000, help="asynchronous sends; the others follow from it")

@@ -39,7 +39,7 @@ from longpoll_spec.specification import properties_of, specification_of
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE
 SPILL_MB: Final = 500
-"""The memory limit of one search."""
+"""The memory limit of one search, in MB."""
 
 
 @frozen
@@ -51,14 +51,14 @@ class Choice:
     bounds: str
 
     def model(self) -> Model:
-        """The law of the choice."""
+        """The specification with this policy and these bounds."""
         policy = with_knobs(preset(self.policy), self.knobs)
         return specification_of(policy, named(self.bounds, policy))
 
 
 @frozen
 class Way:
-    """How it is explored: an engine and its options."""
+    """An engine and its options."""
 
     engine: str = "packed"
     workers: int = 1
@@ -67,18 +67,18 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The way in a table."""
+        """The name in a table."""
         parts = [self.engine]
         parts += [f"{self.workers} workers"] * (self.workers > 1) + ["symmetry"] * self.symmetry
         return ", ".join(parts if self.memory_mb is None else [*parts, f"{self.memory_mb} MB"])
 
     @contextmanager
     def options(self) -> Iterator[dict[str, Any]]:
-        """The options of `explore`; a Spark session lasts as long as the block."""
+        """The options of `explore`; a Spark session lasts for the block."""
         if self.engine != "spark":
             yield {"workers": self.workers, "symmetry": self.symmetry, "memory_mb": self.memory_mb}
             return
-        # Spark imports NumPy, and the packed engine chooses how NumPy is imported: it must come first.
+        # Spark imports NumPy, and the packed engine must decide before that how NumPy is imported.
         from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
 
         with open_session(f"local[{self.workers}]") as session:
@@ -99,7 +99,7 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Distinct states a second."""
+        """Distinct states per second."""
         return self.distinct_states / self.seconds
 
 
@@ -109,16 +109,16 @@ def judged(model: Model) -> tuple[Property, ...]:
 
 
 def measure_engine(choice: Choice, way: Way) -> Figure:
-    """Explore with one of our engines; run this in its own process, whose peak memory is read."""
+    """Explore with one of our engines, in its own process, whose peak memory is read."""
     model = choice.model()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with way.options() as options:
-        # This compiles, whose seconds by the clock say nothing of the processor's on a busy machine.
+        # The first call compiles, whose wall-clock time depends on other load.
         first = explore(model, judged(model), engine=way.engine, limit_states=1, **options)
         began = processor_seconds()
         result = explore(model, judged(model), engine=way.engine, **options)
         spent = processor_seconds() - began
-    # Pages that workers share are counted for each of them: at most so much memory was in use.
+    # Pages shared by workers count for each worker, so the sum is an upper bound.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     peak += way.workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert result.complete, way
@@ -140,7 +140,7 @@ def processor_seconds() -> float:
 
 
 def alone(choice: Choice, way: Way) -> Figure:
-    """`measure_engine` in a fresh process."""
+    """Run `measure_engine` in a new process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure_engine, choice, way).result()
 
@@ -179,7 +179,7 @@ def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool)
 
 
 def measure(choice: Choice, ways: Sequence[Way], *, plain: bool) -> list[Figure]:
-    """Every way, then SPIN with the properties, and if wanted without."""
+    """Measure every engine, and SPIN with the properties and, if requested, without."""
     figures: list[Figure] = []
     for way in ways:
         with on_cores(way.workers):
@@ -196,7 +196,7 @@ def measure(choice: Choice, ways: Sequence[Way], *, plain: bool) -> list[Figure]
 
 
 def every_way(workers: Sequence[int]) -> list[Way]:
-    """Every engine that explores, in all its modes."""
+    """Every engine in all its modes."""
     shared = [Way(workers=count) for count in workers]
     return [*shared, Way(symmetry=True), Way(memory_mb=SPILL_MB), Way("python"), Way("spark", workers=max(workers))]
 
@@ -250,7 +250,7 @@ def as_object(choice: Choice, figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def differ(figures: Sequence[Figure]) -> bool:
-    """Whether two of them did not count the same."""
+    """Whether two of the figures have different counts."""
     return len({(as_told(figure.distinct_states), as_told(figure.transitions)) for figure in figures}) > 1
 
 

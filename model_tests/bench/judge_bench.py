@@ -1,13 +1,13 @@
-"""How fast the judge is: simulated histories of rising size, without Spark on one thread and on Spark with two cores.
+"""Measures the judge on simulated histories of rising size, locally on one thread and on Spark with two cores.
 
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
-The histories have sends, acknowledgements and committed offsets too, but those of groups that lag have not.
-Prints one line a figure: events per second of processor time (on Spark of the driver, the JVM and the workers),
-the cost of an event against the smallest size, and the most memory that each kind of process took; then the same with
-all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest size as NDJSON. A history of 10^8
-events takes 1.5 GB of disk and minutes to write, which is not timed.
+The histories have sends, acknowledgements and committed offsets, except those with lagging groups. Each line has the
+events per second of processor time (on Spark: of the driver, the JVM and the workers), the cost of an event relative to
+the smallest size, and the peak memory of each kind of process. Then follow all events on one queue, 16 lagging groups
+(`--lagging`), and the smallest size as NDJSON. A history of 10^8 events takes 1.5 GB of disk, and minutes to write,
+which do not count.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from longpoll_judge.run.pipeline import Engine, judge_on
 from longpoll_judge.run.spark.engine import open_engine
 
 WARM_EVENTS: Final = 600_000
-"""Enough for a task on each core: a worker of Spark takes a second to start with its first one."""
+"""Enough for a task on each core, because a Spark worker takes a second to start with its first task."""
 LAGGING_GROUPS: Final = 16
 REPEATS: Final = 3
-"""The least processor time counts: a machine with other work on it makes the same work dearer, never cheaper."""
+"""Of this number of runs the least processor time counts, because other load only adds to it."""
 ONCE_EVENTS: Final = 50_000_000
 """Larger histories are judged once, and not on one queue."""
 
@@ -55,7 +55,7 @@ class Measured:
 
 
 def judged(engine: Engine, history: Path) -> float:
-    """Judge, and return the processor time of this process and those that it started; the history must be valid."""
+    """Judge the history, which must be valid; returns the processor time of this process and its children."""
     begun = {pid: processor_s(pid) for pid in family(os.getpid())}
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     if result.verdict != "valid":
@@ -64,23 +64,23 @@ def judged(engine: Engine, history: Path) -> float:
 
 
 def memory() -> str:
-    """The most memory so far of this process, and of the largest JVM and worker that it started."""
+    """The peak memory so far of this process, and of the largest JVM and worker among its children."""
     most: dict[str, int] = {}
     for pid in family(os.getpid()):
         name = (Path("/proc") / str(pid) / "comm").read_text("utf-8").strip()
         kind = "driver" if pid == os.getpid() else "jvm" if name == "java" else "worker"
-        # Not getrusage: its maximum is handed down from the process that started this one.
+        # getrusage is not used, because it inherits the maximum of the parent process.
         most[kind] = max(most.get(kind, 0), status_kib(pid, "VmHWM"))
     return ", ".join(f"{kind} {kib / 1024:.0f} MiB" for kind, kib in sorted(most.items()))
 
 
 def judged_alone(history: Path) -> tuple[float, str]:
-    """Judge on one thread: processor seconds, and the most memory."""
+    """Judge on one thread; returns processor seconds and peak memory."""
     return judged(LocalEngine(threads=1), history), memory()
 
 
 def measure_local(histories: Sequence[Measured], warm: Path) -> None:
-    """Print the figures of the engine without Spark, each in its own process."""
+    """Print the figures of the local engine, each measured in its own process."""
     base = 0.0
     for history in histories:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -102,7 +102,7 @@ def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
 
 
 def show(engine: str, history: Measured, seconds: float, base: float, used: str) -> float:
-    """Print one line; the cost that later ones are compared with."""
+    """Print one line; returns the cost with which later lines are compared."""
     cost = seconds / history.events
     rate = f"{1 / cost:>12,.0f} events/s   cost of an event x {cost / (base or cost):.2f}"
     print(f"{engine:<8} {history.name:<34} {rate}   {used}", flush=True)  # noqa: T201
@@ -126,7 +126,7 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Simulate, then measure each engine."""
+    """Simulate histories, and measure each engine."""
     parser = argparse.ArgumentParser(description="How fast the judge is.")
     parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 10_000_000, 100_000_000])
     parser.add_argument("--queues", type=int, default=16)

@@ -1,6 +1,6 @@
-"""A bench as the whole of its process: SIGTERM, like Ctrl-C, leaves through every `with`, so that nothing stays behind.
+"""Runs a bench as a process in which SIGTERM, like Ctrl-C, leaves every `with` block.
 
-Without this SIGTERM ends a process where it is: temporary stores stay, and brokers that it has started go on.
+By default SIGTERM ends a process at once, so its temporary stores and its brokers would remain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 from longpoll.exit_codes import interrupted_by_sigterm
 
 STOPPED: Final = 130
-"""The exit code of one that was stopped, as a shell has it."""
+"""The exit code of a stopped bench, as in a shell."""
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

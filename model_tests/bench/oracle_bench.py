@@ -1,4 +1,4 @@
-"""How many steps a second `longpoll oracle` answers through standard input and output, without its start.
+"""Measures how many steps per second `longpoll oracle` answers on standard input and output, without its start.
 
     python -m model_tests.bench.oracle_bench [--steps 100000]
 
@@ -39,7 +39,7 @@ CASES: Final[Sequence[tuple[str, Sequence[str]]]] = (
 
 
 def lines(policy: str, requests: int, count: int) -> bytes:
-    """A legal run without a stop of the broker, as requests."""
+    """The requests of a legal run without a stop of the broker."""
     model = model_of(policy, Law(requests=requests))
     step, state, chance = successors(model), model.initial, random.Random(1)
     written = []
@@ -51,7 +51,7 @@ def lines(policy: str, requests: int, count: int) -> bytes:
 
 
 def seconds(policy: str, options: Sequence[str], text: bytes) -> float:
-    """How long a whole call takes; fails if a step was refused."""
+    """The duration of a whole call; fails if a step was refused."""
     with tempfile.TemporaryDirectory() as directory:
         words = [*options, str(Path(directory) / "histories")] if "--record" in options else options
         command = [sys.executable, "-m", "longpoll", "oracle", "--policy", policy, *words]
@@ -63,7 +63,7 @@ def seconds(policy: str, options: Sequence[str], text: bytes) -> float:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="of each run")
     count = parser.parse_args().steps

@@ -44,21 +44,21 @@ QUEUE_COUNT = 8
 TOPIC = "polled"
 HOLD_MS = 15_000
 PAUSES_S = (0.05, 0.25)
-"""Between two messages, at random: short against a second, long against ten milliseconds."""
+"""The range of random pauses between two messages, in seconds: between ten milliseconds and a second."""
 PATIENCE_S = 30.0
 
 
 @frozen
 class Way:
-    """A way of getting messages."""
+    """A way of polling."""
 
     name: str
     period_s: float | None = field(default=None)
-    """How often all queues are asked, without being held; None: a pull is held and asked again at once."""
+    """The period in which all queues are polled without a hold; None if each pull is held and repeated at once."""
     options: tuple[str, ...] = field(default=())
-    """Of `longpoll serve`."""
+    """Options of `longpoll serve`."""
     settings: str = field(default="")
-    """Of `broker.conf`."""
+    """Lines of `broker.conf`."""
 
 
 LOOKED_AT = "long polling, log looked at every 1 ms"
@@ -81,13 +81,13 @@ class Result(msgspec.Struct):
     latency_ms_p99: float
     latency_ms_max: float
     pulls_per_s: float
-    """While messages came."""
+    """Pulls per second while messages came."""
     cpu_percent: float
-    """Of one core, the broker's, while messages came."""
+    """The broker's share of one core while messages came, in percent."""
     idle_pulls_per_s: float
     idle_cpu_percent: float
     latencies_ms: list[float]
-    """Each message's, from the quickest on."""
+    """The latency of each message, in rising order."""
 
 
 class Figures(msgspec.Struct):
@@ -101,7 +101,7 @@ class Figures(msgspec.Struct):
 
 @contextmanager
 def polled(way: Way) -> Iterator[tuple[str, int]]:
-    """A broker for the way: its name server's address and its process id."""
+    """A broker for this way of polling: its name server's address and its process id."""
     with (
         tempfile.TemporaryDirectory(prefix="longpoll-polling-") as home,
         serving(Path(home, "store"), way.options, settings=way.settings, ends=signal.SIGTERM) as served,
@@ -110,7 +110,7 @@ def polled(way: Way) -> Iterator[tuple[str, int]]:
 
 
 class Consumer:
-    """Pulls every queue in one way. Invariant: what the reader thread changes, it changes under `_lock`."""
+    """Pulls every queue in one way. Invariant: the reader thread changes fields only under `_lock`."""
 
     def __init__(self, way: Way, address: str) -> None:
         self._way = way
@@ -132,7 +132,7 @@ class Consumer:
             self._thread.start()
 
     def stop(self) -> None:
-        """Pull no more."""
+        """Stop pulling."""
         self._stopping.set()
         if self._way.period_s is not None:
             self._thread.join()
@@ -174,7 +174,7 @@ class Consumer:
             header = PullMessageResponseHeader.decode(answer.ext_fields)
             found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
             with self._lock:
-                # Two polls of a queue may be on their way at once and bring the same message: the first one counts.
+                # Two polls of a queue may be in flight and bring the same message, of which the first delivery counts.
                 fresh = [message for message in found if message.queue_offset >= self._offsets[queue_id]]
                 self.latencies_ms += [(now_ns - int(message.body)) / 1e6 for message in fresh]
                 self._offsets[queue_id] = max(self._offsets[queue_id], header.next_begin_offset)
@@ -185,7 +185,7 @@ class Consumer:
 
 
 def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
-    """One way from an idle time to the last message."""
+    """Measure one way from an idle time to the last message."""
     chance = random.Random(seed)
     with polled(way) as (name_server, process_id):
         with Admin(name_server) as admin:
@@ -224,7 +224,7 @@ def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
 
 
 def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tuple[float, float]:
-    """Pulls a second, and percent of a core that the broker took, while something is done."""
+    """Pulls per second and percent of a core of the broker, during an action."""
     began_ns, began_cpu_s, began_count = perf_counter_ns(), processor_s(process_id), consumer.pull_count
     act()
     seconds = (perf_counter_ns() - began_ns) / 1e9
@@ -232,7 +232,7 @@ def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tu
 
 
 def is_long_polling_best(results: Sequence[Result]) -> bool:
-    """Whether long polling is quicker than what asks at a rate, and has fewer pulls while nothing comes."""
+    """Whether long polling is faster than every fixed rate and has fewer pulls while idle."""
     best = next(result for result in results if result.way == NOTIFIED)
     others = [result for result in results if result.way not in {NOTIFIED, LOOKED_AT}]
     return all(
@@ -253,7 +253,7 @@ def show(results: Sequence[Result]) -> None:
 
 
 def main() -> int:
-    """Measure every way and say whether long polling is worth it."""
+    """Measure every way, and print whether long polling is better."""
     parser = parser_of(__doc__)
     parser.add_argument("--messages", type=int, default=60)
     parser.add_argument("--idle-s", type=float, default=5.0)

@@ -25,29 +25,29 @@ from longpoll_runtime import Address
 MAIN: Final = "from longpoll.cli import main; main()"
 ANY_PORT: Final = "127.0.0.1:0"
 END_S: Final = 600.0
-"""A broker with many queues takes its time to stop."""
+"""Time limit for a stop, in seconds, because a broker with many queues stops slowly."""
 
 
 def address_of(text: str) -> Address:
-    """An address as a ready line has it."""
+    """An address as in the ready line."""
     host, _colon, port = text.rpartition(":")
     return host or "127.0.0.1", int(port)
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process and its ended children up to now, user and system, seconds."""
+    """The processor time of a process and its ended children so far, user and system, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def family(pid: int) -> set[int]:
-    """A process and all that it started, directly or not, that still run."""
+    """A process and all its running descendants."""
     parents: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(place.name)] = int((place / "stat").read_text("ascii").rpartition(")")[2].split()[1])
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # The process has ended meanwhile.
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
@@ -63,7 +63,7 @@ def status_kib(pid: int, name: str) -> int:
 
 @frozen
 class Served:
-    """A process of `longpoll serve` that is ready."""
+    """A ready process of `longpoll serve`."""
 
     process: subprocess.Popen[str]
     address: Address
@@ -78,7 +78,7 @@ def serving(
     settings: str = "",
     ends: signal.Signals = signal.SIGINT,
 ) -> Iterator[Served]:
-    """Run `longpoll serve` on a store, ended by a signal; `settings` are of `broker.conf`."""
+    """Run `longpoll serve` on a store and end it by a signal; `settings` are lines of `broker.conf`."""
     config = store.parent / f"{store.name}.conf"
     config.write_text(settings)
     command = [sys.executable, "-c", MAIN, "serve", "--store", str(store), "--config", str(config), "--json"]
@@ -112,12 +112,12 @@ def machine() -> dict[str, str]:
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:
-    """Options of a bench whose module has this docstring; every bench can print JSON."""
+    """The options of a bench with this module docstring; every bench can print JSON."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
 def print_json(found: Any) -> None:
-    """Print what was measured as one line of JSON."""
+    """Print the measurements as one line of JSON."""
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")

@@ -1,4 +1,4 @@
-"""Real servers: lost and late wakes, late deadlines, a herd, and what close, restart and deletion do to polls.
+"""Measures real servers: lost and late wakes, late deadlines, a herd, and polls at a close, restart and deletion.
 
     python -m model_tests.bench.services_bench [--seconds 20] [--only redis] [--json]
 
@@ -32,7 +32,7 @@ from longpoll_kit.subjects import subject_for
 
 MS: Final = 1_000_000
 PAUSE: Final = threading.Event()
-"""Never set: it waits."""
+"""An event that is never set, used to wait."""
 LATE_MS: Final = 500
 WAIT_MS: Final = 5_000
 SHORT_MS: Final = 300
@@ -40,11 +40,11 @@ AT_ONCE: Final = 8
 HERD: Final = 200
 START_MS: Final = 30_000
 KEPT: Final = 20
-"""Messages whose survival of a restart is looked at."""
+"""The number of messages that must survive a restart."""
 RACE_MS: Final = 2
-"""A poll and its message start within this time of each other."""
+"""A poll and its message start within this time of each other, in ms."""
 CONFIDENCE: Final = 3.0
-"""Of 0 in N, the true rate is below this over N, at 95 %."""
+"""If 0 of N fail, the true rate is below this value divided by N, at 95 %."""
 
 
 class Row(msgspec.Struct):
@@ -90,19 +90,19 @@ class Reader:
         return answer
 
     def publish(self, body: str) -> int:
-        """The time at which the message was acknowledged."""
+        """Publish a message; returns the time of its acknowledgement."""
         self.subject.publish(self.queue, f"{self.queue}/{body}".encode())
         return time.monotonic_ns()
 
 
 def spread(figures_ms: list[float]) -> str:
-    """p50, p99 and the greatest."""
+    """p50, p99 and the maximum."""
     cuts = quantiles(figures_ms, n=100, method="inclusive")
     return f"{cuts[49]:.1f}, {cuts[98]:.1f}, {max(figures_ms):.1f}"
 
 
 def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[float]:
-    """Milliseconds from the time when poll and message were there to the answer; infinite for one that was lost."""
+    """Milliseconds from the time when poll and message exist to the answer; infinite if the wake was lost."""
     choose, number = random.Random(14), 0
     while time.monotonic_ns() < until_ns:
         poll = pool.submit(reader.poll, WAIT_MS)
@@ -117,7 +117,7 @@ def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[fl
 
 
 def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, until_ns: int) -> list[float]:
-    """How late empty answers are, milliseconds after the deadline."""
+    """How late empty answers are, in ms after the deadline."""
     found: list[float] = []
     wait_ms = wait_of(subject, SHORT_MS)
     while time.monotonic_ns() < until_ns or not found:
@@ -129,7 +129,7 @@ def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, unt
 
 
 def herd(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> float:
-    """Milliseconds from the first publish to the last of many answers: one message for all, or one for each."""
+    """Milliseconds from the first publish to the last of many answers, with one message for all or one for each."""
     readers = [Reader(subject, name) for _ in range(HERD)]
     polls = [pool.submit(reader.poll, 2 * WAIT_MS) for reader in readers]
     while not all(reader.sent_ns for reader in readers):
@@ -157,7 +157,7 @@ def told(poll: Future[Polled], begun_ns: int, gone: tuple[type[Exception], ...])
 
 
 def closing(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> str:
-    """Cancel polls, publish, and look when the message comes to another poll."""
+    """Cancel polls, publish, and measure when the message reaches another poll."""
     if "cancel" not in abilities_of(subject):
         return "not tried"
     slowest_ms = 0.0
@@ -180,7 +180,7 @@ def closing(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> st
 
 
 def deletion(make: Callable[[], LongPollSubject], subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> str:
-    """Delete a queue under a poll that waits."""
+    """Delete a queue while a poll waits."""
     other = make()
     owner = Reader(other, name)
     owner.publish("first")
@@ -195,7 +195,7 @@ def deletion(make: Callable[[], LongPollSubject], subject: LongPollSubject, pool
 
 
 def serving(make: Callable[[], LongPollSubject]) -> LongPollSubject:
-    """A subject of a server that has just been started, and may still load its data."""
+    """A subject of a server that has just started and may still load its data."""
     end_ns = time.monotonic_ns() + START_MS * MS
     while True:
         try:
@@ -207,7 +207,7 @@ def serving(make: Callable[[], LongPollSubject]) -> LongPollSubject:
 
 
 def restart(make: Callable[[], LongPollSubject], server: Server, pool: ThreadPoolExecutor, name: str) -> str:
-    """Stop the server under a poll, start it again, and count what is left."""
+    """Stop the server while a poll waits, start it again, and count the remaining messages."""
     subject = make()
     kept, held = Reader(subject, f"{name}-kept"), Reader(subject, f"{name}-held")
     for number in range(KEPT):
@@ -230,7 +230,7 @@ def restart(make: Callable[[], LongPollSubject], server: Server, pool: ThreadPoo
 
 
 def measured(server: Server, name: str, mode: str, seconds: float) -> Row:
-    """One server in one mode."""
+    """Measure one server in one mode."""
     make = subject_for(server.url, mode or None)
     subject, row = serving(make), Row(name, mode or next(iter(getattr(make().__class__, "MODES", {"": ""}))))
     with ThreadPoolExecutor(HERD + 2 * AT_ONCE) as pool:
@@ -250,7 +250,7 @@ def measured(server: Server, name: str, mode: str, seconds: float) -> Row:
 
 
 def table(rows: list[Row], versions: dict[str, str]) -> str:
-    """As docs/services.md has it."""
+    """The table in the form of docs/services.md."""
     heads = [
         "server",
         "racing deliveries",

@@ -1,4 +1,4 @@
-"""The real Java broker and name server from Maven: resolved once, started on free loopback ports, ended by id.
+"""The real Java broker and name server from Maven: resolved once, started on free ports, ended by process id.
 
 Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
@@ -24,10 +24,10 @@ VERSIONS: Final = ("4.9.7", "5.5.0")
 RESOLVE_S: Final = 300.0
 END_S: Final = 240.0
 PORT_FIRST: Final = 12_000
-"""Below are the ports that brokers and name servers have by default."""
+"""The default ports of brokers and name servers are below this."""
 PORT_END: Final = 60_000
 NEVER_BUSY: Final = "brokerFastFailureEnable=false\nosPageCacheBusyTimeOutMills=600000\n"
-"""A send that waits for 200 ms, or whose lock is held for 1 s, is refused as busy; on a shared machine any may be."""
+"""Settings that disable "busy" refusals, which a shared machine could cause at any time."""
 JVM: Final = ("-Xms256m", "-XX:+UseG1GC", *OPENED)
 DEPENDENCY: Final = """
     <dependency>
@@ -38,11 +38,11 @@ DEPENDENCY: Final = """
 
 
 _RESOLVED: Final[dict[tuple[str, ...], str]] = {}
-"""Class paths by their artifacts: each is asked for once a process."""
+"""Artifacts -> class path; each is resolved once per process."""
 
 
 class JavaUnavailableError(Exception):
-    """The Java broker cannot be had here; the text says why."""
+    """The Java broker is not available here; the message gives the reason."""
 
 
 @frozen
@@ -53,7 +53,7 @@ class JavaBroker:
     name_server: tuple[str, int]
     log_directory: Path
     process_id: int
-    """The broker's."""
+    """The broker's process id."""
     name_server_process_id: int
 
 
@@ -64,7 +64,7 @@ def why_missing() -> str | None:
 
 
 def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
-    """The class path of name server and broker, or more, resolved by Maven; raises JavaUnavailableError."""
+    """The class path of name server and broker, and perhaps more, from Maven; raises JavaUnavailableError."""
     return resolve_artifacts(directory, *(f"org.apache.rocketmq:rocketmq-{each}:{version}" for each in artifacts))
 
 
@@ -95,12 +95,15 @@ def _resolve(directory: Path, artifacts: Sequence[str]) -> str:
     return found.read_text().strip()
 
 
-# A worker of pytest that is killed, as by Ctrl-C, has no time to end its brokers.
+# A pytest worker that is killed has no time to end its brokers.
 ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 
 
 def configure(home: Path, broker: int, name_server: int, settings: str = "") -> None:
-    """Write the settings of a name server and a broker on these ports; `settings` are further lines, which win."""
+    """Write the settings of a name server and a broker on these ports.
+
+    `settings` are further lines that take precedence.
+    """
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
         (home / "conf" / f"logback_{part}.xml").write_text(LOGBACK.format(file=home / f"{part}.log"))
@@ -148,7 +151,7 @@ def running(
 
 @contextmanager
 def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -> Iterator[int]:
-    """One Java process, from the moment it listens; its id."""
+    """One Java process from the time when it listens; yields its process id."""
     command = [*java, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
     with listening(command, home, main, port) as process_id:
         yield process_id
@@ -156,7 +159,7 @@ def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -
 
 @contextmanager
 def listening(command: Sequence[str], home: Path, main: str, port: int) -> Iterator[int]:
-    """A process from the moment it listens to the end of the block; its id."""
+    """Run a process, and wait until it listens; yields its process id."""
     with (home / f"{main}.out").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home)
     try:
@@ -171,7 +174,7 @@ def listening(command: Sequence[str], home: Path, main: str, port: int) -> Itera
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to end, and wait for it: a broker that is killed leaves its store and its routes as after a crash.
+    """End a process and wait for it; a killed broker would leave its store and its routes as after a crash.
 
     A broker of 5.5 takes 16 s on a busy machine. Raises TimeoutExpired if it does not end, and kills it.
     """
@@ -184,7 +187,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether a server accepts connections there."""
+    """Whether a server accepts connections at this address."""
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
     except OSError:
@@ -193,14 +196,15 @@ def listens(port: int) -> bool:
 
 
 _HELD: Final = ExitStack()
-"""Sockets that are bound and never listen: their ports are this process's until it ends."""
+"""Bound sockets that never listen, which reserve their ports for this process."""
 atexit.register(_HELD.close)
 
 
 def free_port(beside: tuple[int, ...]) -> int:
-    """A port that is free together with those at these distances (a broker listens on three), and stays this process's.
+    """A port that is free together with those at these distances (a broker listens on three).
 
-    Below the range from which the system gives ports to connections: else one of theirs takes it before Java binds.
+    The port stays reserved for this process. It is below the system's range for outgoing connections, one of which
+    could take it before Java binds it.
     """
     range_first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)
@@ -211,7 +215,8 @@ def free_port(beside: tuple[int, ...]) -> int:
                 for distance in (0, *beside):
                     bound = held.enter_context(socket.socket())
                     bound.bind(("127.0.0.1", port + distance))
-                    # Only now, so that no second one can be bound here: a server may listen, another call may not hold.
+                    # The option is set after the bind, so that no second call gets the port and a server may listen on
+                    # it.
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError:
                 continue

@@ -1,6 +1,6 @@
-"""The published Rust broker and name server: built once by cargo and kept, run on free loopback ports.
+"""The published Rust broker and name server: built once by cargo and cached, run on free loopback ports.
 
-A debug build without debug information takes some minutes of two cores. Leaves out what is asked of them.
+A debug build without debug information takes some minutes of two cores.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ haListenPort = {ha}
 
 
 class RustUnavailableError(Exception):
-    """The Rust broker cannot be had here; the text says why."""
+    """The Rust broker is not available here; the message gives the reason."""
 
 
 @frozen
 class RustBroker:
-    """A running name server, and how its broker is started."""
+    """A running name server, and the command for its broker."""
 
     address: tuple[str, int]
-    """Where the broker will be."""
+    """The future address of the broker."""
     name_server: tuple[str, int]
     start: str
     """The command that starts the broker."""
 
 
 def built() -> Path:
-    """The folder of the programs, next to other caches. Raises RustUnavailableError."""
+    """The folder of the programs, in the cache. Raises RustUnavailableError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = cache / "longpoll" / f"rocketmq-rust-{VERSION}"
     programs = root / "bin"
@@ -75,7 +75,7 @@ def built() -> Path:
 
 @contextmanager
 def running(programs: Path, home: Path) -> Iterator[RustBroker]:
-    """A name server, ended at the end of the block, and settings for a broker in `home`."""
+    """A name server that ends with the block, and settings for a broker in `home`."""
     name_server, broker = free_port(()), free_port((-2, 1))
     home.mkdir(parents=True)
     settings = home / "broker.toml"

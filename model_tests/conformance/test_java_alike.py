@@ -45,9 +45,9 @@ COMPARED: Final = frozenset(
     {"nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId", "forbiddenType", "topicSysFlag",
      "groupSysFlag", "queueId", "queueOffset", "offset"}
 )  # fmt: skip
-"""The fields of answers that are the same in two brokers."""
+"""The fields of answers that must be equal for two brokers."""
 PART_SIZE: Final = 23
-"""Bytes of each message of a batch."""
+"""The size of each message in a batch, in bytes."""
 SEND: Final = RequestCode.SEND_MESSAGE_V2
 PULL: Final = RequestCode.PULL_MESSAGE
 
@@ -56,7 +56,7 @@ Request = tuple[int, dict[str, str], bytes]
 
 @define
 class Requests:
-    """An endless sequence of requests, the same for the same seed."""
+    """An endless sequence of requests, determined by its seed."""
 
     seed: int
     _draw: random.Random = field(init=False)
@@ -155,7 +155,7 @@ class Requests:
 
 
 def prepare(client: RawClient) -> None:
-    """The topics and groups that there are."""
+    """Create the topics and groups that the requests use."""
     for topic in TOPICS:
         fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
         more = {"topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
@@ -171,7 +171,7 @@ def said(reply: Command) -> tuple[int, dict[str, str], list[bytes]]:
 
 
 def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
-    """Play the beginning of the sequence to both; what they say otherwise, one line each."""
+    """Send the beginning of the sequence to two brokers; returns one line per difference."""
     for client in (java, ours):
         prepare(client)
     requests = Requests(SEED)
@@ -191,7 +191,7 @@ def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
 
 
 def wait_until_visible(client: RawClient, topic: str, queue_id: str, end: int) -> None:
-    """Wait for the dispatcher to come to the end of a queue: to each message of a batch, one after the other."""
+    """Wait for the dispatcher at the end of a queue, for one message of a batch after the other."""
 
     def is_visible() -> bool:
         asked = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id})
@@ -228,7 +228,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """RocketMQ's jars; skipped where Java or they cannot be had."""
+    """RocketMQ's jars; skips the test if Java or the jars are missing."""
     return class_path_of(tmp_path_factory.mktemp("jars"), version)
 
 
@@ -253,7 +253,7 @@ def ask_java(class_path: str, cases: list[Case]) -> list[str]:
 def differing_cases(
     class_path: str, cases: list[Case], *, with_parts: bool
 ) -> tuple[list[tuple[str, ...]], Counter[str]]:
-    """Cases in which our result differs from Java's, with Java's result, and the count of each."""
+    """The cases whose result differs from Java's, with Java's result, and the number of each result."""
     said = ask_java(class_path, cases)
     pairs = zip(cases, said, strict=True)
     found = [(*map(str, case), java) for case, java in pairs if outcome(*case, with_parts=with_parts) != java]
@@ -262,7 +262,7 @@ def differing_cases(
 
 @pytest.mark.parametrize("with_parts", [False, True], ids=["both", "5.x"])
 def test_no_case_differs_from_java(class_path: str, version: str, *, with_parts: bool) -> None:
-    """Fresh cases in every run, also with what 5.x has more, which 4.9 refuses; all five outcomes occur often."""
+    """Each run draws new cases, also of 5.x's syntax, which 4.9 refuses; all five results occur often."""
     seed = random.SystemRandom().randrange(1 << 32)
     source = Cases(seed, with_parts=with_parts)
     cases = [source.next() for _ in range(CASE_COUNT)]

@@ -1,4 +1,4 @@
-"""Java's brokers against the judge, our model, their clauses and their policies."""
+"""Java's brokers with the judge, our model, their clauses and their policies."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
 pytestmark = [pytest.mark.peers]
 
 WAKE_MS = 500.0
-"""The first message of a queue makes its files on the dispatch thread, one queue after the other: up to 150 ms here."""
+"""The dispatch thread creates the files of new queues one after the other, which takes up to 150 ms here."""
 QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
 READY_S = 30.0
 OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
-"""The policy of each version."""
+"""Version -> its policy."""
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """The name server and broker of one version, shared by this module's tests."""
+    """The name server and broker of one version, which this module's tests share."""
     with java_broker_of(tmp_path_factory.mktemp("java"), request.param) as broker:
         yield broker
 
@@ -78,7 +78,7 @@ def judged(history: Path, late_ms: float = 50.0) -> Result:
 
 
 def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, tmp_path: Path) -> None:
-    """Under load every answer is right and comes once. At the end of a hold it is late."""
+    """Under load every answer is right and comes once, and answers at the end of a hold are late."""
     with Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
         make_topic(door, topic := f"load-{uuid.uuid4().hex}")
@@ -102,13 +102,13 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         (door,) = proxy.doors.values()
         for number in range(RACES_MAX):
             make_topic(door, topic := f"race-{uuid.uuid4().hex}")
-            # Beyond the judge's threshold by more than the proxy's interval, so that both mean the same pulls.
+            # The delay exceeds the judge's limit by more than the proxy's interval, so the two count the same pulls.
             plan = RacePlan(topic, RACE_S, QUEUES, late_ms=WAKE_MS + 200, seed=number)
             reports.append(race(door, plan, process_id=java.process_id))
             if sum(len(report.unexplained) for report in reports) >= LOSSES_WANTED:
                 break
     assert [report.trouble for report in reports if report.trouble is not None] == []
-    # Where the machine paused, the judge knows better than the race which side was late.
+    # If the host paused, the judge knows better than the race which side was late.
     late = [delivery for report in reports for delivery in report.unexplained]
     delivered = sum(report.delivered_count for report in reports)
     print(f"{len(late)} of {delivered} deliveries came late: {1e6 * len(late) / delivered:.0f} per million")  # noqa: T201
@@ -142,14 +142,14 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
 
 @pytest.fixture(scope="module")
 def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """A fresh broker; skipped where Java or its jars cannot be had."""
+    """A fresh broker; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path_factory.mktemp("java")) as broker:
         yield broker
 
 
 @pytest.mark.timeout(900)
 def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
-    """Every answer of the real broker agrees with the model, late by one scan at most."""
+    """Every answer of the real broker agrees with the model, at most one scan late."""
     report = run_suite(RealRuntime(), RemoteBroker(java_broker.address, ROCKETMQ), max_examples=3, step_count=30)
     assert report.verdict != "invalid", report
 
@@ -170,7 +170,7 @@ POLICY = {"4.9.7": "rocketmq-4.9", "5.5.0": "rocketmq-5"}
 
 @pytest.fixture(params=POLICY)
 def fresh_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, JavaBroker]]:
-    """A version and a fresh broker of it; skipped where Java or its jars cannot be had."""
+    """A version and a fresh broker of it; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path, request.param) as broker:
         yield request.param, broker
 
@@ -210,7 +210,7 @@ def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBr
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
-    """Exit 1: they check deadlines every five seconds, and strict promises exact ones."""
+    """The exit code is 1, because Java checks deadlines every five seconds and strict promises exact ones."""
     _version, broker = fresh_broker
     code, rows = verified(broker, "strict", tmp_path / "report")
 
@@ -218,18 +218,18 @@ def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBrok
     assert {row["part"] for row in rows if row["outcome"] == "violated"} <= {"history", "clauses", "races"}
     (judged,) = (row for row in rows if row["part"] == "history")
     assert judged["outcome"] == "violated"
-    # Other behaviour that strict does not promise depends on the run, and is before or after it.
+    # Other behaviour that strict does not promise depends on the run, and comes before or after this row.
     assert "answered_by_deadline" in judged["detail"], judged
 
 
 POLICY_OF = {"4.9.7": "rocketmq-4.9", "5.4.0": "rocketmq-5", "5.5.0": "rocketmq-5"}
 AGAIN = ("--only=PULL-READ-*", "--only=SEND-*", "--only=OFFSET-*")
 ALSO = pytest.param("5.4.0", marks=pytest.mark.long)
-"""It is held to what 5.5.0 was recorded to answer."""
+"""5.4.0 is compared with the recordings of 5.5.0."""
 
 
 def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code, and the command's JSON."""
+    """The exit code and the JSON of the command."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     done = CliRunner().invoke(main, ["conform", *places, *words, "--json"])
     assert done.stdout, done.output
@@ -239,7 +239,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """It passes all, and some again on the same store. It fails the clauses of the other version."""
+    """The broker passes all clauses, and some again on the same store; it fails the clauses of the other version."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), *([(AGAIN, 20)] if version == VERSIONS[0] else [])):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
@@ -256,15 +256,15 @@ def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: 
 
 
 BUFFER_KIB: Final = 64 * 1024
-"""Of tcpdump: enough that it drops nothing on a busy machine."""
+"""tcpdump's buffer in KiB, large enough that it drops no packet on a busy machine."""
 END_S: Final = 20.0
 MESSAGES: Final = 3_000
 LAST: Final = MESSAGES // QUEUES
-"""The offset behind a queue's last message."""
+"""The offset after a queue's last message."""
 TAKES: Final = 4
-"""How often the minute is recorded where the machine was too busy for the capture's clock to be known."""
+"""The number of recordings, if the machine was too busy to know the capture's clock."""
 LATE_MS: Final = 1_000.0
-"""Beyond what either observer cannot know, and well within the 5 s by which Java is late."""
+"""Larger than the uncertainty of the two observers, and far below the 5 s by which Java is late."""
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +339,7 @@ def found(result: Result) -> Counter[tuple[object, ...]]:
 def recorded_twice(
     captured_broker: JavaBroker, by_proxy: Path, by_capture: Path, file: Path
 ) -> tuple[LoadReport, CaptureReport]:
-    """Record a load's minute by the proxy and by a capture of the broker's port."""
+    """Record a load of a minute with the proxy and with a capture of the broker's port."""
     with (
         capturing(captured_broker.address[1], file),
         Observer.start(RealRuntime(), brokers=[captured_broker.address], record_directory=str(by_proxy)) as proxy,
@@ -363,12 +363,12 @@ def places(directory: Path) -> Iterator[Path]:
 def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     captured_broker: JavaBroker, tmp_path: Path
 ) -> None:
-    """Both have the same pulls and answers, the same late answers, and no gap."""
+    """The two histories have the same pulls and answers, the same late answers, and no gap."""
     takes = (
         (each, *recorded_twice(captured_broker, each / "proxy", each / "capture", each / "port.pcap"))
         for each in places(tmp_path)
     )
-    # A machine that stands still for 25 ms between a sender and the capture looks like a clock that is set.
+    # A host pause of 25 ms between a sender and the capture looks like a changed clock.
     even = next((take for take in takes if take[2].clock == "monotonic"), None)
     assert even is not None, f"the clock looked set in each of {TAKES} takes"
     place, report, read = even
@@ -376,12 +376,12 @@ def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     assert read.gaps == 0
     told, told_by_proxy = asked_and_told(by_capture), asked_and_told(by_proxy)
     assert answered(told) == answered(told_by_proxy)
-    # Clients that end ask for what comes next, and hang up at once: not both need see that.
+    # A client that ends may send one more pull and disconnect at once, which only one observer may see.
     assert {each[2] for each in (told - answered(told)) + (told_by_proxy - answered(told_by_proxy))} <= {LAST}
     verdicts = judged(by_proxy, LATE_MS), judged(by_capture, LATE_MS)
     assert [each.verdict for each in verdicts] == ["invalid", "invalid"]
     assert [each.gaps for each in verdicts] == [[], []]
     assert min(each.requests for each in verdicts) >= answered(told).total() >= report.pull_count
-    # What is known less sharply convicts of no more.
+    # Less exact times give no additional violation.
     by_both = found(verdicts[0]) & found(verdicts[1])
     assert by_both == found(verdicts[1]) != Counter()

@@ -1,7 +1,7 @@
-"""One store directory, opened in turn by the real Java broker 4.9.7 and ours; and 5.5.0's, read and verified by ours.
+"""The real Java broker 4.9.7 and ours open one store in turns, and ours reads and verifies the store of 5.5.0.
 
-Each side must serve every message that the other stored, byte for byte, find it by its key, and go on where the other
-stopped, be it by a stop or by a kill.
+Each broker must serve every message of the other in every byte, find it by its key, and continue after the other's stop
+or kill.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OURS: Final = StoreConfig(
 )
 SETTINGS: Final = (
     "mappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=400\nmaxIndexNum=1000\n"
-    # So the checkpoint moves while the test runs.
+    # Frequent flushes let the checkpoint move during the test.
     "flushIntervalCommitLog=20\nflushIntervalConsumeQueue=20"
 )
 """Files so small that log, queues and index roll over."""
@@ -54,18 +54,18 @@ READY_S: Final = 60.0
 FOR_EVER: Final = str(2**60)
 
 Opened = Callable[[Path], AbstractContextManager[tuple[str, int]]]
-"""A broker on the store in a directory: its address."""
+"""Opens a broker on the store in a directory; yields its address."""
 
 
 @pytest.fixture(scope="module")
 def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The jars of both versions; the tests are skipped where they cannot be had."""
+    """The jars of the two versions; skips the tests if they are missing."""
     return {version: class_path_of(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
 
 
 @define
 class Sent:
-    """All records sent to a store, by queue, as they were first served."""
+    """All records sent to a store, by queue, with their bytes at the first pull."""
 
     records: dict[tuple[str, int], list[bytes]] = field(
         factory=lambda: {(topic, queue_id): [] for topic in TOPICS for queue_id in range(QUEUES)}
@@ -74,7 +74,7 @@ class Sent:
 
 
 def wait_until_ready(client: RawClient, topic: str) -> None:
-    """A broker that has just begun to listen may not serve yet."""
+    """Wait for a broker that listens and does not serve yet."""
     deadline_s = time.monotonic() + READY_S
     fields = {
         "topic": topic,
@@ -91,7 +91,7 @@ def wait_until_ready(client: RawClient, topic: str) -> None:
 
 
 def send_some(client: RawClient, sent: Sent, count: int) -> None:
-    """Send messages to every queue: bodies from nothing to two kilobytes, tags, keys, unicode."""
+    """Send messages to every queue: bodies up to two kilobytes, tags, keys, unicode."""
     for _ in range(count):
         number = sent.count
         topic, queue_id = TOPICS[number % len(TOPICS)], number // len(TOPICS) % QUEUES
@@ -101,13 +101,13 @@ def send_some(client: RawClient, sent: Sent, count: int) -> None:
         reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         assert (reply.ext_fields or {})["queueOffset"] == str(len(sent.records[topic, queue_id]))
-        # Its bytes are looked up when it is first served.
+        # Its bytes are recorded at the first pull.
         sent.records[topic, queue_id].append(b"")
         sent.count += 1
 
 
 def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str = "*") -> list[bytes]:
-    """Every record of a queue, or every one with a tag, as a consumer that follows the next offsets gets it."""
+    """Every record of a queue, or of a tag in it, as a consumer that follows the next offsets gets them."""
     deadline_s = time.monotonic() + READY_S
     records: list[bytes] = []
     offset = 0
@@ -136,7 +136,7 @@ def found_by_key(client: RawClient, topic: str, key: str) -> list[bytes]:
 
 
 def check_all(client: RawClient, sent: Sent) -> None:
-    """Every message is served as it was before, and is found by its keys, which are indexed after it is visible."""
+    """Assert that every message has its first bytes and is found by its keys, once they are indexed."""
     if sent.count:
         last = sent.count - 1
         wait_until(lambda: bool(found_by_key(client, TOPICS[last % len(TOPICS)], f"U{last:04}")))
@@ -167,7 +167,7 @@ def check_all(client: RawClient, sent: Sent) -> None:
 
 
 def check_tables(client: RawClient, turn: int) -> None:
-    """Topics, groups and offsets are those that the other side left when it stopped."""
+    """Assert that topics, groups and offsets are those that the other broker left."""
     deadline_s = time.monotonic() + READY_S
     while client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPICS[1], 0, queue_id=QUEUES - 1)).code:
         assert time.monotonic() < deadline_s, "the topic is not known"
@@ -189,7 +189,7 @@ def change_tables(client: RawClient, turn: int) -> None:
 
 
 def leave_backups_only(store: Path) -> None:
-    """Damage the tables that both write, so that the next one to open the store must take their `.bak`."""
+    """Damage the tables, so that the next broker must use their `.bak` files."""
     for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json"):
         path = store / "config" / name
         path.replace(path.with_name(f"{path.name}.bak"))
@@ -211,7 +211,7 @@ def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tu
 
 
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
-    """Open the store, check what the other left, send more and check again; its tables too, from turn 1 on."""
+    """Open the store, check the other broker's messages, send more and check again, with tables from turn 1 on."""
     home.mkdir(exist_ok=True)
     with opened(home) as address, RawClient(address) as client:
         if turn > 1:
@@ -226,7 +226,7 @@ def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) 
 
 
 def sound(home: Path) -> None:
-    """Verifying the directory finds nothing; a store that was killed may have a tail."""
+    """Assert that the directory has no damage; a killed store may have a tail."""
     problems = verify(RealFiles(), str(home / "store")).problems
     assert [problem for problem in problems if problem.kind != "tail"] == []
     if not (home / "store" / "abort").exists():
@@ -235,7 +235,7 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """Stopped by one and opened by the other, four times: each serves everything and goes on."""
+    """The brokers open the store four times in turns, and each serves everything and continues."""
     sent = Sent()
 
     java: Opened = partial(theirs, class_path=class_paths["4.9.7"])
@@ -252,7 +252,7 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
 
 
 def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """With one `messageDelayLevel` for both, Java delivers what ours left waiting, and ours what Java did."""
+    """With the same `messageDelayLevel` each broker delivers the waiting messages of the other."""
     levels = "1s 4s 2d"
     config = evolve(OURS, delay_levels=levels)
     properties = {level: f"DELAY\x01{level}\x02" for level in (2, 3)}
@@ -263,7 +263,7 @@ def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: di
             reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("Late", 0, text), b"%d" % level)
             assert reply.code == ResponseCode.SUCCESS
         early = client.call(RequestCode.PULL_MESSAGE, pull_fields("Late", 0)).code == ResponseCode.PULL_NOT_FOUND
-        assert early or time.monotonic() - begun_s >= 4, "it was delivered before its time"
+        assert early or time.monotonic() - begun_s >= 4, "the message was delivered too early"
     sound(tmp_path)
     with (
         running(class_paths["4.9.7"], tmp_path, settings=f"{SETTINGS}\nmessageDelayLevel={levels}") as java,
@@ -278,7 +278,7 @@ def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: di
     with ours(tmp_path, config) as address, RawClient(address) as client:
         pull_all(client, "Late", 1, 1)
         reply = client.call(RequestCode.GET_MAX_OFFSET, {"topic": "Late", "queueId": "0"})
-        assert (reply.ext_fields or {})["offset"] == "1", "what waits for two days was delivered"
+        assert (reply.ext_fields or {})["offset"] == "1", "a message with a delay of two days was delivered"
     sound(tmp_path)
 
 
@@ -290,7 +290,7 @@ def queue_files(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.long
 def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """With `enableConsumeQueueExt` each finds by tag what the other stored, and makes the same bytes of the log."""
+    """With `enableConsumeQueueExt` each broker finds the other's messages by tag, and writes the same log bytes."""
     sent = Sent()
     config = evolve(OURS, extended_queues=True, extended_file_size=404)
 
@@ -312,7 +312,7 @@ def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Pa
 
 @pytest.mark.long
 def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """Killed in the middle of its work, Java's store is recovered by ours and ours by Java: every message is there."""
+    """Each broker is killed in the middle of its work and its store opened by the other, with every message there."""
     sent = Sent()
 
     @contextmanager
@@ -340,7 +340,7 @@ def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], t
 
 
 def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
-    """How many messages a broker says that each queue has had."""
+    """The number of messages that each queue has had, as reported by a broker."""
     with RawClient(address) as client:
         wait_until_ready(client, TOPICS[0])
         replies = [
@@ -354,7 +354,10 @@ def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
 def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
-    """Zeroed in the middle of the last record, both keep the records before it; cut there, 4.9.7 does not start."""
+    """After zeros in the last record each broker keeps the records before.
+
+    With a truncated file 4.9.7 does not start.
+    """
     sent = Sent()
     go_round(tmp_path / "0", sent, ours, 40)
     (tmp_path / "0" / "store" / "abort").touch()
@@ -387,12 +390,15 @@ def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
 def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
-    """A bit of an acknowledged record, in a store that was killed: 4.9.7 loses what follows it, and says CRC failed."""
+    """With a flipped bit in an acknowledged record of a killed store, 4.9.7 loses all later messages.
+
+    It logs a failed CRC. Ours saves the removed bytes.
+    """
     sent = Sent()
     go_round(tmp_path / "ours", sent, ours, 40)
     store = tmp_path / "ours" / "store"
     (store / "abort").touch()
-    # All since the start is as if no checkpoint had been written yet.
+    # Without a checkpoint the recovery begins at the start of the log.
     (store / "checkpoint").unlink()
     found = StoreDirectory(RealFiles(), str(store))
     records = [entry for entry in found.walk_log() if isinstance(entry, Record)]
@@ -424,11 +430,11 @@ def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
 def test_both_list_a_batch_by_the_same_of_two_tags(
     class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
 ) -> None:
-    """4.9.7 appends the request's properties to each message's, so its tag is the last and counts; 5.5.0 does not."""
+    """4.9.7 appends the request's properties to each message's, so its last tag counts; 5.5.0 does not."""
     tags = ("TAGS\x01own\x02", "TAGS\x01request\x02"), ("TAGS\x01own\x02", "TAGS\x01\x02"), ("", "TAGS\x01request\x02")
 
     def found(address: tuple[str, int]) -> list[tuple[int, ...]]:
-        """Per queue how the pulls of each tag are answered."""
+        """The answers to pulls with each tag, for each queue."""
         codes = []
         with RawClient(address) as client:
             wait_until_ready(client, TOPICS[0])
@@ -452,7 +458,7 @@ def test_both_list_a_batch_by_the_same_of_two_tags(
 
 
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """We read every record as 5.5.0 stored and served it, and its directory is sound."""
+    """Our broker reads every record as 5.5.0 stored and served it, and finds the directory sound."""
     sent = Sent()
 
     java = partial(theirs, class_path=class_paths["5.5.0"])

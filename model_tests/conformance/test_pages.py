@@ -32,18 +32,18 @@ POLICIES: Final[Mapping[str, str]] = {
     "longpoll-strict": "strict",
     "longpoll-rocketmq-4.9": "rocketmq-4.9",
 }
-"""Each page printed by the command, with its policy."""
+"""Page -> the policy of the command that printed it."""
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
-"""A row of the last table: clauses that were not tested, by reason."""
+"""A row of the last table, which has untested clauses by reason."""
 COUNTS: Final = re.compile(
     r"^(\d+) clauses tested: (.*); (\d+) more (?:is|are) UNTESTED and not counted$", re.MULTILINE
 )
 BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
-"""Races that a policy other than strict permits; a run may show them or not."""
+"""Races that policies other than strict permit, so a run may show them or not."""
 
 TOO_BUSY: Final = "the host was too slow to measure promptness"
-"""The reason for an untested promptness on a slow host."""
+"""The reason for untested promptness on a slow host."""
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ def outcomes_of(name: str) -> Mapping[str, str]:
 
 
 def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
-    """The command's result for every clause, except those that a slow host leaves open."""
+    """The command's result for every clause, except those that a slow host leaves untested."""
     places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
     done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
     assert done.stdout, done.output
@@ -67,7 +67,7 @@ def told(address: Address, name_server: Address, policy: str) -> Mapping[str, st
 
 
 def without_chance(outcomes: Mapping[str, str], name: str) -> Mapping[str, str]:
-    """Outcomes that count a permitted race as passed."""
+    """The outcomes with permitted races counted as passed."""
     is_declared = POLICIES[name] != "strict"
     return {
         clause: "PASS" if is_declared and clause in BY_CHANCE and outcome == "NON-STRICT" else outcome
@@ -120,12 +120,15 @@ def test_java_is_as_its_page_says(name: str, tmp_path: Path) -> None:
 
 RUNS: Final = 5
 RUST_BY_CHANCE: Final = frozenset({"load-no-lost-wakeup"})
-"""The load shows this failure only in some runs. It has the cause of `load-answer-is-right`, and is not on the page."""
+"""The load reports this failure only in some runs.
+
+Its cause is that of `load-answer-is-right`, so the page omits it.
+"""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance" / f"rocketmq-rust-{VERSION}.txt"
 
 
 def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code, and the command's JSON."""
+    """The exit code and the JSON of the command."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     words = (*places, "--policy=rocketmq-5", f"--start={broker.start}", *words, "--json")
     done = CliRunner().invoke(main, ["conform", *words])
@@ -137,7 +140,7 @@ def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.long
 @pytest.mark.timeout(6000)
 def test_it_runs_to_the_end_and_differs_as_published(tmp_path: Path) -> None:
-    """Every conversation has a result, the broker never stops answering, and exactly the page's conversations fail."""
+    """Every conversation has a result, the broker answers until the end, and exactly the page's conversations fail."""
     try:
         programs = built()
     except RustUnavailableError as error:

@@ -1,4 +1,4 @@
-"""SPIN on the exported law: the same states, transitions, depth and verdicts as our engines, and red on a slip."""
+"""SPIN on the exported specification finds the states, transitions, depth and verdicts of our engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = [entry for entry in PINNED if entry.bounds == "tiny"]
 SMALL = [entry for entry in PINNED if entry.bounds == "small"]
 ASPECTS = [entry for entry in PINNED if entry.bounds in EXPLORATIONS]
 QUICK_POLICIES = ("strict", "rocketmq-4.9")
-"""The policies that `make test-peers` compares at small as well; `make nightly` compares all, with every feature."""
+"""The policies that `make test-peers` compares at small too; `make nightly` compares all, with every feature."""
 
 
 def _exported(policy: str, bounds: str = "tiny") -> str:
@@ -58,12 +58,12 @@ def _case(entry: Entry) -> ParameterSet:
 
 @pytest.mark.parametrize("entry", [_case(entry) for entry in (*TINY, *SMALL, *ASPECTS)])
 def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
-    """Counts, depth, and each property's verdict with the length of its shortest run: all as the manifest says."""
+    """Counts, depth, and each property's verdict with the length of its shortest run equal the manifest's."""
     assert _facts(_run(_exported(entry.policy, entry.bounds), tmp_path)) == _facts(entry)
 
 
 def test_every_preset_and_every_aspect_is_compared() -> None:
-    """No preset and no aspect is left out of the comparison, and none of what is compared each time at tiny."""
+    """The comparison has every preset and every feature, also in those tests that always run at tiny."""
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
     assert {(entry.policy, entry.bounds) for entry in ASPECTS} == {
         (policy, aspect) for policy in PRESETS for aspect in EXPLORATIONS
@@ -83,7 +83,7 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
     ],
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
-    """Off the presets too SPIN finds what the packed engine finds in the same law."""
+    """For policies with changed knobs SPIN and the packed engine agree."""
     chosen = policy_from(policy)
     model = specification_of(chosen, named("tiny", chosen))
     ours = explore(model, properties_of(model))
@@ -113,7 +113,7 @@ SLIPS = {
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("an ")))
 def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
-    """One slip in a guard, an effect or the order of assignments changes what SPIN counts or finds."""
+    """A mutation in a guard, an effect or the order of assignments changes SPIN's counts or verdicts."""
     pattern, replacement = SLIPS[slip]
     text = _exported("strict")
     slipped, count = re.subn(pattern, replacement, text, count=1)

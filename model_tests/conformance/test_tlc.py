@@ -35,7 +35,7 @@ def _model(policy: str, bounds: Bounds | None = None) -> Model:
 
 
 def _check(model: Model, checked: Iterable[str], directory: Path) -> TlcRun | TlcViolation:
-    """TLC on the module, with these lines of its configuration in addition to the types."""
+    """Run TLC on the module, with additional lines in its configuration."""
     configuration = tla_configuration_of(model)
     assert set(checked) <= set(configuration.splitlines())
     chosen = "\n".join([only_invariants(configuration, ["TypeOK"]), *checked, ""])
@@ -55,7 +55,7 @@ def _check(model: Model, checked: Iterable[str], directory: Path) -> TlcRun | Tl
     ],
 )
 def test_tlc_finds_our_counts(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
-    """One text, whose sizes are constants: two requests and three, one queue and two, on the presets and off them."""
+    """One module gives our counts for all constants: two and three requests, one and two queues, and changed knobs."""
     model = _model(policy, named("tiny", policy_named(policy), requests=requests, queues=queues))
     ours = explore(model)
 
@@ -80,7 +80,7 @@ def test_tlc_finds_our_verdicts(policy: str, tmp_path: Path) -> None:
         found = _check(model, [checked[name]], tmp_path)
         assert isinstance(found, TlcViolation), name
         item = next(each for each in properties_of(model) if each.name == name)
-        # TLC stops at a state from which a step violates the invariant; our run ends with that step.
+        # TLC stops at a state from which a step violates the invariant, and our run ends with this step.
         ends_before = checked[name].startswith("INVARIANT") and item.here is TRUE and bool(item.closing)
         assert (found.invariant, found.length + ends_before) == (name, length)
 
@@ -98,7 +98,7 @@ TWO_TAGS: Final = Bounds("two-tags", requests=1, messages=1, tags=2, aspects=fro
 
 
 def _is_answered(model: Model, assumed: str, directory: Path) -> bool:
-    """Whether TLC finds every pull answered under what is assumed of a run."""
+    """Whether TLC finds that every pull is answered under this fairness."""
     module = tla_of(model).replace("====\n", f"Tried == Spec /\\ {assumed}\n====\n")
     assert module.count("Tried ==") == 1
     return keeps(tla_name_of(model), module, tla_configuration_of(model), "Answered", directory)
@@ -117,7 +117,7 @@ def _is_answered(model: Model, assumed: str, directory: Path) -> bool:
 def test_tlc_finds_pulls_answered_under_the_exported_fairness(
     bounds: Bounds, assumed: str, answered: bool, tmp_path: Path
 ) -> None:
-    """Of `Next` as a whole it is not enough; of each urgent action and of tick it is, where nothing is filtered."""
+    """Fairness of `Next` is not enough; fairness of each urgent action and of tick is, if no filter is used."""
     assert _is_answered(_model("strict", bounds), assumed, tmp_path) == answered
 
 

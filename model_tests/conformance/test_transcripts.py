@@ -32,7 +32,7 @@ ROOT: Final = Path(__file__).parents[2]
 STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 POLICIES: Final = {policy.name: policy for policy in (ROCKETMQ_4_9, ROCKETMQ_5, STRICT)}
 VERSIONS: Final = {ROCKETMQ_4_9.name: "4.9.7", ROCKETMQ_5.name: "5.5.0", STRICT.name: "4.9.7"}
-"""Whose recordings a policy is held to."""
+"""Policy -> the version of its recordings."""
 PROFILES: Final = {
     "default": BrokerConfig(),
     "sql": BrokerConfig(property_filter=True),
@@ -41,22 +41,22 @@ PROFILES: Final = {
     "unreadable": BrokerConfig(permission=2),
     "store": BrokerConfig(),
 }
-"""The broker's settings of each profile, as the recordings' README names them."""
+"""Profile -> the broker's settings, as named in the recordings' README."""
 RECORDED_AT_MS: Final = 1_795_247_471_836
-"""When the last message of the recordings was stored."""
+"""The store time of the last recorded message."""
 QUICK_MS: Final = 1500
-"""A case is quick when its own waits and sleeps are shorter than this."""
+"""A case is quick if its own waits are shorter than this."""
 FURTHER_TRIES: Final = 2
 """A differing case is tried again alone: on a busy machine an answer may miss its recorded window of time."""
 JOBS: Final = {True: 8, False: 40}
-"""Cases replayed at once; the slow ones only wait."""
+"""The number of cases replayed at once; slow cases only wait."""
 
 
 CASES: Final = {version: recorded(version) for version in sorted(set(VERSIONS.values()))}
 
 
 def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
-    """The vectors of a profile; under strict without those that the recorder marked as answered by the scan."""
+    """The vectors of a profile, for strict without those that the recorder marked as answered by the scan."""
     scans = POLICIES[policy].expiry == "scan"
     return [
         vector
@@ -66,19 +66,19 @@ def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
 
 
 class RecordedClock(RealRuntime):
-    """The time of day of the recordings: the recorded store has messages that wait for two hours."""
+    """A clock with the time of the recordings, whose store has messages that wait for two hours."""
 
     def __init__(self) -> None:
         super().__init__()
         self._behind_ms = super().unix_ms() - RECORDED_AT_MS
 
     def unix_ms(self) -> int:
-        """The recordings' time of day, going on."""
+        """The recordings' time, which advances."""
         return super().unix_ms() - self._behind_ms
 
 
 def start(policy: Policy, profile: str, directory: Path) -> Broker:
-    """A broker as the recorded one was set up."""
+    """A broker with the settings of the recorded one."""
     store_config = StoreConfig(commit_log_file_size=64 * 1024 * 1024)
     if profile == "store":
         with tarfile.open(STORE) as archive:
@@ -106,7 +106,7 @@ def replay(policy: str, profile: str, directory: Path, cases: list[Vector], jobs
     for case in cases:
         tries = 0 if case.profile == "store" or case.id in known else FURTHER_TRIES
         while case.id in found and tries:
-            # One at a time, and each of a new broker: the one before has what was sent to it already.
+            # These cases run one at a time with a new broker each, because earlier sends would change the answers.
             with start(POLICIES[policy], profile, directory / f"{case.id}-{tries}") as broker:
                 found[case.id] = asker_of(broker)(case)
             tries -= 1
@@ -116,7 +116,7 @@ def replay(policy: str, profile: str, directory: Path, cases: list[Vector], jobs
 
 
 def asker_of(broker: Broker) -> Callable[[Vector], list[str]]:
-    """Plays a vector to a broker; what differs."""
+    """A function that plays a vector to a broker and returns the differences."""
     place = Place(broker.address, broker.name_server_address)
 
     def differences(vector: Vector) -> list[str]:
@@ -127,20 +127,22 @@ def asker_of(broker: Broker) -> Callable[[Vector], list[str]]:
 
 
 def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str, list[str]]) -> None:
-    """Exactly the known ones among these cases differ."""
+    """Assert that exactly the listed cases differ."""
     listed = set(known) & {case.id for case in cases}
     wrong = "\n".join(f"{name}: {texts[:6]}" for name, texts in found.items() if name not in listed)
     assert not wrong, f"these answers are not the Java broker's:\n{wrong}"
-    assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
+    assert listed <= set(found), (
+        f"these answers are equal now, remove them from the list: {sorted(listed - set(found))}"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
-    """Every case without a long wait, except for the listed ones."""
+    """Every case without a long wait equals the recording, except for the listed ones."""
     cases = chosen(policy, profile, quick=True)
     if not cases:
-        assert (policy, profile) == (ROCKETMQ_5.name, "store"), "only 5.5.0 was recorded without a store"
+        assert (policy, profile) == (ROCKETMQ_5.name, "store"), "5.5.0 alone was recorded without a store"
         return
     found = replay(policy, profile, tmp_path, cases, 1 if profile == "store" else JOBS[True])
 
@@ -159,7 +161,7 @@ def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9.name, ROCKETMQ_5.name])
 def test_every_case_belongs_to_a_test(policy: str) -> None:
-    """Quick or long, each recorded case is in one of the profiles above; and no list names a case that is not."""
+    """Each recorded case belongs to one of the profiles above, and no list names a missing case."""
     cases = CASES[VERSIONS[policy]]
     asked = {
         case.id for profile in PROFILES for quick in (True, False) for case in chosen(policy, profile, quick=quick)
@@ -180,7 +182,7 @@ def test_the_list_of_strict_names_cases() -> None:
 
 
 def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that answers "moved" where nothing matched differs from the recording, case by case."""
+    """A broker that answers "moved" instead of "no match" differs from the recording in each case."""
     cases = [case for case in chosen("strict", "default", quick=True) if case.id.startswith("pull-")]
     monkeypatch.setitem(pull_core._CODES, GetStatus.NO_MATCHED_MESSAGE, 21)
     found = replay("strict", "default", tmp_path, cases, JOBS[True])

@@ -1,4 +1,4 @@
-"""Lessons, start page and explorer in Chinese: complete, with the same commands and links; each gap is seen."""
+"""Lessons, start page and explorer in Chinese are complete, with the same commands and links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACES: Final = re.compile(r"\{\d\}")
 SAID: Final = re.compile(r"\b(?:say|fault)\(\s*(\"(?:[^\"\\]|\\.)*\")")
 TYPED: Final = re.compile(r">([^<>@]*[A-Za-z]{2}[^<>@]*)<|aria-label=\"([^\"]*)\"")
 OF_THE_PAGE: Final = {"English", "中文", "Home"}
-"""Of the template, what is the same in both languages."""
+"""Words of the page template that are the same in each language."""
 PATTERNS: Final = ("forgets to write", "forgets what its guard says of", "takes the other case for")
 
 
@@ -35,7 +35,7 @@ def said(script: str) -> set[str]:
 
 
 def told(data: dict[str, Any]) -> set[str]:
-    """The words of the law: sentences, threads and places with words in them, kinds of slips, and sizes."""
+    """The words of the specification: sentences, thread names, phrases with words in them, mutants and sizes."""
     texts = data["texts"]
     found = {texts[entry[key]] for entry in data["entries"] for key in ("sentence", "thread") if key in entry}
     places = {texts[entry["place"]] for entry in data["entries"] if "place" in entry}
@@ -48,7 +48,7 @@ def told(data: dict[str, Any]) -> set[str]:
 
 
 def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
-    """The English words without Chinese ones, or with other places for values."""
+    """English texts without a Chinese one, or with other placeholders."""
     wrong = {each for each in wanted if not HAN.search(words.get(each, "")) and re.search("[A-Za-z]{2}", each)}
     odd = {each for each in wanted if sorted(PLACES.findall(each)) != sorted(PLACES.findall(words.get(each, each)))}
     return sorted(wrong | odd)
@@ -56,7 +56,7 @@ def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wanted() -> set[str]:
-    """All that the explorer on the start page says."""
+    """All texts of the explorer on the start page."""
     law = json.loads(law_data(preset(start.POLICY), partial(named, "tiny")))
     law_words = {word.strip() for word in told(law)}
     return typed(part("page.html")) | said(part("page.js")) | said(part("law.js")) | law_words
@@ -67,19 +67,19 @@ def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> Non
 
     assert lacking(words, wanted) == []
     assert len(wanted) > 150
-    spare = set(words) - wanted - {"queues", "tags"}  # sizes of other bounds
+    spare = set(words) - wanted - {"queues", "tags"}  # These are sizes of other bounds.
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 
 def test_every_word_of_the_start_page_is_there_in_both() -> None:
-    """Each language has its own words for all of it, and a link to the other."""
+    """Each language has its own text for every text of the page, and a link to the other language."""
     pages = start.pages()
     for key, words in start.WORDS.items():
         assert set(words) == set(start.LANGUAGES), key
         assert HAN.search(words["zh"]) or key == "other", key
     assert "?lang=zh" in pages["zh/index.md"]
     assert "(zh/index.md)" in pages["index.md"]
-    assert "findings](findings.md) in RocketMQ's pull path" in pages["index.md"]  # the README's evidence
+    assert "findings](findings.md) in RocketMQ's pull path" in pages["index.md"]  # This is the evidence of the README.
     assert "(../index.md)" in pages["zh/index.md"]
 
 
@@ -91,7 +91,7 @@ def test_a_lesson_is_the_same_in_chinese(pair: tuple[Path, Path]) -> None:
 GLOSS: Final = re.compile(r"\*([\u4e00-\u9fff]+)\*（([a-z][a-z ]*)）")
 ROW: Final = re.compile(r"^\| ([\u4e00-\u9fff]+) \| ([a-z -]+) \|", re.MULTILINE)
 OWN: Final = {"event", "by construction"}
-"""Words that a lesson explains for itself."""
+"""Words that a lesson explains itself."""
 
 
 def test_a_word_is_one_word_in_all_chinese_pages() -> None:

@@ -37,18 +37,18 @@ NOT_TYPED: Final = {
     "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
-"""A command that no test types, as it stands -> why. Nothing else is left out."""
+"""Command that no test runs -> the reason. No other command is left out."""
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local)")
-"""Takes a Java broker; typed by `test_what_takes_a_java_broker_can_be_typed`."""
+"""Commands that need a Java broker, run by `test_what_takes_a_java_broker_can_be_typed`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
-"""A placeholder for something of the reader's -> the value that the test uses."""
+"""Placeholder on a page -> the value that the test uses."""
 BUCKET: Final = "bucket/history"
 QUERY: Final = "?endpoint_override=127.0.0.1:9000&scheme=http"
 MASTER: Final = "spark://host:7077"
-"""Addresses of services of the reader; the test starts its own."""
+"""An address of the reader's service, which the test replaces by its own."""
 SENTENCE: Final = re.compile(r"(?<!`)`((?:longpoll|python -m) [^`\n]+)`(?!`)")
 GENERATED: Final = ("docs/spec.md", "spec/longpoll_spec/engines/manifest.json")
-"""The files that commands of a page write into the reader's copy."""
+"""Files that commands of a page write into the reader's copy of the project."""
 BENCH: Final = "python -m model_tests.bench."
 OF_A_PART: Final = {
     "explore": f"{BENCH}explore_bench --bounds tiny --also - --workers 1",
@@ -77,7 +77,7 @@ SHORTER: Final = {
     "longpoll dojo --moves 6 --seed 1 --minutes 5 ./my-program": "longpoll dojo --moves 6 --seed 1 --minutes 0.1 "
     "./my-program",
 }
-"""A command that takes its time -> what is typed in its place: the same, with smaller numbers."""
+"""Slow command -> the same command with smaller numbers."""
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?( --all)?": 1,
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
@@ -90,20 +90,20 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r'lesson 1\.2 --check "none before_lock"': 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,
-    r'send Orders "more"': 2,  # to a slave
+    r'send Orders "more"': 2,  # This send goes to a slave.
     r"judge .*/observed|judge /tmp/history": (0, 3),
     # The run that the pull request fixes cannot be followed to its end.
     r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
-"""A command that finds what it looks for, or can say nothing -> its exit code; every other one ends with 0."""
+"""Command that reports a violation or an unknown result -> its exit code; all others exit with 0."""
 
 OURS: Final = r"(?:longpoll |python -m model_tests\.)(?:{})"
 MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
-"""Ends with 1 where a bar is missed, as it may be with small numbers and others at work."""
+"""Commands that exit with 1 if a limit is missed, as on a busy machine with small numbers."""
 
 
 def bare(line: str) -> str:
-    """A command without its remark, its folder and what puts it behind."""
+    """A command without its comment, its folder and a trailing `&`."""
     return re.sub(r"(?<=\s)#.*$", "", line).strip().removesuffix("&").strip().removeprefix(".venv/bin/")
 
 
@@ -118,13 +118,13 @@ TYPED_BY: Final = {
     f"docs/lessons/{page.name}": {bare(each.line) for each in test_lessons.commands(page.read_text("utf-8"))}
     for page in test_lessons.PAGES
 }
-"""A page whose commands its own test types -> these."""
+"""Page with a test of its own -> the commands that this test runs."""
 OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
-"""They print the same on each page."""
+"""Commands that print the same on each page."""
 
 
 def here(page: str, text: str) -> list[str]:
-    """The commands of a page to type here, in order; those about the spec alone run once."""
+    """The commands of a page that run here, in order; those about the specification run once."""
     typed = set(TYPED_BY.get(page.replace("docs/lessons/zh/", "docs/lessons/"), ())) | OF_THE_LAW
     found = [line for line in lines(text) if bare(line) not in typed]
     return [line for line in found if bare(line) not in NOT_TYPED and not JAVA.fullmatch(bare(line))]
@@ -138,7 +138,7 @@ def code_of(line: str) -> int | tuple[int, ...]:
 
 @contextmanager
 def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
-    """A page's needs beyond its folder: replacements, environment, and uploads of `/tmp/history`."""
+    """A page's needs outside its folder: replacements, environment, and uploads of `/tmp/history`."""
     with ExitStack() as stack:
         instead: dict[str, str] = {}
         environment: dict[str, str] = {}
@@ -162,12 +162,12 @@ def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict
 
 
 def masked(text: str) -> str:
-    """The text with `0` for each number and random name, because these differ from run to run."""
+    """The text with `0` for each number and random name, which differ from run to run."""
     return re.sub(r"\b[\dA-F]*\d[\dA-F]*(\b|(?=m?s\b))|(?<=longpoll-store-)\w+", "0", text)
 
 
 def type_all(page: str, text: str, directory: Path) -> int:
-    """How many commands of a page were typed, in its order; raises NotTypedError at the first that ends otherwise."""
+    """Run the commands of a page in order and return their number; raises NotTypedError at the first that fails."""
     typed = here(page, text)
     shown = {each.line: each.shown for each in test_lessons.commands(text)}
     with elsewhere("\n".join(typed), directory) as (instead, environment, upload):
@@ -203,12 +203,12 @@ def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
     if lacking:
         pytest.skip(f"NOT TYPED: {page} needs {', '.join(lacking)}")
     assert type_all(page, (ROOT / page).read_text("utf-8"), tmp_path) > 0
-    # The generated text equals the kept one.
+    # The generated text equals the stored file.
     assert [each for each in GENERATED if (tmp_path / each).read_bytes() != (ROOT / each).read_bytes()] == []
 
 
 def in_sentences(text: str) -> list[str]:
-    """The commands of a page's sentences, without those that are named alone, such as `longpoll explain`."""
+    """The commands in a page's sentences, except bare names such as `longpoll explain`."""
     found = SENTENCE.findall(FENCED.sub("", text))
     return [each for each in dict.fromkeys(found) if len(each.split()) > 2]
 
@@ -224,7 +224,7 @@ def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Pat
 
 
 def with_java(page: str) -> list[str]:
-    """The commands of a page that take a Java broker, in order, without those of lessons and of pages before it."""
+    """The commands of a page that need a Java broker, in order, except those of lessons and of earlier pages."""
     before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
     known = before | set().union(*TYPED_BY.values())
     found = lines((ROOT / page).read_text("utf-8"))
@@ -236,7 +236,7 @@ def with_java(page: str) -> list[str]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", [page for path in PAGES if with_java(page := path.relative_to(ROOT).as_posix())])
 def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> None:
-    """A schedule is followed to its end, or shown to be closed; what is recorded inside is judged and counted."""
+    """A schedule is followed to its end or reported as closed, and a recording is judged and counted."""
     why = why_missing()
     if why is not None:
         pytest.skip(f"NOT TYPED: {why}")
@@ -250,7 +250,7 @@ def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> Non
 
 
 def test_every_block_is_read() -> None:
-    """A block of a shell begins with a command, so none is passed over; nothing else has commands in it."""
+    """A shell block begins with a command, so none is skipped, and no other block has commands."""
     found = {path.name: wrong for path in PAGES if (wrong := unread(path.read_text("utf-8")))}
 
     assert found == {}
@@ -260,7 +260,7 @@ def test_every_block_is_read() -> None:
 
 
 def stale(shown: set[str]) -> list[str]:
-    """Entries of this module about commands that no page shows, or that a page's own test types."""
+    """Entries of this module whose command is on no page, or belongs to a page's own test."""
     own = set().union(*TYPED_BY.values())
     return [
         *(each for each in (*NOT_TYPED, *SHORTER) if each not in shown - own),
@@ -270,7 +270,7 @@ def stale(shown: set[str]) -> list[str]:
 
 
 def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None:
-    """Each page with a test has that test's commands, and stale entries are found."""
+    """Each page with its own test has that test's commands, and a stale entry is reported."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
     shown = {bare(line) for text in texts.values() for line in lines(text)}
 

@@ -73,11 +73,11 @@ NOT_YET: Final = {
     ("12.1", MUTANT): "nothing breaks",
     ("12.2", MUTANT): "are unchanged",
 }
-"""(exercise, a wrong answer) -> what is said of it."""
+"""(Exercise, wrong answer) -> the hint."""
 
 
 def ask(*words: str) -> Result:
-    """The command's output, which never shows an internal error."""
+    """The output of the command, without an internal error."""
     done = CliRunner().invoke(main, ["lesson", *words], env={"COLUMNS": "140"})
     assert done.exit_code in {0, 1, 2}, done.output
     return done
@@ -89,7 +89,7 @@ def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_solution(number: int, page: str) -> list[str]:
-    """The exercises of a lesson for which its page has no question, no hint, or no answer that is right."""
+    """The exercises of a lesson that lack a question, a hint or a right answer on its page."""
     (lesson,) = [each for each in LESSONS if each.number == number]
     parts = dict(re.findall(r"^\*\*([\d.]+)\*\*(.*?)(?=^\*\*[\d.]+\*\*|\Z)", page, re.MULTILINE | re.DOTALL))
     names = [f"{number}.{place}" for place in range(1, len(lesson.exercises) + 1)]
@@ -121,7 +121,7 @@ SLOW: Final = {
     ("11.1", POLL),
     ("11.2", "answered_once"),
 }
-"""These take some seconds."""
+"""Answers that take some seconds to check."""
 
 
 @pytest.mark.parametrize("case", quick_if(NOT_YET, lambda case: case not in SLOW), ids="-".join)
@@ -208,7 +208,7 @@ def test_statements_that_cannot_be_asked_for(tmp_path: Path, text: str, said: st
 
 
 def test_an_untrue_statement_is_told(tmp_path: Path) -> None:
-    """True of the first state and not of all; and not even of the first."""
+    """A statement may be true in the first state only, or not even there."""
     program = tmp_path / "mine.py"
     program.write_text("def statements(state):\n    yield 'nobody', state.requests[0].is_('idle')\n")
     assert "nobody is not true: a run of 1 steps" in ask("6.2", "--check", str(program)).stdout

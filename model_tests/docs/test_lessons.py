@@ -24,11 +24,11 @@ from longpoll.output import Exit
 from longpoll_spec.engines.manifest import pinned_entry
 
 SET_UP: Final = "make setup EXTRAS=spec,judge,simulation"
-"""The earlier steps of a reader."""
+"""The set-up that a reader has done before."""
 
 
 def number_of(name: str) -> int:
-    """A lesson's number, of its page's name."""
+    """A lesson's number, from the name of its page."""
     return int(name.partition("-")[0])
 
 
@@ -40,23 +40,23 @@ BLOCK: Final = re.compile(r"^```(console|diff)\n(.*?)^```", re.MULTILINE | re.DO
 ANYTHING: Final = "..."
 WIDTH: Final = "140"
 TABLES: Final = "hold-table"
-"""A folder of programs to begin with, which a lesson has the dojo write."""
+"""The folder of starter programs that the dojo writes in a lesson."""
 PROGRAM: Final = re.compile(r"docs/(lessons|examples)/\w+\.py")
-"""A program that a reader edits; a diff before a command is for the one that the command names."""
+"""A program that a reader edits; a diff before a command belongs to the program that the command names."""
 
 
 @frozen
 class Command:
-    """One command of a lesson, and the lines that it shows of what is printed."""
+    """A command of a lesson, with the output lines that the lesson shows."""
 
     line: str
     shown: tuple[str, ...]
     edit: str
-    """The diff before it, if there is one."""
+    """The diff before the command, or ""."""
 
 
 def commands(page: str) -> Iterator[Command]:
-    """The commands of a page, in order; an edit is for the next block only."""
+    """The commands of a page in order; a diff belongs only to the next block."""
     edit = ""
     for kind, block in BLOCK.findall(page):
         if kind == "diff":
@@ -88,7 +88,7 @@ def missing_line(shown: tuple[str, ...], said: str) -> str | None:
 
 
 def edited(text: str, edit: str) -> str:
-    """The text after an edit: lines that go, which are there once, and in their place those that come."""
+    """The text after a diff, whose removed lines must occur exactly once."""
     for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", edit, re.MULTILINE):
         gone, comes = (re.sub(r"^[-+]", "", lines, flags=re.MULTILINE) for lines in (old, new))
         assert text.count(gone) == 1, old
@@ -120,7 +120,7 @@ def run(command: Command, directory: Path) -> str:
 SLOW: Final = re.compile(
     r"longpoll (prove|judge|lesson (6|7\.2|9|11)|dojo --moves|check --policy [\w.-]+ --bounds tiny( --all)?$)|python"
 )
-"""Commands of a second or more run in long tests only; the checks of the lessons always run."""
+"""Commands of a second or more run only in long tests; the checks of the lessons always run."""
 JAVA: Final = "--on java"
 
 
@@ -137,7 +137,7 @@ def _cases() -> Iterator[ParameterSet]:
 def test_a_command_prints_what_the_lesson_shows(
     page: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command runs, and the lines that the lesson shows are among what it prints, in their order."""
+    """The output of the command has the lines of the lesson in their order."""
     monkeypatch.chdir(ROOT)
     said = run(command, tmp_path)
 
@@ -146,7 +146,7 @@ def test_a_command_prints_what_the_lesson_shows(
 
 
 def test_every_lesson_is_listed_and_has_commands() -> None:
-    """The list has every lesson, there are at least three races, and each has steps."""
+    """The list has every lesson, at least three lessons have races, and each lesson has commands."""
     listed = re.findall(r"\]\((\d+-[\w-]+\.md)\)", (LESSONS / "README.md").read_text("utf-8"))
 
     assert listed == [page.name for page in PAGES]
@@ -177,7 +177,7 @@ MADE: Final = "# 1. A lesson\n\nFirst.\n\n## Look\n\n{}\n\n```console\n# no head
 
 @pytest.mark.parametrize("path", DECK_PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_lesson_is_all_on_its_slides(path: Path) -> None:
-    """Each block and word once, in order; a heading may repeat on each slide of its section."""
+    """The slides have each block and word once, in order; a heading may repeat on each slide of its section."""
     text = path.read_text("utf-8")
     made = slides.slides_of(text)
     shown = [piece for slide in made for piece in slide.pieces]
@@ -193,7 +193,7 @@ def test_a_lesson_is_all_on_its_slides(path: Path) -> None:
 
 
 def test_a_slide_ends_where_a_reader_does() -> None:
-    """After a block, before an exercise, and where there are too many words; no line of a block is a heading."""
+    """A slide ends after a block, before an exercise or at too many words, and no block line becomes a heading."""
     made = slides.slides_of(MADE.format("Look here."))
     assert [(slide.heading, len(slide.pieces)) for slide in made] == [
         ("1. A lesson", 1),
@@ -207,7 +207,7 @@ def test_a_slide_ends_where_a_reader_does() -> None:
 
 
 def test_a_deck_needs_nothing_else_and_runs_no_other_script() -> None:
-    """A section for each slide, no address but the lesson's, and text that looks like a mark is text."""
+    """A deck has a section for each slide and no address except the lesson's, and markup in texts is escaped."""
     text = MADE.format("A `<script>alert(1)</script>` & [a link](../model.md) @SCRIPT@.")
     page = slides.deck("1-made", text, "en")
 
@@ -249,7 +249,7 @@ def test_the_excerpt_is_what_explain_prints() -> None:
 
 
 def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
-    """The number of findings, unreported findings, Java replays, and reports on another broker."""
+    """The numbers of findings, unreported findings, Java replays and reports on another broker agree."""
     findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
     table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
     java = (

@@ -46,8 +46,8 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 
 @pytest.mark.long
 def test_the_page_is_fresh() -> None:
-    """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates it."""
-    # In a process of its own: in which order a junction's parts are told depends on what was built before.
+    """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates the page."""
+    # This runs in its own process, because the order of a junction's operands depends on earlier terms.
     told = subprocess.run(
         [sys.executable, "-m", "longpoll_spec.render.spec_page"], capture_output=True, text=True, check=True
     )
@@ -71,14 +71,14 @@ def test_the_page_leaves_no_variable_and_no_property_out(name: str) -> None:
 
 
 def _rows_of_variables() -> dict[str, tuple[str, str]]:
-    """Variable as shown -> (its values, its first value), as the file has them."""
+    """Variable -> (its values, its first value), as on the page."""
     state = PAGE.read_text("utf-8").split("\n## State\n")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in state.splitlines() if line.startswith("| `")]
     return {cells[0].strip("`"): (cells[2], cells[3]) for cells in rows}
 
 
 def _wrong_firsts(rows: dict[str, tuple[str, str]]) -> set[str]:
-    """Variables whose first value, in the first state of some preset in some world, is not what the rows say."""
+    """Variables whose first value differs from the page's, for some preset and bounds."""
     wrong = set()
     for policy in PRESETS.values():
         for size in (named("tiny", policy), *EXPLORATIONS.values()):
@@ -103,7 +103,7 @@ def test_first_values_are_those_of_the_models_first_states() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_diagram_shows_the_moves(name: str) -> None:
-    """The arrows of a diagram are the moves of the text, none more and none less."""
+    """The arrows of a diagram are exactly the phase changes of the specification."""
     moves = set(phase_changes_of(model_of(preset(name))))
     shown = {
         (action, before, after)
@@ -179,7 +179,7 @@ def _model() -> Model:
 
 
 def test_what_is_said_of_both_requests_is_said_once() -> None:
-    """A junction over both requests reads as every or some; one that treats them differently is written out."""
+    """A junction over the two requests reads "every" or "some", unless it treats them differently."""
     model = _model()
     first, second = (int_variable(f"phase_{slot}") for slot in (0, 1))
     reader = reader_of(model)
@@ -208,7 +208,7 @@ HAZARDS = {
     "o": ("told_of_role_change",),
     "p": ("answered_on_stop",),
 }
-"""Finding -> its properties in the table of the findings."""
+"""Finding -> its properties in the table of findings."""
 COLUMNS = ("rocketmq-4.9", "rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq")
 
 
@@ -239,7 +239,7 @@ WORSE = (
     r"slave=reads_only",
     r"notify_grain=batch --property",
 )
-"""What the pages say is violated: by RocketMQ itself, by a knob set for the worse, by a remedy that is not enough."""
+"""Commands that report a violation: RocketMQ's policies, harmful knobs, and insufficient fixes."""
 
 
 def _expected_exit(command: str) -> int:
@@ -253,11 +253,11 @@ def _takes_long(command: str) -> bool:
 
 
 LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
-"""A proof for any number takes minutes, and many times as long next to other work."""
+"""A proof for any number takes minutes, and longer on a busy machine."""
 
 
 def _cases() -> list[ParameterSet]:
-    """Each command once; what tries every knob or every number takes long."""
+    """Each command once; those that try every knob or number are marked long."""
     return [
         pytest.param(page, command, marks=LONG if _takes_long(command) else ())
         for page, command in dict.fromkeys(_commands())
@@ -266,7 +266,7 @@ def _cases() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "command"), _cases())
 def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
-    """A command on a page ends as shown: proved and held, or violated."""
+    """A command on a page ends as shown: proved, held or violated."""
     words = shlex.split(command)
     done = CliRunner().invoke(main, words[1:])
 
@@ -275,7 +275,7 @@ def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
 
 
 def test_every_token_breaks_what_its_section_claims() -> None:
-    """Each token of the findings breaks what its section names, in as many steps, and no run is shorter."""
+    """Each token of the findings breaks the named property in the given number of steps, the least possible."""
     seen = set()
     for section in _sections("findings.md"):
         claims = {(name, int(steps)) for name, steps in CLAIM.findall(section)}
@@ -293,13 +293,13 @@ def test_every_token_breaks_what_its_section_claims() -> None:
 
 
 def _shortest(trace: Trace) -> int | None:
-    """The steps of the shortest run that breaks the trace's property, under its own bounds."""
+    """The number of steps of the shortest run that breaks the trace's property, under its bounds."""
     judged = select(properties_of(trace.model), [trace.property_name])
     return explore(trace.model, judged).verdict(trace.property_name).depth
 
 
 def test_the_table_of_hazards_is_what_is_pinned() -> None:
-    """Each preset has the hazards that the table says, and no others; our own policies have none at all."""
+    """Each preset has exactly the findings in the table, and our own policies have none."""
     page = (DOCS / "findings.md").read_text("utf-8")
     violated = {
         policy: {name for entry in pinned() if entry.policy == policy for name in entry.violated} for policy in PRESETS
@@ -316,7 +316,7 @@ def test_the_table_of_hazards_is_what_is_pinned() -> None:
 
 
 def test_the_redundant_knobs_are_those_of_the_policy() -> None:
-    """The table of redundant knobs has the changes that `policy.REDUNDANT` gives reasons for, in the same presets."""
+    """The table has the changes and presets for which `policy.REDUNDANT` gives reasons."""
     page = (DOCS / "findings.md").read_text("utf-8")
     both = {"both": ("strict", "strict-clone")}
     listed = {

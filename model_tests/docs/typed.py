@@ -1,7 +1,7 @@
-"""A reader who types every command of a page, in its order.
+"""A simulated reader who runs every command of a page in order.
 
 `/tmp`, `HOST:PORT` and port 10911 become the reader's own. A server keeps running for the next commands, and stops
-before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. Where a page
+before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. If a page
 says "any broker", ours is started.
 """
 
@@ -36,23 +36,23 @@ LINE: Final = re.compile(
     rf"^(?:\$ )?((?:[A-Z_0-9]+=\S+ )*(?:\.venv/bin/)?(?:{PROGRAMS})(?: (?:.*\\\n)*.*)?)$", re.MULTILINE
 )
 STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside)))")
-"""Runs until Ctrl-C."""
+"""Commands that run until Ctrl-C."""
 FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
-"""Runs until Ctrl-C, and says then what came of it."""
+"""Commands that run until Ctrl-C and then print a result."""
 SO_FAR: Final = re.compile(r"up to event \d+")
 CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
 TOKEN: Final = re.compile(r"\blp1\.[\w-]+")
 CUT: Final = re.compile(r"\blp1\.[\w-]*\.\.\.")
-"""A token of which a page has the beginning: a reader takes the one that the command before has printed."""
+"""The beginning of a token on a page, which stands for the token that the previous command printed."""
 ADDRESS: Final = re.compile(r"(--(?:broker|name-server|register-at|listen) \"?)([\w.]+:(?:\d+|PORT)[\w.:;]*)")
 READY: Final = re.compile(r"\b(broker|name-server|ready|listening)[= ](?:[\d.]+:\d+@)?([\d.]+:\d+)")
 NAMED: Final = re.compile(r"^```(?:json title=|python )(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BROKER: Final = "127.0.0.1:10911"
 NAME_SERVER: Final = "127.0.0.1:9876"
-"""Where ours listen unless told."""
+"""The default address of our name servers."""
 TEMPORARY: Final = "/tmp/"  # noqa: S108 - what pages have, never used as it is
 PATIENCE_S: Final = 120
-"""For what a program says of itself, and for its end after Ctrl-C."""
+"""Time limit in seconds for a program's first output, and for its end after Ctrl-C."""
 LINKED: Final = (
     "LICENSE",
     "Makefile",
@@ -64,20 +64,20 @@ LINKED: Final = (
     "reference",
 )
 COPIED: Final = ("docs", "spec")
-"""What the project's folder has for those who type there; commands write into the copies."""
+"""Folders that are copied for the reader, because commands write into them."""
 A_TEST: Final = re.compile(r"(python -m )?pytest ")
-"""It is collected and not run, because it is itself a test."""
+"""Tests on a page are collected and not run, because this is itself a test."""
 
 
 def lines(text: str) -> Iterator[str]:
-    """Every line of a page's blocks that is typed at a shell, whatever the program."""
+    """Every line that a page's blocks give to a shell, whatever the program."""
     for kind, _, block in FENCED.findall(text):
         if kind in SHELL:
             yield from LINE.findall(block)
 
 
 def unread(text: str) -> list[str]:
-    """Commands where `lines` does not look for any, and first lines of a shell's blocks that it takes for none."""
+    """Commands outside of the blocks that `lines` reads, and first lines of shell blocks without a command."""
     shells = [block for kind, _, block in FENCED.findall(text) if kind in {"console", "sh", "bash"}]
     others = [block for kind, _, block in FENCED.findall(text) if kind not in SHELL | CODE]
     indented = "\n".join(line.strip() for line in FENCED.sub("", text).splitlines() if line.startswith("    "))
@@ -88,7 +88,7 @@ def unread(text: str) -> list[str]:
 
 
 class NotTypedError(Exception):
-    """A command of a page cannot be typed, or ends with another result; the text says which."""
+    """A command of a page cannot be run or has another result; the message says which."""
 
 
 @define
@@ -99,10 +99,10 @@ class Program:
     line: str
 
     def stop(self) -> None:
-        """Press Ctrl-C; raises NotTypedError where it does not end well."""
+        """Send Ctrl-C; raises NotTypedError if the program does not end well."""
         if self.process.poll() is None:
             if CAPTURES.match(self.line):
-                *_, file, _, _, port = self.line.split()  # -w FILE tcp port PORT
+                *_, file, _, _, port = self.line.split()  # The arguments are: -w FILE tcp port PORT
                 try:
                     wait_until_captured(self.process, int(port), Path(file), PATIENCE_S)
                 except TimeoutError as error:
@@ -115,24 +115,24 @@ class Program:
 
 @define
 class Reader:
-    """Types a page's commands in a separate directory that has the project's files."""
+    """Runs a page's commands in a separate directory with the project's files."""
 
     directory: Path
     instead: Mapping[str, str]
-    """A placeholder for something of the reader's -> the value that the test uses."""
+    """Placeholder on a page -> the value that the test uses."""
     shorter: Mapping[str, str] = field(factory=dict)
-    """A command that takes its time -> the same with smaller numbers."""
+    """Slow command -> the same command with smaller numbers."""
     environment: Mapping[str, str] = field(factory=dict)
     home: Path = field(init=False)
-    """Where the page began; what it calls `/tmp` is in it."""
+    """The directory in which the page began; its `/tmp` is inside."""
     running: list[Program] = field(factory=list)
     addresses: dict[str, str] = field(factory=dict)
-    """An address as the page has it -> the one that is there."""
+    """Address on the page -> the real address."""
     token: str = ""
-    """The last that a command has printed."""
+    """The last token that a command has printed."""
 
     def __attrs_post_init__(self) -> None:
-        """Make the reader's own `/tmp`, and the project's folder around it."""
+        """Create the reader's own `/tmp`, and the project's folder around it."""
         self.home = self.directory
         (self.home / "tmp").mkdir()
         for name in COPIED:
@@ -171,7 +171,7 @@ class Reader:
             self.running.pop().stop()
 
     def learn(self, shown: str, said: str) -> None:
-        """Take the addresses that a command printed for those that the page shows."""
+        """Map the addresses on the page to the addresses that a command printed."""
         there = dict(READY.findall(said))
         self.addresses |= {address: there[name] for name, address in READY.findall(shown) if name in there}
 
@@ -182,7 +182,7 @@ class Reader:
             program.process.communicate()
 
     def _ended(self, typed: str, code: int, said: str, wanted: int | tuple[int, ...]) -> None:
-        """Look at how a command ended, and keep the token that it printed."""
+        """Check how a command ended, and keep the token that it printed."""
         if code not in (wanted if isinstance(wanted, tuple) else (wanted,)):
             raise NotTypedError(f"{typed}: exit code {code}, not {wanted}\n{said}")
         if "Traceback (most recent call last)" in said:
@@ -190,7 +190,7 @@ class Reader:
         *_, self.token = [self.token, *TOKEN.findall(said)]
 
     def _run(self, typed: str) -> tuple[int, str]:
-        """Run a command to its end; the code, and what was said."""
+        """Run a command to its end; returns its exit code and output."""
         done = subprocess.run(
             ["bash", "-c", typed],
             cwd=self.directory,
@@ -207,7 +207,7 @@ class Reader:
         return os.environ | own | dict(self.environment)
 
     def _whole(self, line: str) -> str:
-        """The command to type for a line: with smaller numbers if slow, and with its requirements."""
+        """The command to run for a line: with smaller numbers if it is slow, and with its requirements."""
         typed = self._real(self.shorter.get(line, line))
         if A_TEST.match(line):
             typed += " --collect-only -q"
@@ -219,7 +219,7 @@ class Reader:
         return typed
 
     def _real(self, line: str) -> str:
-        """The line with what is the reader's in place of what the page has."""
+        """The line with the reader's values in place of the page's."""
         line = line.replace(TEMPORARY, f"{self.home}{TEMPORARY}")
         for mine, instead in self.instead.items():
             line = line.replace(mine, instead)
@@ -245,17 +245,17 @@ class Reader:
         return ";".join(self.addresses.get(f"{name} {each}", self.addresses.get(each, each)) for each in parts)
 
     def _broker_for(self, line: str) -> None:
-        """A broker of the command's policy, where none runs at the address."""
+        """Start a broker of the command's policy if none runs at the address."""
         asked = [each for _, each in ADDRESS.findall(line)]
         if all(each in self.addresses for each in asked if "PORT" not in each) and "HOST:PORT" not in asked:
             return
         policy = re.search(r"--policy (\S+)", line)
-        # `conform` asks the broker which policy it has; commands after it on the page are for a RocketMQ of today.
+        # `conform` asks the broker for its policy; later commands of the page expect a current RocketMQ.
         usual = "rocketmq-5" if line.startswith("longpoll conform") else "strict"
         self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else usual}")
 
     def _leave_running(self, line: str, typed: str) -> str:
-        """Start a program that runs until Ctrl-C, at addresses that are free."""
+        """Start a program that runs until Ctrl-C, at free addresses."""
         words = shlex.split(typed)
         if words[1] == "serve":
             for option in ("--listen", "--name-server"):
@@ -266,7 +266,7 @@ class Reader:
         return said
 
     def _start(self, words: list[str], typed: str, until: str) -> tuple[Program, str]:
-        """Start a program that runs until Ctrl-C, and read what it says up to a line that has this pattern."""
+        """Start a program that runs until Ctrl-C, and read its output up to a line that matches this pattern."""
         process = subprocess.Popen(
             words,
             cwd=self.directory,
@@ -319,7 +319,7 @@ class Reader:
         self.type("longpoll consume Orders --group G --count 1", lambda _: 0)
 
     def _learn(self, line: str, said: str) -> None:
-        """Take over the addresses that a program said it listens at."""
+        """Map the addresses on which a program says that it listens."""
         there = dict(READY.findall(said))
         typed = dict(re.findall(r"(--\S+) (\S+)", line))
         for option, name, usual in (("--listen", "broker", BROKER), ("--name-server", "name-server", NAME_SERVER)):
@@ -328,7 +328,7 @@ class Reader:
                 self.addresses[f"--{name} HOST:PORT"] = there[name]
 
     def _stop_what_writes(self, line: str) -> None:
-        """Ctrl-C for the programs whose record or store the line reads."""
+        """Send Ctrl-C to the programs whose record or store the line reads."""
         if not line.startswith(("longpoll judge", "longpoll store")) and "--capture" not in line:
             return
         for program in list(self.running):
@@ -340,7 +340,7 @@ class Reader:
 
 @contextmanager
 def _ended_after(process: subprocess.Popen[str], patience_s: float) -> Iterator[None]:
-    """End a process that has not said in time what is read inside."""
+    """End a process that does not print its output in time."""
     timer = threading.Timer(patience_s, process.kill)
     timer.start()
     try:

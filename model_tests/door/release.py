@@ -44,7 +44,7 @@ def ran(*words: str | Path, cwd: Path) -> str:
 
 def built(kind: str, source: Path, target: Path) -> Path:
     """The file that `python -m build --wheel` or `--sdist` makes from a source tree."""
-    # Use only locked packages: a build fetches nothing.
+    # Only locked packages are used, because a build must download nothing.
     ran(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", target, source, cwd=source)
     name = tomllib.loads((source / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
     (made,) = target.glob(f"{name}-*" + (".whl" if kind == "wheel" else ".tar.gz"))

@@ -1,4 +1,4 @@
-"""`import longpoll`: typed, light, and nothing left behind; every exception survives pickle and copy."""
+"""`import longpoll` has types, is fast and leaves nothing behind; every exception survives pickle and copy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_name_is_there_and_nothing_else() -> None:
 
 
 def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> None:
-    """Without a checker's error, mypy reports the unused `type: ignore`."""
+    """If the checker does not report the name, mypy reports the unused `type: ignore`."""
     with pytest.raises(AttributeError, match="'longpoll' has no attribute 'Brokr'"):
         longpoll.Brokr()  # type: ignore[attr-defined] # misspelt on purpose
     with pytest.raises(ImportError, match="cannot import name 'Prducer'"):
@@ -72,7 +72,7 @@ def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> Non
 
 
 def test_the_door_is_light() -> None:
-    """Nothing heavy is imported before it is asked for; an import that is planted is seen."""
+    """No heavy package is imported before its use, and an injected import is reported."""
     script = "import sys, longpoll{}; print([name for name in {!r} if name in sys.modules])"
     for planted, found in (("", []), ("; longpoll.Broker", ["msgspec", "longpoll_broker", "socket"])):
         made = script.format(planted, HEAVY)
@@ -81,9 +81,9 @@ def test_the_door_is_light() -> None:
 
 
 def test_nothing_is_left_of_a_broker() -> None:
-    """No thread, descriptor or store, however often it is closed; what was sent was there until then."""
+    """After any number of closes no thread, descriptor or store remains; sent messages were there until then."""
     with longpoll.Broker(store_config=SMALL_STORE):
-        pass  # what a process opens once stays open
+        pass  # Descriptors that a process opens once stay open.
     before, hook = left(), Mock(RpcHook)
     with longpoll.Broker(store_config=SMALL_STORE, hooks=[hook]) as broker:
         with longpoll.Producer(broker.name_server) as producer:
@@ -99,9 +99,9 @@ def test_nothing_is_left_of_a_broker() -> None:
 
 
 def test_a_name_server_stands_alone() -> None:
-    """It knows no topic until a broker registers, forgets it with its connection, and leaves nothing behind."""
+    """The name server knows no topic until a broker registers, and forgets the topic with the connection."""
     with longpoll.NameServer():
-        pass  # what a process opens once stays open
+        pass  # Descriptors that a process opens once stay open.
     before = left()
     with longpoll.NameServer() as server:
         with RawClient(address_of(server.address)) as client, RawClient(address_of(server.address)) as broker:
@@ -136,7 +136,7 @@ def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
 
 
 def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
-    """A port that is taken, a policy that is none, a store that is in use: each in a sentence."""
+    """A port in use, an invalid policy and a locked store each give one sentence."""
     with longpoll.Broker(tmp_path / "store", store_config=SMALL_STORE) as broker:
         before = left()
         port = int(broker.address.rpartition(":")[2])
@@ -151,7 +151,7 @@ def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
 
 
 def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
-    """A held pull that was answered in time makes a history valid, seen from inside and by the proxy."""
+    """A held pull that was answered in time gives a valid history, recorded inside and by the proxy."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     with (
         longpoll.Broker(store_config=SMALL_STORE, record=inside) as broker,
@@ -193,11 +193,11 @@ CLASS: Final = re.compile(r"^class (\w+)\(([\w\s,.]+)\)", re.MULTILINE)
 TEXT: Final = "what is wrong: do this"
 VALUES: Final = {"str": TEXT, "str | None": TEXT, "int": 14, "bool": False, "float | None": 5.0}
 CHOICES: Final = {"prop": "HINTS", "kind": "PROMISES"}
-"""Parameter -> the module's table of its values."""
+"""Parameter of an exception -> the table of its permitted values."""
 
 
 def exception_classes() -> list[type[BaseException]]:
-    """Those of the top levels of all modules; modules without one are not imported."""
+    """The exception classes at the top level of all modules; modules without one are not imported."""
     known = {name for name, value in vars(builtins).items() if _is_exception(value)}
     sources = {
         ".".join(path.relative_to(top).with_suffix("").parts): CLASS.findall(path.read_text(encoding="utf-8"))
@@ -225,7 +225,7 @@ def _is_exception(value: object) -> bool:
 
 
 def examples(kind: type[BaseException]) -> Iterator[BaseException]:
-    """Errors of this class, made as its `__init__` wants it."""
+    """Errors of this class with arguments that its `__init__` accepts."""
     if "__init__" not in {name for each in kind.__mro__ if each.__module__ != "builtins" for name in vars(each)}:
         yield kind(TEXT)
         if issubclass(kind, OSError):
@@ -244,12 +244,12 @@ def examples(kind: type[BaseException]) -> Iterator[BaseException]:
 
 
 def said(error: BaseException) -> tuple[object, ...]:
-    """All that one can read of an error."""
+    """All that a user can read of an error."""
     return type(error), str(error), repr(error), error.args, vars(error), getattr(error, "filename", None)
 
 
 def test_every_exception_is_copied_and_pickled_whole() -> None:
-    """Its type, text, arguments, fields and notes: between processes an error is what it was."""
+    """Type, text, arguments, fields and notes survive the transfer between processes."""
     classes = exception_classes()
 
     assert len(classes) > 90
@@ -267,7 +267,7 @@ def test_every_exception_is_copied_and_pickled_whole() -> None:
 
 
 def test_an_error_of_a_user_s_own_is_whole_too() -> None:
-    """Whatever its `__init__` takes."""
+    """An error class of the user survives too, whatever its `__init__` takes."""
     error = OwnError(1, why="late")
 
     assert said(pickle.loads(pickle.dumps(error))) == said(error)  # noqa: S301 - our own bytes
@@ -291,7 +291,7 @@ class OwnError(errors.UnreachableError):
     ],
 )
 def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[OSError]) -> None:
-    """`except ConnectionError` and `except TimeoutError` catch them; they have no errno."""
+    """`except ConnectionError` and `except TimeoutError` catch the errors, which have no errno."""
     error = kind(TEXT)
 
     assert isinstance(error, base)
@@ -299,7 +299,7 @@ def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[
 
 
 def test_which_errors_are_worth_another_try() -> None:
-    """Those caused by the network or a busy broker."""
+    """Errors of the network or of a busy broker are worth a retry."""
     codes = [code for code in ResponseCode if errors.RefusedError("PULL", code, None).retriable]
 
     assert codes == sorted(errors.RETRIED_CODES)

@@ -1,4 +1,4 @@
-"""Each extra alone: every command works, or names the extra to install."""
+"""With each extra alone every command works or names the missing extra."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 """
-"""A process in which some packages are not installed."""
+"""The head of a script in which some packages cannot be imported."""
 IMPORTED: Final = {
     "z3-solver": "z3",
     "opentelemetry-api": "opentelemetry",
@@ -39,7 +39,7 @@ IMPORTED: Final = {
 
 
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
-"""A run that loses a wakeup."""
+"""A token of a run that loses a wakeup."""
 
 
 def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
@@ -50,12 +50,12 @@ def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProc
 
 
 def command(*words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
-    """`longpoll` with these words where packages are missing."""
+    """Run `longpoll` with these arguments while packages are missing."""
     return run("from longpoll.entry import main\nmain()", *words, without=without)
 
 
 def brought_by(*extras: str) -> set[str]:
-    """The packages of these extras, by the names by which they are imported."""
+    """The import names of the packages of these extras."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     wanted = [line for extra in extras for line in (project["optional-dependencies"][extra] if extra else ())]
@@ -64,7 +64,7 @@ def brought_by(*extras: str) -> set[str]:
 
 
 def test_the_extras_are_those_that_are_told_of() -> None:
-    """Each package has the extra that brings it, and nothing heavy is installed with none."""
+    """Each package belongs to its documented extra, and nothing heavy is installed without an extra."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         always = " ".join(tomllib.load(file)["project"]["dependencies"])
     for name, extra in PACKAGES.items():
@@ -82,7 +82,7 @@ def test_what_no_extra_brings_is_a_fault() -> None:
 
 
 def test_the_help_of_every_command_needs_no_extra() -> None:
-    """Help exits with 0, and names the extra that the command lacks."""
+    """Help exits with 0, and names the missing extra of the command."""
     script = "from longpoll.cli import main\nfor word in sys.argv[1:]:\n    try:\n        main([word, '--help'])\n"
     script += "    except SystemExit as end:\n        print('ended', word, int(end.code or 0))"
     done = run(script, *COMMANDS, without=set(PACKAGES))
@@ -124,7 +124,7 @@ def test_a_command_names_its_extra(words: list[str], extra: str) -> None:
 
 
 def test_kit_names_the_extra_of_a_service() -> None:
-    """Where the other packages of kit are installed, only the service's client is missing."""
+    """If only a service's client is missing, the error names the service's extra."""
     done = command("kit", "nats://127.0.0.1", without={"nats"})
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
@@ -160,7 +160,7 @@ for ask in (longpoll.prove, lambda: longpoll.judge("/tmp"), lambda: longpoll.che
 
 
 def test_a_history_is_judged_without_spark_or_z3(tmp_path: Path) -> None:
-    """The extra `judge` is enough for the local engine, and no Java is looked for."""
+    """The extra `judge` is enough for the local engine, which looks for no Java."""
     script = """
 import longpoll
 with longpoll.Broker(record=sys.argv[1]) as broker, longpoll.Producer(broker.name_server) as producer:

@@ -13,7 +13,7 @@ from longpoll.output import Exit
 @pytest.mark.parametrize("name", GONE)
 @pytest.mark.parametrize("words", [(), ("--help",), ("TOPIC", "--json")])
 def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, ...]) -> None:
-    """It prints one sentence on stderr and exits with 2, whatever the caller asks of it."""
+    """The command prints one sentence on stderr and exits with 2, for any arguments."""
     command = answer(name)
 
     assert command is not None
@@ -26,7 +26,7 @@ def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, 
 @pytest.mark.parametrize("former", OPTIONS)
 @pytest.mark.parametrize("words", [(), ("1",)])
 def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str, ...]) -> None:
-    """It prints one sentence before the command does anything, with a value or without, and `--help` is silent."""
+    """The command prints one sentence before it starts, with a value or without, and `--help` omits the option."""
     command, name = former.split()
     called = CliRunner().invoke(main, [command, name, *words])
 
@@ -36,7 +36,7 @@ def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str,
 
 
 def test_help_lists_each_command_under_one_heading() -> None:
-    """It lists at most 18 commands, and no former one."""
+    """The help has at most 18 commands, and none of the former ones."""
     listed = [name for names in HEADINGS.values() for name in names]
     shown = CliRunner().invoke(main, ["--help"]).stdout
 

@@ -180,7 +180,7 @@ HostPauseWatch.stalled_ms = lambda *_times: 0.0
 
 
 def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Pytest's output for files with these texts."""
+    """The output of pytest for files with these texts."""
     for number, source in enumerate(sources):
         (directory / f"test_mine_{number}.py").write_text(source)
     call = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rA", *words, str(directory)]
@@ -189,7 +189,7 @@ def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess
 
 
 def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path) -> None:
-    """Ten lines, with a broker of the test's own, whose history is valid; a test that pulled nothing shows nothing."""
+    """The page's ten lines use their own broker, whose history is valid; a test without a pull gives unknown."""
     done = run(tmp_path, SHOWN, ALONE)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -231,7 +231,7 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
 def test_only_a_pause_while_an_answer_is_overdue_counts(
     fault: str, ends_before_ms: int, verdict: str, tmp_path: Path
 ) -> None:
-    """A wake comes 150 ms late, or an answer 60 ms; a pause of 200 ms ends with it, or before it was due."""
+    """A host pause of 200 ms excuses a late wake or answer only if it falls into the time after the deadline."""
     plant(written(simulated(1), tmp_path / "history"), fault, tmp_path / "late")
     late, *_more = longpoll.judge(tmp_path / "late").findings
     end_ns = int(late.window_end_ms * 1e6) - ends_before_ms * 1_000_000
@@ -273,7 +273,7 @@ def test_the_broker_ends_last_in_whichever_order_a_test_names_its_fixtures(tmp_p
 
 
 def test_a_broker_is_shared_and_fails_on_request(tmp_path: Path) -> None:
-    """By a session; asynchronous clients; stopped, paused, and behind a relay."""
+    """The tests share a broker for a session, use asynchronous clients, and stop, pause and relay the broker."""
     done = run(tmp_path, SHARED, FAULTS)
 
     assert done.returncode == 0, done.stdout + done.stderr

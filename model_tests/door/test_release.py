@@ -23,7 +23,7 @@ import longpoll_client
 
 
 def zipped(path: Path, files: dict[str, str]) -> Path:
-    """A file of zip with these in it."""
+    """A zip file with these members."""
     with zipfile.ZipFile(path, "w") as file:
         for name, text in files.items():
             file.writestr(name, text)
@@ -31,7 +31,7 @@ def zipped(path: Path, files: dict[str, str]) -> Path:
 
 
 def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
-    """By a file's text, one too many and one too few; the order of files is nothing."""
+    """A changed text, an additional and a missing file are reported; the order of files does not matter."""
     one = zipped(tmp_path / "one.whl", {"a": "1", "b": "2", "c": "3"})
 
     assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
@@ -69,7 +69,7 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_the_image_serves_and_says_that_it_is_well() -> None:
-    """Built and run, where Docker is there: its own health check answers, by a user who is not root."""
+    """If Docker is available, the image is built and run; its health check passes, and its user is not root."""
     if shutil.which("docker") is None or docker("info").returncode:
         pytest.skip("no Docker answers here: the image is built by the workflow")
     name = "longpoll-test"
@@ -93,11 +93,11 @@ def test_the_image_serves_and_says_that_it_is_well() -> None:
 
 
 IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}, "opentelemetry-api": {"opentelemetry"}}
-"""Dependency -> the name that imports it."""
+"""Dependency -> its import name."""
 OPTIONAL: Final = {"opentelemetry-api"}
-"""Dependencies of its extras that are imported as other modules are."""
+"""Dependencies of extras that are imported like other modules."""
 SIZE_MAX_MB: Final = 4
-"""With what Python compiles of it, which is half of it."""
+"""Maximum size with Python's compiled files, which are half of it."""
 TOLD: Final = """
 import asyncio
 import sys
@@ -137,7 +137,7 @@ def declared() -> dict[str, Any]:
 
 
 def held(project: dict[str, Any]) -> dict[Path, str]:
-    """The modules in its wheel, by their path in the tree."""
+    """The modules in the wheel, by their path in the tree."""
     modules = {}
     for source, target in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
         start = (CLIENT / source).resolve()
@@ -147,7 +147,7 @@ def held(project: dict[str, Any]) -> dict[Path, str]:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a module imports at its top or within, dotted."""
+    """The dotted names that a module imports, at its top or inside of functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text() if path.suffix == ".py" else "")):
         if isinstance(node, ast.Import):
@@ -158,7 +158,7 @@ def imported(path: Path) -> set[str]:
 
 
 def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) -> set[str]:
-    """Imports of these modules that neither Python, nor the wheel, nor a dependency has."""
+    """Imports of these modules that are in neither Python, nor the wheel, nor a dependency."""
     wanted = {name for path in modules for name in imported(path)}
     there = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names}
     known = sys.stdlib_module_names | set().union(*(IMPORT_NAMES[name] for name in dependencies))
@@ -166,7 +166,7 @@ def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) ->
 
 
 def test_the_wheel_holds_whatever_it_imports() -> None:
-    """And asks for what it imports of others; one file less, or one dependency, is seen."""
+    """The wheel declares its dependencies; a removed file and a removed dependency are reported."""
     project = declared()
     modules = held(project)
     dependencies = {each.partition(">")[0] for each in project["project"]["dependencies"]}
@@ -192,7 +192,7 @@ def test_it_is_of_the_same_version() -> None:
 @pytest.mark.long
 @pytest.mark.xdist_group("wheel")
 def test_it_sends_and_consumes_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """Its wheel and dependencies in a separate environment, with a broker elsewhere."""
+    """The wheel and its dependencies in a new environment send to and consume from a broker elsewhere."""
     wheel = built("wheel", CLIENT, tmp_path / "wheel")
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment" / "bin" / "python"

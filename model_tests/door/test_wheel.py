@@ -1,6 +1,6 @@
-"""The wheel in an empty environment, with each extra: what that promises works, and no more than that is installed.
+"""The wheel in an empty environment, with each extra: its features work, and nothing else is installed.
 
-Packages come from whatever index pip is set to use; where none answers the tests are skipped.
+Packages come from pip's configured index; if it does not answer, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel")]
 SIZE_MAX_MB: Final = {"": 60}
-"""Most that an extra may bring, with longpoll itself and without pip and its like."""
+"""Extra -> the maximum installed size, with longpoll itself and without pip."""
 BROKER: Final = """
 import longpoll
 with longpoll.Broker() as broker, longpoll.Producer(broker.name_server) as producer:
@@ -108,7 +108,7 @@ def size_mb(python: Path) -> float:
 
 
 def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
-    """Run a script where nothing but the wheel and its extra is installed, with no more on the PATH than is given."""
+    """Run a script with only the wheel and its extra installed, and with this PATH."""
     done = subprocess.run(
         [python, "-c", script], cwd=directory, env={"PATH": f"{python.parent}{path}"}, capture_output=True, text=True,
         check=False, timeout=300,
@@ -131,14 +131,14 @@ def test_each_extra_does_what_it_promises(
 
 
 def lowest(pyproject: str) -> list[str]:
-    """The lowest version of each dependency that is declared, with any patch of it, as pip takes them."""
+    """The lowest declared version of each dependency, with any patch level."""
     declared = tomllib.loads(pyproject)["project"]["dependencies"]
     assert all(">=" in each for each in declared)
     return [each.replace(">=", "==") + ".*" for each in declared]
 
 
 def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Path], tmp_path: Path) -> None:
-    """Every command and the broker, with each dependency as old as it may be; one that is older is seen."""
+    """Every command and the broker work with the lowest declared versions, and a lower one is reported."""
     python = installed("")
 
     def install(*wanted: str) -> None:
@@ -156,7 +156,7 @@ def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Pat
 
 @pytest.mark.xdist_group("spark")
 def test_spark_judges_where_there_is_a_java(installed: Callable[[str], Path], tmp_path: Path) -> None:
-    """As the engine in one process does; its launcher is a script of the shell, so it gets the system's PATH."""
+    """The result equals the local engine's; Spark's launcher is a shell script, so it gets the system's PATH."""
     java = shutil.which("java")
     if java is None:
         pytest.skip("no Java on the PATH, which the extra spark asks for")

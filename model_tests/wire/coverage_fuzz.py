@@ -1,10 +1,10 @@
-"""A coverage-guided fuzzer of everything that reads what a peer sent: frames, headers, fields, bodies, expressions.
+"""A coverage-guided fuzzer of all parsers of a peer's bytes: frames, headers, fields, bodies, expressions.
 
     python model_tests/wire/coverage_fuzz.py CORPUS_DIRECTORY [-runs=N ...]
 
-libFuzzer's options follow the corpus; it ends with a code other than 0, and the input, at the first exception that the
-protocol's own errors do not cover. With `planted` as the first argument those are not covered either, so that it must
-find one. Leaves out the broker behind the wire, which `model_tests/service/test_fuzz.py` fuzzes whole.
+Options of libFuzzer follow the corpus. At the first exception that is not one of the protocol's errors it ends with the
+input and an exit code other than 0. With `planted` as the first argument the protocol's errors count too, so that it
+must find one. `model_tests/service/test_fuzz.py` fuzzes a whole broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# Not among the project's own dependencies: a machine may lack it, and then so do its types.
+# This package is not one of the project's dependencies, so it and its types may be missing.
 atheris = importlib.import_module("atheris")
 
 with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.shared", "longpoll_broker.hold"]):
@@ -34,7 +34,7 @@ BODIES: Final = [kind for kind in vars(bodies).values() if isinstance(kind, type
 
 
 def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None:
-    """Read a command as every kind of request and reply, and write it again."""
+    """Read a command as every kind of request and reply, and encode it again."""
     fields = command.ext_fields or {}
     for kind in HEADERS:
         try:
@@ -62,7 +62,7 @@ def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None
 
 
 def read_stream(content: bytes, covered: tuple[type[Exception], ...]) -> None:
-    """Read bytes as a peer's stream, in two pieces."""
+    """Read bytes in two pieces as a peer's stream."""
     connection = Connection()
     try:
         for piece in (content[: len(content) // 2], content[len(content) // 2 :]):
@@ -74,7 +74,7 @@ def read_stream(content: bytes, covered: tuple[type[Exception], ...]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Write whole requests as the first corpus, and fuzz from there."""
+    """Write valid requests as the first corpus, and fuzz from there."""
     planted = arguments[0] == "planted"
     corpus, *options = arguments[planted:]
     for number, (code, fields, body) in enumerate(SEEDS):

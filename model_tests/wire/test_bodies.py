@@ -40,7 +40,7 @@ CPP_HEARTBEAT = b"""{"clientID":"127.0.0.1@1","consumerDataSet":[{"consumeFromWh
 
 
 def test_names_and_ordinals_mean_the_same() -> None:
-    """A Java heartbeat and a C++ one of the same consumer differ only in what C++ leaves out."""
+    """A Java and a C++ heartbeat of the same consumer differ only in fields that C++ leaves out."""
     java, cpp = (HeartbeatData.decode(raw).consumer_data_set[0] for raw in (JAVA_HEARTBEAT, CPP_HEARTBEAT))
     assert java.consume_type is cpp.consume_type is ConsumeType.CONSUME_PASSIVELY
     assert java.message_model is cpp.message_model is MessageModel.CLUSTERING
@@ -62,7 +62,7 @@ def test_bodies_are_read_back() -> None:
 
 
 def test_a_route_with_bare_keys() -> None:
-    """Fastjson's integer keys lack quotes; braces and digits within strings stay as they are."""
+    """Integer keys of fastjson lack quotes, and braces and digits within strings are unchanged."""
     raw = (
         b'{"brokerDatas":[{"brokerAddrs":{0:"127.0.0.1:10911", 1 :"{5:6},7:\\"8:"},"brokerName":"b","cluster":"c"}],'
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":8,"topicSynFlag":0,'
@@ -114,7 +114,7 @@ def test_any_bytes_are_a_body_or_a_header_error(cls: type[bodies.Body], raw: byt
         b'{"clientID":"\xff"}',
         b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","expressionType":"%s"}]}]}'
         % (b"x" * 256),
-        # Numbers beyond Java's int: those that differ by 2**61 - 1 have equal hashes, so a set of them takes long.
+        # These numbers beyond Java's int differ by 2**61 - 1, so they have equal hashes and a set of them is slow.
         b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","codeSet":[%d]}]}]}' % (2**61 - 1),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_wrong_body_is_a_header_error(raw: bytes) -> None:
 
 
 def test_the_limits_of_a_body() -> None:
-    """The count of items and the size hold at their limit and break over it."""
+    """A body at the limit of items or size is read, and one above it is refused."""
     item = '{"groupName":"g"}'
     for count in (ITEM_COUNT_MAX, ITEM_COUNT_MAX + 1):
         raw = f'{{"producerDataSet":[{",".join([item] * count)}]}}'.encode()
@@ -146,13 +146,13 @@ def test_the_limits_of_a_body() -> None:
 @pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
 @pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
 def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], end: bytes) -> None:
-    """Otherwise each of its quotes would be tried as a string to the end of the text."""
+    """Otherwise the parser would try each of its quotes as a string that reaches to the end."""
     text = b'"' + b'\\"' * 1000 + end
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 
 
 def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking at each value of 4 MiB takes half a second, so only small bodies are read so."""
+    """Checking each value of 4 MiB takes half a second, so only small bodies get this repair."""
     looked: list[Buffer] = []
     load = bodies.load_json
 

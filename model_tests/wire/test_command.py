@@ -1,4 +1,4 @@
-"""Commands in both header encodings, against the second codec and against what real brokers accepted and refused."""
+"""Commands in the two header encodings, compared with an independent codec and with real brokers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from longpoll_protocol.frames import (
 
 
 def read(stream: bytes) -> Command:
-    """The one command of a stream."""
+    """The only command of a stream."""
     reader = FrameReader()
     reader.feed(stream)
     frame = present(reader.next_frame())
@@ -51,7 +51,7 @@ def read_json(text: str | bytes, body: bytes = b"") -> Command:
 
 
 def as_plain(command: Command) -> dict[str, Any]:
-    """The dict that the second codec uses."""
+    """The command as a dict, in the form of the independent codec."""
     return {
         "code": command.code,
         "language": command.language,
@@ -66,7 +66,7 @@ def as_plain(command: Command) -> dict[str, Any]:
 
 @given(commands())
 def test_what_is_written_is_read_back(command: Command) -> None:
-    """Encoding and decoding again gives an equal command, in both encodings."""
+    """Encoding and decoding gives an equal command, with each encoding."""
     assert read(b"".join(encode(command))) == command
 
 
@@ -78,13 +78,13 @@ def test_the_second_codec_reads_what_we_write(command: Command) -> None:
 
 @given(commands())
 def test_we_read_what_the_second_codec_writes(command: Command) -> None:
-    """We find the same values in an independent encoder's bytes."""
+    """Our decoder finds the same values in the bytes of an independent encoder."""
     assert read(plain_codec.encode_command(as_plain(command), command.serialisation.name)) == command
 
 
 @given(commands(Serialisation.ROCKETMQ))
 def test_rocketmq_bytes_are_the_second_codecs(command: Command) -> None:
-    """The binary encoding has only one right answer, byte for byte."""
+    """The binary encoding has only one right form, so the bytes must be equal."""
     assert b"".join(encode(command)) == plain_codec.encode_command(as_plain(command), "ROCKETMQ")
 
 
@@ -93,7 +93,7 @@ def test_rocketmq_bytes_are_the_second_codecs(command: Command) -> None:
 @example(Serialisation.JSON, b'{"more":' + b"[" * 100_000)
 @example(Serialisation.JSON, b'{"extFields":{"a":' + b"[" * 100_000)
 def test_any_header_is_a_command_or_a_remote_error(kind: Serialisation, header: bytes) -> None:
-    """Whatever the bytes, the decoder answers or blames the peer; nothing else escapes."""
+    """For any bytes the decoder returns a command or raises RemoteProtocolError."""
     try:
         found = decode_frame(Frame(kind, memoryview(header), memoryview(b"")))
     except RemoteProtocolError:
@@ -112,7 +112,7 @@ json_names = st.sampled_from(["code", "language", "version", "opaque", "flag", "
 
 @given(st.dictionaries(json_names, json_values))
 def test_any_json_object_is_a_command_or_a_remote_error(header: dict[str, Any]) -> None:
-    """Values of any type under the real keys never crash the decoder, and what it accepts can be answered."""
+    """Values of any type under known keys never crash the decoder, and an accepted command can be answered."""
     try:
         found = read_json(json.dumps(header))
     except (RemoteProtocolError, UnicodeEncodeError):
@@ -124,7 +124,7 @@ def test_any_json_object_is_a_command_or_a_remote_error(header: dict[str, Any]) 
 
 @given(commands(Serialisation.ROCKETMQ), st.data())
 def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.DataObject) -> None:
-    """Every proper prefix of a binary header is a RemoteProtocolError, as 4.9.7 closes on it."""
+    """Every proper prefix of a binary header raises RemoteProtocolError; 4.9.7 closes the connection then."""
     header = encode_head(command, 0)[8:]
     cut = data.draw(st.integers(0, len(header) - 1))
     with pytest.raises(RemoteProtocolError):
@@ -135,7 +135,7 @@ def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.Da
     "text", ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"]
 )
 def test_json_that_is_no_object_is_refused(text: str) -> None:
-    """Garbage, arrays and cut JSON close the connection."""
+    """Garbage, arrays and truncated JSON close the connection."""
     with pytest.raises(RemoteProtocolError):
         decode_frame(Frame(Serialisation.JSON, memoryview(text.encode()), memoryview(b"")))
 
@@ -148,7 +148,7 @@ def test_a_number_that_is_none_is_refused(key: str, value: str) -> None:
 
 
 def test_odd_but_accepted_headers() -> None:
-    """Unknown keys, numbers as text, nulls, negative sizes and trailing bytes, as 4.9.7 reads them."""
+    """Unknown keys, numbers as text, nulls, negative sizes and trailing bytes are read as by 4.9.7."""
     assert read_json("{}") == Command(code=0, opaque=OPAQUE_MADE_UP, version=0)
     assert read_json('{"code":"310","opaque":"7"}').code == RequestCode.SEND_MESSAGE_V2
     assert read_json('{"language":"KLINGON"}').language == "KLINGON"
@@ -176,7 +176,7 @@ def test_odd_but_accepted_headers() -> None:
 
 
 def test_numbers_and_booleans_in_extension_fields_become_text() -> None:
-    """C++ and Node clients send numbers: they stay as written, and null is absent."""
+    """C++ and Node clients send numbers, whose text is kept; null counts as absent."""
     found = read_json(
         '{"code":11,"opaque":3,"extFields":{"queueId":3,"offset": 9223372036854775807 ,"big":1e3,"no":false,'
         '"none":null,"text":"a\\"\\u00e9","list":[1, 2]}}'
@@ -226,7 +226,7 @@ def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: st
 
 
 def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading 60,000 fields would block the thread that serves all clients."""
+    """Reading 60,000 fields would block the thread that serves all clients, so such a header is refused."""
     looks_so = json.dumps({"code": 12, "extFields": {"properties": '":' * 16_000}})
     assert read_json(looks_so).ext_fields == {"properties": '":' * 16_000}
     for name in ("_decoder", "_odd_decoder"):
@@ -247,13 +247,13 @@ def test_a_rocketmq_header_has_no_more_fields_than_it_may() -> None:
     assert len(read(of(FIELD_COUNT_MAX)).ext_fields or {}) == FIELD_COUNT_MAX
     with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
         read(of(FIELD_COUNT_MAX + 1))
-    # What comes behind is not looked at: a name of a size that cannot be.
+    # The fields after the limit are not parsed; one has an impossible name size.
     with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
         read(of(FIELD_COUNT_MAX + 1)[:-8] + b"\xff" * 8)
 
 
 def test_replies() -> None:
-    """A reply copies the opaque and sets the flag; 4.9 answers woken pulls in JSON."""
+    """A reply copies the opaque and sets the response flag; 4.9 answers woken pulls in JSON."""
     for kind in Serialisation:
         request = Command(code=11, opaque=-5, flag=0, serialisation=kind, version=63, language="CPP")
         answer = reply(request, ResponseCode.PULL_NOT_FOUND, remark="nothing", ext_fields={"a": "1"}, body=b"xy")
@@ -278,7 +278,7 @@ def test_replies() -> None:
 
 
 def test_fields_and_body_of_a_written_command() -> None:
-    """None is left out and {} is written; the body is passed on uncopied."""
+    """None is left out, {} is written, and the body is passed without a copy."""
     assert b"extFields" not in encode_head(Command(code=0), 0)
     assert b'"extFields":{}' in encode_head(Command(code=0, ext_fields={}), 0)
     assert b"remark" not in encode_head(Command(code=0), 0)
@@ -290,7 +290,7 @@ def test_fields_and_body_of_a_written_command() -> None:
 
 @pytest.mark.parametrize("kind", Serialisation)
 def test_what_cannot_be_written_is_our_own_error(kind: Serialisation) -> None:
-    """Lone surrogates, and numbers or names too long for the binary header, are LocalProtocolErrors."""
+    """Lone surrogates, and numbers or names too long for the binary header, raise LocalProtocolError."""
     lone = "\ud800"
     for wrong in (
         Command(code=0, remark=lone, serialisation=kind),

@@ -1,4 +1,4 @@
-"""The coverage-guided fuzzer, where it is installed (`make setup` installs it where it can)."""
+"""The coverage-guided fuzzer, if it is installed (`make setup` installs it where possible)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INSTALLED: Final = importlib.util.find_spec("atheris") is not None
 
 
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Fuzz in a separate process; findings are files in the directory."""
+    """Fuzz in a separate process, which writes its findings to the directory."""
     if not INSTALLED:
         pytest.skip("no coverage-guided fuzzing: atheris is not installed: make setup")
     (directory / "corpus").mkdir()
@@ -39,7 +39,7 @@ def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
-    """Send what led somewhere new to a whole broker, each as a peer's stream; a bystander is served after every one."""
+    """Send each input of the corpus to a whole broker as a peer's stream, and check that another client is served."""
     config = StoreConfig(commit_log_file_size=64 * 1024 * 1024, consume_queue_file_size=20_000)
     with (
         Broker.start(RealRuntime(), str(directory / "store"), store_config=config) as broker,
@@ -55,7 +55,7 @@ def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
 
 @pytest.mark.long
 def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A hundred thousand inputs, guided by coverage."""
+    """The fuzzer tries a hundred thousand inputs."""
     done = run(tmp_path, "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(count) for count in re.findall(r"cov: (\d+)", done.stderr)]
@@ -66,7 +66,7 @@ def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog
 
 @pytest.mark.long
 def test_planted_an_error_that_is_not_covered_is_found(tmp_path: Path) -> None:
-    """With the protocol's own errors counted as unexpected, the fuzzer finds one."""
+    """If the protocol's own errors count as unexpected, the fuzzer finds one."""
     done = run(tmp_path, "planted", "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
     assert done.returncode != 0
     assert list(tmp_path.glob("crash-*"))

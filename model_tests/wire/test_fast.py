@@ -1,4 +1,4 @@
-"""Sends, pulls and answers read or written in one pass, compared with the common way."""
+"""The fast path for sends, pulls and answers, compared with the general one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ either_code = pytest.mark.parametrize("code", HEADERS, ids=["send", "pull"])
 
 
 def told(command: Command) -> object:
-    """Everything that a command says, however it was read."""
+    """All fields of a command."""
     fields: object = command.ext_fields
     if isinstance(command, SendCommand | PullCommand):
         fields = command.header
@@ -77,7 +77,7 @@ def told(command: Command) -> object:
 
 
 def read_both(header: bytes) -> list[list[object]]:
-    """A frame with this JSON header as it is read in one pass, and the common way."""
+    """A frame with this JSON header, read by the fast path and by the general one."""
     frame = frame_of(header, b"body")
     return [events_of(connection, [frame]) for connection in (TypedConnection(), Connection())]
 
@@ -115,7 +115,7 @@ def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(code: i
 
 
 def test_only_a_send_or_a_pull_is_read_so() -> None:
-    """A command without a required field, or with another code, comes the common way."""
+    """A command without a required field, or with another code, is left to the general path."""
     pull = pull_fields("T", 3, timeout_ms=5)
     headers = [
         *(header_with(code, fields) for code, fields in ((310, REQUESTS[310]), (3100, REQUESTS[310]), (310, {}))),
@@ -171,7 +171,7 @@ FRAMES = st.one_of(
 
 
 def events_of(connection: Connection, chunks: list[bytes], *, in_bursts: bool = False) -> list[object]:
-    """Commands that a connection reads, with bursts of sends or without, and its error."""
+    """The commands that a connection reads, with or without bursts, and its error."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -203,7 +203,7 @@ def send_burst(count: int) -> bytes:
 
 
 def test_a_burst_is_read_in_one_go() -> None:
-    """All whole frames behind the first come together; a partial one comes later."""
+    """All complete frames after the first one are read together; a partial frame comes later."""
     connection = TypedConnection()
     burst = send_burst(5)
     connection.receive_data(burst[:-3])
@@ -283,7 +283,7 @@ def answer(changed: object = (), **others: object) -> bytes:
 
 
 def answer_told(read: Command) -> object:
-    """Everything that an answer says, however it was read, to who knows its header and to who does not."""
+    """All fields of an answer, with its header class and without."""
     fields: object
     try:
         fields = header_of(read).encode()
@@ -296,7 +296,7 @@ def answer_told(read: Command) -> object:
 
 
 def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object]:
-    """Commands that a connection reads, answers to sends in bursts, and its error."""
+    """The commands that a connection reads, with bursts of answers to sends, and its error."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -338,7 +338,7 @@ def test_a_burst_is_read_as_its_answers_are(frames: list[bytes], cuts: list[int]
 
 
 def test_answers_that_are_read_in_one_pass() -> None:
-    """An answer with an error or a missing field comes the common way; additional fields stay."""
+    """An answer with an error or a missing field is left to the general path; additional fields are kept."""
     connection = SentConnection()
     headers = [answer(), answer(flag=0), b'{"code":0,"flag":1,"extFields":{}}', answer(code=10), answer()]
     content = b"".join(frame_of(header, b"") for header in headers)

@@ -34,7 +34,7 @@ from longpoll_protocol.frames import (
 
 
 def read_all(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Serialisation, bytes, bytes]]:
-    """Every frame of the chunks, fed one by one, as plain bytes."""
+    """Every frame of the chunks, which are fed one by one, as bytes."""
     found = []
     for chunk in chunks:
         reader.feed(chunk)
@@ -56,7 +56,7 @@ def test_chunking_changes_no_frame(wanted: list[tuple[Serialisation, bytes, byte
 
 @given(st.lists(frames, min_size=1, max_size=8), st.data())
 def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject) -> None:
-    """Feeding everything before reading anything loses nothing."""
+    """Feeding all chunks before reading loses no frame."""
     stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
     reader = FrameReader()
     for chunk in data.draw(chunkings(stream)):
@@ -66,7 +66,7 @@ def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]]
 
 
 def test_lengths_are_checked_as_bytes_come() -> None:
-    """A hostile length is refused before anything of its frame arrives."""
+    """An invalid length is refused before the rest of its frame arrives."""
     reader = FrameReader()
     for byte in b"\x7f\xff\xff":
         reader.feed(bytes([byte]))
@@ -95,7 +95,7 @@ def test_lengths_are_checked_as_bytes_come() -> None:
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
 def test_a_length_below_four_is_refused(length: int) -> None:
-    """A frame has at least its mark; 4.9.7 closes on each of these."""
+    """A frame has at least its header mark; 4.9.7 closes the connection for each of these lengths."""
     reader = FrameReader()
     reader.feed(length.to_bytes(4, "big", signed=True))
     with pytest.raises(RemoteProtocolError, match="too short"):
@@ -103,7 +103,7 @@ def test_a_length_below_four_is_refused(length: int) -> None:
 
 
 def test_the_limits_of_a_frame() -> None:
-    """A frame as long as the limit passes; one byte more is refused by both sides."""
+    """A frame of the maximal length passes, and reading or writing one more byte is refused."""
     limit = 100
     header = b"{}"
     body = bytes(limit - 4 - len(header))
@@ -175,11 +175,11 @@ def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pyt
     """Ten times the bytes cost ten times the copied bytes."""
 
     def copied_bytes(size: int) -> int:
-        """Sum of the lengths of all slices taken of chunks while one frame of this size is gathered."""
+        """The total length of all slices taken of chunks while one frame of this size is gathered."""
         total = 0
 
         class Counting(FrameReader):
-            """A reader that counts what it gathers."""
+            """A reader that counts the gathered bytes."""
 
             def _gather(self) -> Frame | None:
                 nonlocal total
@@ -201,7 +201,7 @@ GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "fram
 
 
 def events(connection: Connection) -> list[Command]:
-    """Every command that is there."""
+    """Every command that is available."""
     found = []
     while isinstance(event := connection.next_event(), Command):
         found.append(event)
@@ -223,7 +223,7 @@ def test_any_chunking_gives_the_same_commands(wanted: list[Command], data: st.Da
 
 @given(st.lists(st.binary(max_size=50), max_size=6))
 def test_arbitrary_bytes_never_crash_and_an_error_stays(chunks: list[bytes]) -> None:
-    """Only a RemoteProtocolError comes out, and after the first one nothing else ever does."""
+    """The only error is RemoteProtocolError, and after the first one every read raises it again."""
     connection = Connection()
     failed = False
     for chunk in chunks:
@@ -250,7 +250,7 @@ def test_an_error_is_raised_again_and_whole_commands_before_it_are_returned() ->
 
 
 def test_the_end_of_the_stream() -> None:
-    """It is CLOSED between two commands, and an error within one."""
+    """The end of the stream is CLOSED between two commands, and an error within one."""
     good = b"".join(Connection().send(Command(code=1, opaque=1)))
     connection = Connection()
     assert connection.next_event() is NEED_DATA
@@ -269,7 +269,7 @@ def test_the_end_of_the_stream() -> None:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["id"] for case in GOLDEN])
 def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
-    """We refuse what 4.9.7 closed on; other answers have its opaque, flag and encoding."""
+    """Frames for which 4.9.7 closed the connection are refused; other answers have its opaque, flag and encoding."""
     connection = Connection()
     connection.receive_data(base64.b64decode(case["raw"]))
     recorded = case["response"]

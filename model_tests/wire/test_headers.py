@@ -54,7 +54,7 @@ ALL: list[type[Header]] = [
 
 
 def values_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
-    """Values of a field's type."""
+    """Values of the field's type."""
     if isinstance(kind, msgspec.inspect.UnionType):
         return st.one_of(*(values_of(part) for part in kind.types))
     if isinstance(kind, msgspec.inspect.IntType):
@@ -81,7 +81,7 @@ def any_header(draw: st.DrawFn) -> Header:
 
 @given(any_header())
 def test_what_is_written_is_read_back(header: Header) -> None:
-    """Every header class survives its own encoding, and the encoding is text."""
+    """Every header class is equal after encoding and decoding, and its encoding is text."""
     fields = header.encode()
     assert all(type(value) is str for value in fields.values())
     assert type(header).decode(fields) == header
@@ -90,7 +90,7 @@ def test_what_is_written_is_read_back(header: Header) -> None:
 
 @given(any_header(), st.data())
 def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) -> None:
-    """Leaving out any required field is a HeaderError that names it."""
+    """Without any required field a HeaderError names it."""
     required = [field.encode_name for field in msgspec.structs.fields(type(header)) if field.required]
     if not required:
         assert type(header).decode({}) is not None
@@ -134,7 +134,7 @@ def test_the_range_of_a_number(number: int, fits: bool) -> None:
     ("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("yes", False), ("", False)]
 )
 def test_a_boolean_as_java_reads_it(text: str, value: bool) -> None:
-    """Anything but "true" is false; it is never an error."""
+    """Any text except "true" is false and never an error."""
     fields = {"queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "unitMode": text}
     assert SendMessageRequestHeader.decode(fields).unit_mode is value
 
@@ -167,7 +167,7 @@ def test_both_forms_of_a_send_are_one_header() -> None:
     ("sys_flag", "missing"), [(1 | 4, "commitOffset"), (2 | 4, "suspendTimeoutMillis"), (0, "subVersion")]
 )
 def test_a_pull_needs_what_its_flag_calls_for(sys_flag: int, missing: str) -> None:
-    """Three numbers of a pull may be missing, but not when `sysFlag` says that they are used."""
+    """Three numbers of a pull may be missing, unless `sysFlag` says that they are used."""
     fields = {
         "consumerGroup": "g",
         "topic": "t",
@@ -188,7 +188,7 @@ plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x
 
 @given(st.dictionaries(plain_texts, plain_texts))
 def test_properties_are_read_back(properties: dict[str, str]) -> None:
-    """With the last mark or, as old producers write it, without."""
+    """Properties are read with a final separator or, as old producers write them, without."""
     text = encode_properties(properties)
     assert read_properties(text) == properties
     assert read_properties(text.removesuffix("\x02")) == properties
@@ -196,14 +196,14 @@ def test_properties_are_read_back(properties: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
 def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
-    """It would make two properties out of one."""
+    """A separator in a property would make two properties of one, so it is refused."""
     for wrongly in ({wrong: "v"}, {"n": wrong}):
         with pytest.raises(LocalProtocolError, match="separate"):
             encode_properties(wrongly)
 
 
 def test_odd_text_of_properties_and_fields() -> None:
-    """A part of a property text without a mark, or with an empty side, is skipped."""
+    """A part of the text without a separator, or with an empty name or value, is skipped."""
     assert read_properties("a\x01\x02\x01b\x02") == {}
     assert read_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
     assert read_properties(None) == read_properties("") == {}
@@ -229,7 +229,7 @@ def test_odd_text_of_properties_and_fields() -> None:
     ],
 )
 def test_java_hash(text: str, code: int) -> None:
-    """`String.hashCode` of known strings: collisions, the smallest number, and two UTF-16 units."""
+    """The hashes equal `String.hashCode`, with collisions, the smallest number and two UTF-16 units."""
     assert (java_hash(text), tags_code(text)) == (code, code)
 
 
@@ -255,7 +255,7 @@ def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.Monkey
 
 @given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))
 def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None:
-    """Both lengths of id, IPv4 and IPv6."""
+    """Message ids of the two lengths, for IPv4 and IPv6, are equal after encoding and decoding."""
     text = message_id(str(host), port, offset)
     assert text == text.upper()
     assert len(text) in {32, 56}
@@ -264,7 +264,7 @@ def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None
 
 @pytest.mark.parametrize("text", ["", "xyz", "7F000001", "7F00000100002A9F000000000000000500"])
 def test_a_wrong_message_id_is_a_header_error(text: str) -> None:
-    """Neither 32 nor 56 hexadecimal digits."""
+    """An id that has neither 32 nor 56 hexadecimal digits raises HeaderError."""
     with pytest.raises(HeaderError, match="msgId"):
         message_id_position(text)
 
@@ -274,7 +274,7 @@ batches = st.lists(st.builds(BatchMessage, body=st.binary(max_size=50), properti
 
 @given(batches)
 def test_batches_are_read_back(messages: list[BatchMessage]) -> None:
-    """Flag, body and properties of every message, in order."""
+    """Flag, body and properties of every message are read back in order."""
     found = decode_batch(encode_batch(messages))
     assert [(bytes(message.body), message.properties, message.flag) for message in found] == [
         (message.body, message.properties, message.flag) for message in messages
@@ -295,7 +295,7 @@ def test_bytes_and_limits_of_a_batch() -> None:
 
 
 def check_any_bytes(raw: bytes) -> None:
-    """The bytes are a batch that can be written again in the same size, or a HeaderError."""
+    """The bytes are a batch that encodes to the same size, or raise a HeaderError."""
     try:
         messages = decode_batch(raw)
     except HeaderError:
@@ -305,7 +305,7 @@ def check_any_bytes(raw: bytes) -> None:
 
 @given(batches.filter(bool), st.data())
 def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: st.DataObject) -> None:
-    """A batch cut within a message is refused, and any byte changed is refused or read, never a crash."""
+    """A truncated message is refused, and a changed byte is refused or read, and never a crash."""
     raw = encode_batch(messages)
     ends = {len(encode_batch(messages[:count])) for count in range(len(messages) + 1)}
     cut = data.draw(st.integers(1, len(raw) - 1))
@@ -339,7 +339,7 @@ def test_rocketmqs_own_levels() -> None:
     ],
 )
 def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -> None:
-    """Seconds, minutes, hours and days, in any order."""
+    """A level is a number of seconds, minutes, hours or days, in any order."""
     assert delay_levels_ms(text) == levels_ms
 
 
