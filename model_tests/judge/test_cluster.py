@@ -34,6 +34,7 @@ from model_tests.judge.test_stories import MIXED, write_parts
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.judge.generate import Load, simulate, simulated_meta
 from model_tests.support.judge.histories import LIMITS, PAGE, certain, shown_on_page, without_time
+from model_tests.support.judge.pops import META, World
 from model_tests.support.judge.recording import write
 from model_tests.support.judge.stories import LIMIT_MS, clauses_by_story, together
 from model_tests.support.spec.cases import quick_if
@@ -226,13 +227,14 @@ def test_a_hot_queue_and_many_buckets_change_nothing(faulted: Path, tmp_path: Pa
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
         named_so = [msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load)]
         write(tmp_path / str(seed), with_faults(named_so), simulated_meta(), events_per_part=150)
-    histories = find([faulted, tmp_path / "1", tmp_path / "2"])
+    write(tmp_path / "pops", World(seed=2, fault="wake_lost").run(), META, events_per_part=150)
+    histories = find([faulted, *(tmp_path / name for name in ("1", "2", "pops"))])
     how: dict[str, Any] = {"wake_ms": 100, "late_ms": 50, "say": lambda _text: None}
     here, there = (
         judge_on(engine, histories, **how) for engine in (LocalEngine(), evolve(spark_engine, window_events=300))
     )
     assert len(here.findings) > 3
-    assert {"answered_once", "offsets_in_order"} <= {finding.property for finding in here.findings}
+    assert {"answered_once", "offsets_in_order", "pop_is_kept"} <= {finding.property for finding in here.findings}
     assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 10
     assert without_time(there) == without_time(here)
     (judged,) = [plan for plan in plans_of(spark_engine.session)[-1:] if "find_visitors" in plan or "Union" in plan]

@@ -1,4 +1,7 @@
-"""Pops: each injected fault is found by its clause, and both judges agree, whatever is changed in the record."""
+"""Pops: each injected fault is found by its clause, and both judges agree, whatever is changed in the record.
+
+On Spark: `test_cluster.test_a_hot_queue_and_many_buckets_change_nothing`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from model_tests.judge.second.faults import changed_histories
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 from model_tests.judge.test_evidence import not_convicting
-from model_tests.support.judge.histories import on_spark
 from model_tests.support.judge.pops import FAULTS, META, World
 from model_tests.support.judge.recording import write
 
@@ -92,13 +94,6 @@ def test_both_judges_agree_on_changed_records(name: str, tmp_path: Path) -> None
     for changed in changed_histories(history, 1, CHANGED[name], used):
         found.compare(changed.history, f"{changed.operation} {changed.place}", tmp_path / "history", was_open=False)
     assert not found.disagreements, found.told()
-
-
-@on_spark
-def test_spark_finds_the_same(spark_engine: Any, tmp_path: Path) -> None:
-    events = World(seed=2, fault="wake_lost").run()
-    result = judged(tmp_path / "history", events)
-    assert said(judged(tmp_path / "history", events, spark_engine)) == said(result) != set()
 
 
 def test_each_clause_has_a_fault() -> None:
