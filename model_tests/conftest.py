@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
 ID_LENGTH_MAX: Final = 100
-"""The id of a test has only the beginning of a longer parameter."""
+"""The longest part of a parameter in a test's id."""
 
 ENDING_S: Final = 20.0
-"""How long a thread that a test has told to end may take on a busy machine."""
+"""How long a thread that was told to end may take on a busy machine, in seconds."""
 
-# A run in the background of a shell ignores Ctrl-C, and so would each test that raises it.
+# A background job of a shell ignores Ctrl-C, and then so would each test that raises it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -57,14 +57,14 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("LONGPOLL_PROFILE", "quick"))
 
-# Thousands of tests stay in memory: the collector rests until `pytest_collection_finish`, and then comes rarely.
+# Collection creates thousands of objects that stay, so the garbage collector is off until `pytest_collection_finish`.
 gc.disable()
 gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """PySpark leaves the sockets over which results come to be closed with their last reference."""
+    """Close the sockets that PySpark otherwise closes with the last reference to its results."""
     if item.get_closest_marker("spark"):
         item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 
@@ -77,12 +77,12 @@ def pytest_collection_finish() -> None:
     report it without its owner.
     """
     opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
-    assert opened == [], "a module of tests has opened a socket as it was imported"
+    assert opened == [], "a test module opened a socket during its import"
     gc.freeze()
     gc.enable()
 
 
-# Where a process has loaded readline, as pytest does, its children are told a width and a height that nobody asked for.
+# A process that has loaded readline, as pytest does, passes a terminal width and height to its children.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
@@ -95,18 +95,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not getattr(config.option, "loadgroup", False):
         return
-    # The tests that wait longest come first: at the end, one worker would wait alone.
+    # Tests that wait longest come first, because at the end a single worker would wait for them.
     items.sort(key=lambda item: item.path.parent.name != "verification")
     alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if alone:
         items.clear()
-        # An error raised in a worker is shown as an inner error of pytest-xdist, without its text.
+        # pytest-xdist shows an error raised in a worker without its text.
         config.workeroutput["alone"] = alone[0]  # type: ignore[attr-defined] # pytest-xdist's, in a worker
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Say why nothing was run."""
+    """Print why no test was run."""
     alone = getattr(node, "workeroutput", {}).get("alone")
     if alone:
         pytest.exit(f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone})", 4)
@@ -114,7 +114,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl
 def pytest_make_parametrize_id(val: Any) -> str | None:
-    """Name a long parameter by its beginning: a megabyte of it in an id is sent between workers and told in full."""
+    """Name a long parameter by its beginning, because a megabyte in an id would be sent between workers and printed."""
     if not isinstance(val, str | bytes) or len(val) <= ID_LENGTH_MAX:
         return None
     return f"{val[:ID_LENGTH_MAX]!r} and {len(val) - ID_LENGTH_MAX} more"
@@ -122,7 +122,7 @@ def pytest_make_parametrize_id(val: Any) -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Free what a failed test left open: its traceback would keep it until it warned in another test."""
+    """Free what a failed test left open, because its traceback would keep it until a warning fails another test."""
     failed_before = item.session.testsfailed
     result = yield
     if item.session.testsfailed > failed_before:
@@ -135,14 +135,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 class _BrokenInvariants(logging.Handler):
-    """Keeps what assertions of ours were logged."""
+    """A log handler that keeps our failed assertions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line, if an AssertionError comes with it."""
+        """Keep the record if it has an AssertionError."""
         if record.exc_info and isinstance(record.exc_info[1], AssertionError):
             self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -152,7 +152,7 @@ _BROKEN: Final = _BrokenInvariants()
 
 @pytest.fixture(autouse=True)
 def broken_invariants() -> Iterator[list[str]]:
-    """The broken invariants that a test has seen; a test that injects one clears them."""
+    """The broken invariants of a test; a test that injects one clears them."""
     _BROKEN.seen.clear()
     logging.getLogger().addHandler(_BROKEN)
     yield _BROKEN.seen
@@ -177,14 +177,14 @@ def no_thread_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None
 
 
 def _told_by_pytest(name: str, error: BaseException) -> None:
-    """Raise on the thread that has died: pytest makes a failure of it."""
+    """Raise on the thread that has died, so that pytest reports a failure."""
     assert name == threading.current_thread().name
     raise error
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _threads_that_die_fail_their_test() -> Iterator[None]:
-    """A thread of ours that ends by an exception fails the test, where it would end the process."""
+    """A thread of ours that ends by an exception fails the test, in place of the whole process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "end_process", _told_by_pytest)
         yield
@@ -196,7 +196,7 @@ def spark_engine() -> Iterator[SparkEngine]:
     from longpoll_judge.run.spark.engine import open_engine  # noqa: PLC0415 - a run without Spark does not pay for it
 
     if settings.get_current_profile_name() == "quick":
-        # A minute of small jobs ends before the second compiler pays: a third of the processor time less.
+        # The Spark jobs take a minute in total, so the second compiler would not pay: this saves a third of the time.
         os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     with open_engine("local[2]") as engine:
         yield engine

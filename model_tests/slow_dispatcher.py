@@ -1,4 +1,4 @@
-"""Finds tests that take an acknowledged message for a visible one: `pytest -p model_tests.slow_dispatcher ...`.
+"""Finds tests that read an acknowledged message before it is visible: `pytest -p model_tests.slow_dispatcher ...`.
 
 Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. It polls every
 millisecond, so a test that does not wait for it nearly always passes, and fails on a busy machine. With this plugin
@@ -17,12 +17,12 @@ from longpoll_broker.hold.hold_service import DispatchService
 from longpoll_runtime.real import RealRuntime
 
 PAUSE_MS: Final = 100
-"""Longer than several requests take, much shorter than what a test waits for."""
+"""Longer than several requests take, and much shorter than the time limits of tests."""
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _dispatchers_are_slow() -> Iterator[None]:
-    """Have every polling dispatcher on a real clock be slow."""
+    """Make every polling dispatcher on a real clock slow."""
     start = DispatchService.start
 
     def start_slow(service: DispatchService, sleep_ms: int) -> None:

@@ -15,7 +15,7 @@ RUN: Final = """
 axe.run(document, { resultTypes: ["violations"], iframes: false }).then((found) => found.violations.flatMap(
   (each) => each.nodes.map((node) => `${each.id}: ${node.html.slice(0, 120)} (${node.target.join(" ")})`)))
 """
-"""All default rules of axe-core; pages in frames are checked separately."""
+"""Run all default rules of axe-core; pages in frames are checked separately."""
 
 
 def fetched(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""The site, built once for all tests of a run, and what a test looks for in its pages."""
+"""The site, built once for all tests of a run, and helpers that search its pages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what the tag names."""
+        """Record the links, resources and anchors of a tag."""
         known = dict(attrs)
         if known.get("id"):
             self.ids.add(str(known["id"]))
@@ -41,14 +41,14 @@ class Page(HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """A page, read."""
+    """A parsed page."""
     page = Page()
     page.feed(path.read_text("utf-8"))
     return page
 
 
 def lost_links(site: Path) -> list[str]:
-    """Page and link, for every link inside the site that leads to no file, or to no place in it."""
+    """(Page, link) for every link within the site whose file or anchor does not exist."""
     pages = {path: read(path) for path in site.rglob("*.html")}
     lost = []
     for path, page in pages.items():
@@ -64,7 +64,7 @@ def lost_links(site: Path) -> list[str]:
 
 
 def fetched_elsewhere(site: Path) -> list[str]:
-    """Page and address of everything that a browser would fetch from other sites."""
+    """(Page, address) for every resource that a browser would load from another site."""
     return [
         f"{path.relative_to(site)}: {address}"
         for path in site.rglob("*.html")
@@ -75,7 +75,7 @@ def fetched_elsewhere(site: Path) -> list[str]:
 
 @cache
 def built_site() -> Path:
-    """The site in `build/site`, built once a process; a warning of Sphinx fails the test."""
+    """The site in `build/site`, built once per process; a warning of Sphinx fails the test."""
     ran = build(SITE, SOURCE)
     assert ran.returncode == 0, ran.stdout
     assert ran.stdout == ""

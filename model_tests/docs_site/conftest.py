@@ -1,4 +1,4 @@
-"""The built site, and a browser that looks at it."""
+"""The built site, and a browser that opens it."""
 
 from __future__ import annotations
 

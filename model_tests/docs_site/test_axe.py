@@ -1,4 +1,4 @@
-"""axe-core finds nothing wrong in any page of the site; a planted fault of each kind is found."""
+"""axe-core finds no violation in the pages of the site, and finds an injected fault of each kind."""
 
 from __future__ import annotations
 
@@ -72,13 +72,14 @@ USED: Final = {
       dispatchEvent(new Event("hashchange"))
     """,
 }
-"""What a reader does with the explorer -> how; each leaves another page to look at."""
+"""Action of a reader in the explorer -> a script that does it; each leaves a different page to check."""
 SEARCHES: Final = {name for name in USED if name not in {"a run", "an address that names no run"}}
 
 
 def used(browser: Browser, site: Path, name: str, *, language: str, width: int, dark: bool) -> None:
-    """The explorer, after a reader has done this, and when its search has ended."""
-    browser.call("Page.navigate", url="about:blank")  # else the last reader's run stays in the address
+    """The explorer after this action, when its search has ended."""
+    # The page is loaded without a token, because the address may have the last reader's run.
+    browser.call("Page.navigate", url="about:blank")
     show(browser, f"{EXPLORER}?lang={language}", site, width=width, dark=dark)
     browser.run(f"void (() => {{ {CHOOSE} {USED[name]} }})()")
     if name in SEARCHES:
@@ -86,7 +87,7 @@ def used(browser: Browser, site: Path, name: str, *, language: str, width: int, 
 
 
 def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) -> None:
-    """Load the page of an address, which may ask for a language."""
+    """Load the page of an address, which may choose a language."""
     page, _, asked = address.partition("?")
     browser.show(site / page, width=width, dark=dark)
     if asked:
@@ -99,7 +100,7 @@ def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) 
 
 @pytest.mark.parametrize(("width", "dark"), [(1_400, True), (390, False), (390, True)])
 def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str, width: int, dark: bool) -> None:
-    """Narrow, and dark: other colours, other parts that scroll."""
+    """Narrow and dark screens have other colours and other scrolling areas."""
     found = {}
     for address in KINDS:
         show(browser, address, site, width=width, dark=dark)
@@ -111,7 +112,7 @@ def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str
     ("language", "width", "dark"), [("en", 1_400, False), ("en", 390, True), ("zh", 1_400, True), ("zh", 390, False)]
 )
 def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language: str, width: int, dark: bool) -> None:
-    """With a run, with what is broken by hand, with two knobs, with what a search has found, with an error."""
+    """The explorer has a run, a manual change, two changed knobs, results of a search, or an error."""
     found = {}
     for name in USED:
         used(browser, site, name, language=language, width=width, dark=dark)
@@ -131,7 +132,7 @@ def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language
 def test_a_planted_fault_of_what_is_broken_by_hand_is_found(
     browser: Browser, site: Path, axe: str, fault: str, rule: str
 ) -> None:
-    """In the places that a reader changes, each of which is made by script."""
+    """The fault is in elements that a script creates for a reader's changes."""
     name = "a line struck out, and what its search has found"
     used(browser, site, name, language="en", width=1_400, dark=False)
     assert "hold forgets to write phase" in browser.run("document.querySelector('#changes').innerText")
@@ -141,7 +142,7 @@ def test_a_planted_fault_of_what_is_broken_by_hand_is_found(
 
 
 def test_every_page(browser: Browser, site: Path, axe: str) -> None:
-    """Wide and light."""
+    """Each page is checked on a wide screen with light colours."""
     found = {}
     for path in sorted(site.rglob("*.html")):
         browser.show(path, width=1_400, dark=False)
@@ -160,7 +161,7 @@ def test_every_page(browser: Browser, site: Path, axe: str) -> None:
     ],
 )
 def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault: str, rule: str) -> None:
-    """In a page without one."""
+    """An injected fault in a page without violations is found."""
     browser.show(site / "lessons" / "1-lost-by-hold.html", width=390, dark=False)
     assert violations(browser, axe) == []
     browser.run(f"void ({fault})")
@@ -169,7 +170,7 @@ def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault:
 
 
 def test_what_is_open_is_mended() -> None:
-    """Scrollable parts get one tab stop, a corner is not a heading, and landmarks differ."""
+    """Scrolling areas have one tab stop, a corner cell is no heading, and landmarks have different names."""
     page = '<th class="head"><p></p></th><pre>a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
     region = '<div role="region" aria-label="Formula">'
 

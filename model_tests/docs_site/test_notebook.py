@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and comes to the finding; a cell that fails is seen."""
+"""The notebook runs from its first cell to its last and shows the finding; a failing cell is noticed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def executed(notebook: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """The result of running it with `jupyter execute`."""
+    """The notebook after a run with `jupyter execute`."""
     if importlib.util.find_spec("nbclient") is None:
         pytest.skip("NO NOTEBOOK: nbclient is not installed, see requirements/notebook.lock")
     words = [sys.executable, "-c", EXECUTE, str(notebook), f"--output={output}", "--kernel_name=python3"]
@@ -32,14 +32,14 @@ def executed(notebook: Path, output: Path) -> subprocess.CompletedProcess[str]:
 
 
 def told(cell: dict[str, Any]) -> str:
-    """All that a cell printed and showed."""
+    """All printed and displayed output of a cell."""
     parts = [output.get("text", "") for output in cell["outputs"]]
     parts += [text for output in cell["outputs"] for text in output.get("data", {}).values()]
     return "".join("".join(part) for part in parts)
 
 
 def test_it_is_kept_without_outputs_and_compiles() -> None:
-    """So that a change of it is a change of its text."""
+    """The notebook is stored without outputs, so that a diff shows only changes of its source."""
     cells = [cell for cell in read(NOTEBOOK) if cell["cell_type"] == "code"]
 
     assert len(cells) >= 6
@@ -53,7 +53,7 @@ def test_it_is_kept_without_outputs_and_compiles() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_it_comes_to_the_finding(tmp_path: Path) -> None:
-    """Spark reads 41 pulls, the slowest is the one that the judge convicts, and the run is drawn."""
+    """Spark reads 41 pulls, the slowest is the one that the judge reports, and the run is drawn."""
     ran = executed(NOTEBOOK, tmp_path / "seen.ipynb")
     assert ran.returncode == 0, ran.stderr[-3000:]
     shown = [told(cell) for cell in read(tmp_path / "seen.ipynb") if cell["cell_type"] == "code"]
@@ -69,7 +69,7 @@ def test_it_comes_to_the_finding(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
-    """The run ends there, and not with 0."""
+    """The run ends at the failing cell with an exit code other than 0."""
     planted = json.loads(NOTEBOOK.read_text("utf-8"))
     planted["cells"] = [{**read(NOTEBOOK)[1], "source": "assert 'planted' == ''"}]
     path = tmp_path / "planted.ipynb"
@@ -79,7 +79,7 @@ def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_container_has_the_python_and_the_target() -> None:
-    """Its image is of a Python that the project takes, and it sets up by the target that is there."""
+    """The container's image has a supported Python, and its set-up target exists."""
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text("utf-8"))
     least = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["requires-python"]
     version = tuple(map(int, container["image"].partition(":")[2].partition("-")[0].split(".")))

@@ -26,7 +26,7 @@ from longpoll_spec.engines.tokens import replay
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 TO_LOST_MAX_S: Final = 60
 TO_CAUGHT_MAX_S: Final = 600
-"""Limits that the course promises a reader, who also thinks between clicks; the test only prints them."""
+"""The course promises a reader these limits in seconds, including thinking; the test only prints them."""
 CLICKS_TO_LOST: Final = 7
 CLICKS_TO_CAUGHT: Final = 9
 CLICKS_TO_STORY: Final = 10
@@ -46,7 +46,7 @@ PLACE: Final = """
   return found[0] === there || found[0].contains(there) ? [x, y] : null;
 }})()
 """
-"""Where the one link or button is that a reader would take for what is meant; nothing where it cannot be seen."""
+"""A script that finds the only visible link or button for a text; None if it is hidden or ambiguous."""
 LOADED: Final = """
 new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTimeout(look, 20); look() }})
 """
@@ -54,22 +54,22 @@ new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTime
 
 @define
 class Reader:
-    """A reader with a mouse, who sees, clicks, and waits for the click's result."""
+    """A simulated reader who clicks on visible elements and waits for the result."""
 
     browser: Browser
     clicks: int = 0
 
     def click(self, words: str, *, begins: bool = False) -> None:
-        """Click the one link or button that bears these words, or begins with them."""
+        """Click the only link or button whose text is, or begins with, these words."""
         wanted = json.dumps(words)
         test = f"words.startsWith({wanted})" if begins else f"words === {wanted}"
         place = self.browser.run(PLACE.format(test=test))
-        assert place is not None, f"nobody can see where to click {words!r}, or there are several"
+        assert place is not None, f"no visible element has the text {words!r}, or several have"
         self.browser.click(*place)
         self.clicks += 1
 
     def wait(self, condition: str) -> None:
-        """Wait until a condition of the page that is there by then holds."""
+        """Wait until a condition holds in the page that is loaded by then."""
         self.browser.until(LOADED.format(condition=condition))
 
     def sees(self, where: str) -> str:
@@ -77,7 +77,7 @@ class Reader:
         return str(self.browser.run(f"document.querySelector({json.dumps(where)}).innerText"))
 
     def reads(self, *labels: str) -> None:
-        """Take the steps with these labels, one click each."""
+        """Take the steps with these labels, with one click each."""
         for label in labels:
             before = self.sees("#command")
             place = self.browser.run(PLACE.format(test=f"each.dataset.action === {json.dumps(label)}"))
@@ -89,13 +89,16 @@ class Reader:
 
 @pytest.fixture
 def start(browser: Browser, site: Path) -> tuple[Browser, Path]:
-    """A browser, and the start page."""
+    """A browser with the start page."""
     return browser, site / "index.html"
 
 
 @pytest.mark.parametrize("width", [1_400, 390])
 def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Path], width: int) -> None:
-    """Six steps lose a wakeup, which page and command line name alike; a line struck out is caught, with its run."""
+    """Six steps lose a wakeup, which page and command line name alike.
+
+    A removed line is a mutant, which the search catches with a run.
+    """
     browser, page = start
     browser.call("Page.navigate", url="about:blank")
     reader = Reader(browser)
@@ -116,7 +119,7 @@ def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Pat
     token = str(browser.run("location.hash.slice(1)"))
     assert [step.action.label for step in replay(token).steps if step.action] == labels
 
-    # The text of the last step is open below. Striking out its line starts the search.
+    # The text of the last step is open below. Removing its line starts the search.
     reader.click(f"Strike out {STRUCK}")
     reader.wait("document.querySelector('#progress').innerText.includes('depth')")
     assert "Changed: hold forgets to write phase." in reader.sees("#changes")

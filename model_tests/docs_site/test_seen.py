@@ -1,4 +1,4 @@
-"""The site in a real browser, narrow and wide, light and dark: nothing is cut off, and no network is asked."""
+"""The site in a real browser, narrow and wide, light and dark: no content is truncated, and no network is used."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ CUT_OFF: Final = """
   return bad;
 })()
 """
-"""What is cut off or runs over the edge, but in an area that scrolls."""
+"""A script that finds truncated content and content beyond the edge, except in scrolling areas."""
 HIDDEN: Final = """
 [...document.querySelectorAll("article, article *")]
   .filter((each) => each.getClientRects().length && getComputedStyle(each).overflowX !== "visible")
   .filter((each) => each.scrollWidth > each.clientWidth + 2)
   .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
 """
-"""What scrolls, of which paper shows the beginning only."""
+"""A script that finds scrolling areas, of which a print shows only the beginning."""
 PAPER_PX: Final = 718
 """The width of A4 without its margins."""
 LIGHTNESS: Final = """
@@ -77,7 +77,7 @@ LIGHTNESS: Final = """
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path, width: int, dark: bool) -> None:
-    """On each kind of page; the page is dark where the reader's system is."""
+    """Each kind of page is checked; the page is dark if the reader's system is."""
     for page in PAGES:
         browser.show(site / page, width=width, dark=dark)
         assert browser.run(CUT_OFF) == [], page
@@ -87,7 +87,7 @@ def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path
 
 
 def lost_on_paper(browser: Browser) -> list[str]:
-    """The parts of the page that are cut off in print."""
+    """The parts of the page that are truncated in print."""
     browser.call("Emulation.setEmulatedMedia", media="print")
     found = [*browser.run(CUT_OFF), *browser.run(HIDDEN)]
     browser.call("Emulation.setEmulatedMedia", media="")
@@ -95,7 +95,7 @@ def lost_on_paper(browser: Browser) -> list[str]:
 
 
 def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
-    """Lines break and pictures become smaller, where a screen would scroll; without that it is seen."""
+    """In print, lines wrap and pictures shrink instead of scrolling; without these rules the test fails."""
     for page in PAGES:
         browser.show(site / page, width=PAPER_PX, dark=False)
         assert lost_on_paper(browser) == [], page
@@ -107,7 +107,7 @@ def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
 
 
 def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> None:
-    """From a folder: the finding is among the results."""
+    """A search works in a local folder and has the finding among its results."""
     browser.show(site / "search.html", width=1_400, dark=False)
     browser.call("Page.navigate", url=(site / "search.html").as_uri() + "?q=commit_never_regresses")
 
@@ -122,7 +122,7 @@ def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> No
 
 @pytest.fixture(scope="module")
 def served(site: Path) -> Iterator[str]:
-    """The address of the site as Python's own server has it."""
+    """The address of the site on Python's own web server."""
     words = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(site)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
@@ -143,7 +143,7 @@ def served(site: Path) -> Iterator[str]:
     ],
 )
 def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, page: str, shown: str) -> None:
-    """A browser gives `file:` pages less than served ones; no other site is asked."""
+    """A browser permits more to served pages than to `file:` pages; no other site is contacted."""
     browser.call("Page.navigate", url="about:blank")
     browser.addresses.clear()
     browser.call("Page.navigate", url=f"{served}/{page}")
@@ -154,7 +154,7 @@ def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, pag
 
 
 def test_a_step_is_taken_on_the_start_page(browser: Browser, site: Path) -> None:
-    """The explorer in the page answers a click and shows its run."""
+    """The explorer in the start page responds to a click and shows its run."""
     browser.show(site / "index.html", width=1_400, dark=False)
     frame = browser.run("document.querySelector('iframe.lp-explorer').getAttribute('src')")
     browser.show(site / frame, width=1_400, dark=False)

@@ -1,4 +1,4 @@
-"""The pages of the site before Sphinx reads them: each has its place, links lead into the site."""
+"""The pages of the site before Sphinx reads them: their places, and links within the site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from longpoll.cli import COMMANDS
 def test_a_page_or_a_name_without_a_section_ends_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[], dict[Path, str] | None], said: str
 ) -> None:
-    """`make docs` ends with one sentence that names it, before it makes a page."""
+    """`make docs` stops with one sentence that names the page, before it writes any page."""
     monkeypatch.setattr(longpoll, "__all__", [*longpoll.__all__])
     found = tree.places() | (changed() or {})
     monkeypatch.setattr(tree, "places", lambda: found)
@@ -32,7 +32,7 @@ def test_a_page_or_a_name_without_a_section_ends_the_build(
 
 
 def test_links_lead_into_the_site(tmp_path: Path) -> None:
-    """To an anchor, else to a copy of the file. Broken links are named; blocks are left alone."""
+    """Links lead to an anchor or to a copy of the file; broken links are reported, and code blocks are unchanged."""
     page = tree.DOCS / "injected.md"
     page_text = (
         "[a](model.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
@@ -51,7 +51,7 @@ def test_a_list_of_pages_has_the_first_sentence_of_each() -> None:
 
 
 def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
-    """A paragraph is one line; headings, lists, details and blocks keep theirs."""
+    """A paragraph becomes one line; headings, lists, details and blocks keep their lines."""
     page = "# 课\n\n一句。\n“二”句，\n`a` 三句\nABC\n- 项\n1. 项\n<details>\n\n```text\n一\n二\n```\n四\n五\n"
 
     said = tree.unbroken(page)
@@ -62,7 +62,7 @@ def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
 
 
 def test_every_command_has_a_page_with_its_options() -> None:
-    """Subcommands too; texts that keep their line breaks are in a block."""
+    """Subcommands have pages too, and texts with line breaks become blocks."""
     pages = commands.pages()
 
     assert set(pages) == {"index.md", *(f"{name}.md" for name in COMMANDS)}

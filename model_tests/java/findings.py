@@ -1,4 +1,4 @@
-"""The tokens of docs/findings.md, and the result of replay for each on each version."""
+"""The tokens of docs/findings.md, and the expected result of their replay on each version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """Every token of the page, in its order."""
+    """Every token of the page, in order."""
     tokens = re.findall(r"longpoll explain (lp1\.\S+)", PAGE.read_text(encoding="utf-8"))
     traces = [(token, replay(token)) for token in dict.fromkeys(tokens)]
     return [Finding(trace.model.policy.name, trace.property_name, token) for token, trace in traces]
@@ -43,6 +43,6 @@ SHOWN_4: Final = (
     "lost_by_hold", "lost_by_keep", "queued_by_deadline", "dropped_by_reject", "dropped_by_throw", "closed_is_let_go",
     "commit_never_regresses", "buckets_are_swept", "round_is_whole", "answered_on_stop",
 )  # fmt: skip
-"""The properties that 4.9.7 breaks, each under its token of rocketmq-4.9."""
+"""The properties that 4.9.7 breaks, each with its token of rocketmq-4.9."""
 SHOWN_5: Final = tuple(name for name in SHOWN_4 if name not in {"round_is_whole", "commit_never_regresses"})
-"""The properties that 5.5.0 breaks under the same tokens; commits have another token."""
+"""The properties that 5.5.0 breaks with the same tokens; commits have another token."""

@@ -28,13 +28,13 @@ TOKEN = token_of("rocketmq-4.9", "lost_by_hold")
 
 
 def ran(*words: object) -> Result:
-    """The command with these words."""
+    """Run the command with these words."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder that is the PATH, the cache and the place of temporary files, with a Java that does nothing."""
+    """A folder that serves as PATH, cache and temporary directory, with a fake Java that does nothing."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -43,20 +43,20 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    """A program of that name in the folder."""
+    """A program with this name in the folder."""
     path = folder / name
     path.write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\n{text}\n")
     path.chmod(0o755)
 
 
 def jar_of(folder: Path, version: str, name: str = "rocketmq-broker-x.jar") -> None:
-    """A jar that says it is of a version."""
+    """A jar whose manifest has this version."""
     with zipfile.ZipFile(folder / name, "w") as jar:
         jar.writestr("META-INF/maven/org.apache.rocketmq/rocketmq-broker/pom.properties", f"version={version}\n")
 
 
 def assert_mistake(done: Result, *said: str) -> None:
-    """It ended as a mistake in the call, with one line on stderr."""
+    """Assert a usage error with one line on stderr."""
     assert done.exit_code == 2, done.output
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -65,13 +65,13 @@ def assert_mistake(done: Result, *said: str) -> None:
 
 
 def start_broker(jars: Jars | None = None) -> None:
-    """Start a broker of jars that do not exist."""
+    """Start a broker from jars that do not exist."""
     with Breakpoints() as stage:
         JavaBroker(jars or Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 
 def test_without_java_or_maven(alone: Path) -> None:
-    """The error names the package to install, or a folder to give."""
+    """The error says which package to install, or asks for a folder."""
     to_play = ("explain", TOKEN, "--on", "java-4.9.7")
     assert_mistake(ran(*to_play), "there is no mvn on PATH", "install Maven, or name a folder with --jars")
     (alone / "java").unlink()
@@ -80,7 +80,7 @@ def test_without_java_or_maven(alone: Path) -> None:
 
 
 def test_maven_that_resolves_nothing_runs_alone(alone: Path) -> None:
-    """While it runs, no other process gets to run one: two that fill one repository spoil each other's files."""
+    """Two Maven processes that fill one repository damage each other's files, so only one runs at a time."""
     lock = alone / "cache" / "longpoll" / "maven.lock"
     program(alone, "mvn", f"flock -n {lock} true && echo not alone; echo no network; exit 1")
     told = ran("explain", TOKEN, "--on", "java-5.5.0")
@@ -91,7 +91,7 @@ def test_maven_that_resolves_nothing_runs_alone(alone: Path) -> None:
 
 
 def test_folders_that_are_no_jars(alone: Path) -> None:
-    """An empty folder, a jar that is none, one of an unknown version, one that is not the version asked for."""
+    """An empty folder, an invalid jar, one of an unknown version and one of another version each give an error."""
     to_play = ("explain", TOKEN, "--jars", alone)
     assert_mistake(ran("explain", TOKEN, "--jars", alone / "absent"), "is not a folder", "lib")
     assert_mistake(ran(*to_play), "no rocketmq-broker-*.jar", "lib")
@@ -119,14 +119,14 @@ def test_folders_that_are_no_jars(alone: Path) -> None:
     ],
 )
 def test_jars_of_a_folder_are_asked_whether_the_rules_fit(alone: Path, told: str, says: str) -> None:
-    """The checker's message appears before anything starts; no message counts as a failure."""
+    """The checker's message appears before anything starts, and a missing message counts as a failure."""
     program(alone, "java", f"echo '{told}'")
     with pytest.raises(JavaUnavailableError, match=says):
         start_broker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False))
 
 
 def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Java said is in the sentence, and its folder is gone; another listener is not taken for the broker."""
+    """The error has Java's output, the folder is removed, and another listener is not taken for the broker."""
     program(alone, "java", "sleep 0.2; echo Agent JAR not found; exit 3")
     with socket.create_server(("127.0.0.1", 0)) as other:
         monkeypatch.setattr(java_broker, "_free_port", lambda: other.getsockname()[1])
@@ -136,7 +136,7 @@ def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended when its time is over."""
+    """A broker that does not listen in time is ended."""
     program(alone, "java", f"echo $$ > {alone}/pid; exec sleep 600")
     monkeypatch.setattr(java_broker, "START_S", 0.5)
     with pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
@@ -145,7 +145,7 @@ def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_token_of_another_law() -> None:
-    """Another format, a changed spec and a damaged token get different messages."""
+    """A token of another format, one of a changed specification and a damaged token get different errors."""
     assert_mistake(
         ran("explain", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
     )
@@ -156,14 +156,14 @@ def test_a_token_of_another_law() -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    """An option of Java without Java, a damaged token, a version that there is not."""
+    """An option for Java without Java, a damaged token and an unknown version are usage errors."""
     assert_mistake(ran("explain", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
     assert_mistake(ran("explain", "lp1.nonsense", "--on", "java-4.9.7"), "token")
     assert ran("explain", TOKEN, "--on", "java-3.2.6").exit_code == 2
 
 
 def test_exports_that_cannot_be(tmp_path: Path) -> None:
-    """No token, one of a policy that no broker has, a step that no schedule has."""
+    """A missing token, a policy without a broker and a step without a schedule are errors."""
     assert_mistake(
         ran("export", "--to", "byteman", tmp_path),
         "needs two arguments: a token from `longpoll check`, and a directory",
@@ -178,7 +178,7 @@ def test_exports_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
-    """A file that says something else is kept, unless --force."""
+    """A file with other content is kept unless --force is given."""
     assert ran("export", "--to", "byteman", TOKEN, tmp_path).exit_code == 0
     (tmp_path / "schedule.txt").write_text("mine")
     assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path), "schedule.txt", "--force")
@@ -188,7 +188,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As Ctrl-C does: what was started is ended."""
+    """SIGTERM ends the started processes, as Ctrl-C does."""
     seen: list[str] = []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Unchanged Java brokers follow runs of the law: each finding of docs/findings.md by its token, on both versions."""
+"""Unchanged Java brokers follow runs of the specification: each finding of docs/findings.md, on two versions."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 VERSIONS = ("4.9.7", "5.5.0")
 TRIES = 20
 AS_SHIPPED = 2
-"""Of these, with the scan each 5 s."""
+"""The number of these runs with the default scan of 5 s."""
 QUICK_SCAN_MS = 1_000
 
 
 def jars_of(version: str) -> Jars:
-    """The version's jars; the test is skipped with a reason if they are unavailable."""
+    """The jars of the version; skips the test with the reason if they are missing."""
     try:
         return resolved(version)
     except JavaUnavailableError as error:
@@ -48,14 +48,14 @@ def jars_of(version: str) -> Jars:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def broker(request: pytest.FixtureRequest) -> Iterator[JavaBroker]:
-    """One broker of each version, kept for all."""
+    """One broker of each version, shared by all tests."""
     jars = jars_of(str(request.param))
     with Breakpoints() as stage, JavaBroker(jars, stage) as running:
         yield running
 
 
 def trace_for(version: str, policy: str, name: str) -> Trace:
-    """A finding's run under the policy of a version."""
+    """The run of a finding under the policy of a version."""
     trace = replay(token_of(policy, name))
     if policy in presets_of(version):
         return trace
@@ -65,7 +65,7 @@ def trace_for(version: str, policy: str, name: str) -> Trace:
 
 
 def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -> Played:
-    """A broker's result for a finding's run."""
+    """The report about a broker that plays a finding's run."""
     version = broker.jars.version
     trace = trace_for(version, policy, name)
     gates = breakpoints_of(version, lmq=policy == "rocketmq-lmq")
@@ -73,7 +73,7 @@ def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -
 
 
 def assert_shown(done: Played) -> None:
-    """The run was followed to its end, and the broker broke what the law says."""
+    """Assert that the run was followed to its end, and that the broker broke the property as specified."""
     assert (done.cannot, done.otherwise) == ("", "")
     assert done.is_whole
     assert done.broken
@@ -83,7 +83,7 @@ def assert_shown(done: Played) -> None:
 @pytest.mark.parametrize("version", [*VERSIONS, "5.4.0"])
 @pytest.mark.parametrize("lmq", [False, True])
 def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> None:
-    """Byteman's checker finds the class, method and place of each breakpoint, and the types."""
+    """Byteman's checker finds class, method and place of each breakpoint, and the types."""
     jars = jars_of(version)
     script = tmp_path / "gates.btm"
     script.write_text(rules_of(breakpoints_of(version, lmq=lmq)))
@@ -99,7 +99,7 @@ def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> 
     ids=["method", "text"],
 )
 def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: str, rule: str) -> None:
-    """Before a broker is started: the agent would pass some of these over and say nothing."""
+    """The error comes before a broker starts, because the agent would ignore some of these rules silently."""
     script = rules_of(breakpoints_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
     with (
@@ -111,12 +111,12 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: st
 
 @pytest.mark.parametrize("name", ["lost_by_hold", "lost_by_keep"])
 def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -> None:
-    """Findings (a) and (b): the message is there, but only the next scan answers the pull."""
+    """In findings (a) and (b) the message is there, but only the next scan answers the pull."""
     assert_shown(played(broker, "rocketmq-4.9", name))
 
 
 def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
-    """With its recheck, called by a rule, (a) is answered at once and (b) is not: both look again after the insert."""
+    """With the recheck after the insert, called by a rule, (a) is answered at once; (b) loses its wake later."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []
@@ -131,7 +131,7 @@ def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
 
 
 class Seen(list[Arrival]):
-    """A stage's result, with rechecks marked."""
+    """The result of a replay, with rechecks marked."""
 
     def __init__(self, rechecked: list[int]) -> None:
         super().__init__()
@@ -144,13 +144,13 @@ class Seen(list[Arrival]):
 
 
 def test_an_older_commit_wins_on_shipped_brokers(broker: JavaBroker) -> None:
-    """Finding (h), by the token of each version's own policy."""
+    """Finding (h) is shown with the token of each version's policy."""
     policy = presets_of(broker.jars.version)[0]
     assert_shown(played(broker, policy, "commit_never_regresses"))
 
 
 def test_the_command_tells_a_run_step_beside_step() -> None:
-    """From the token to the exit code, with every step's law and what was seen."""
+    """The output has every step of the specification with the observed step, and the exit code fits."""
     jars_of("4.9.7")
     token = token_of("rocketmq-4.9", "commit_never_regresses")
     done = CliRunner().invoke(main, ["explain", token, "--on", "java-4.9.7", "--json"])
@@ -164,7 +164,7 @@ def test_the_command_tells_a_run_step_beside_step() -> None:
 
 
 def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
-    """Finding (l): the scan of 5.5.0 passes over the queue that throws, and nothing is claimed of its run."""
+    """In finding (l) the scan of 5.5.0 skips the queue that raises, so the replay shows no violation."""
     if broker.jars.version.startswith("4"):
         pytest.skip("4.9.7 has the finding: its long test shows it")
     done = played(broker, "rocketmq-4.9", "round_is_whole")
@@ -173,7 +173,7 @@ def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
 
 
 def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
-    """In a separate folder, by the two commands of its README."""
+    """The exported files run in a separate folder with the two commands of their README."""
     jars_of("5.5.0")
     token = token_of("rocketmq-5", "commit_never_regresses")
     done = CliRunner().invoke(main, ["export", "--to", "byteman", token, str(tmp_path / "out"), "--on", "java-5.5.0"])
@@ -195,7 +195,7 @@ def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command to its end, with both its outputs in one."""
+    """Run a command to its end; returns stdout and stderr together."""
     return subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
     )
@@ -209,12 +209,12 @@ OTHER_RUNS = {
     "queues_walked_at_once": "lp1.maxyb2NrZXRtcS00LjmQlAIBAQK1cXVldWVzX3dhbGtlZF9hdF9vbmNlzlS14PKWABoaAgwTAgGQZN4uGg",
     "refused_alone": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKtcmVmdXNlZF9hbG9uZc4QKXN6lwACBAYBCAm_0rpM",
 }
-"""Runs of rocketmq-4.9 that break nothing, each with a state that is worth coming to."""
+"""Runs of rocketmq-4.9 that break no property, each with an interesting state."""
 
 
 @pytest.mark.parametrize("name", OTHER_RUNS)
 def test_runs_that_break_nothing_are_followed(broker: JavaBroker, name: str) -> None:
-    """Two requests in one bucket, two queues walked at once, a refusal, a wake, an answer that there is nothing."""
+    """The runs have two requests in a bucket, two traversals at once, a refusal, a wake, and an empty answer."""
     trace = replay(OTHER_RUNS[name])
     version = broker.jars.version
     if version.startswith("5"):
@@ -230,19 +230,19 @@ TOLD = (
     "recheck_after_hold=before_lock", "recheck_after_hold=in_lock", "recheck_after_hold=after_insert",
     "recheck_after_keep=true", "empty_shortcut=true",
 )  # fmt: skip
-"""Knobs that every such run tells from what the broker does."""
+"""Knobs whose change every such run contradicts."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> None:
-    """Ten thousand steps under a load are a run of its policy; they are none where a knob is set otherwise."""
+    """Ten thousand steps under a load form a run of the broker's policy, and none of a policy with a changed knob."""
     jars_of(version)
     steps = tmp_path / "steps"
     told = recorded(version, steps, 1_500, 8, 11)
     assert told["steps"] > 10_000
     assert told["policy"] == presets_of(version)[0]
     assert judged(steps) == ("valid", told["steps"])
-    # Each judgement takes seconds, and the knobs mean the same for both versions.
+    # Each judgement takes seconds, and the knobs mean the same for the two versions.
     for knob in TOLD if version == VERSIONS[0] else TOLD[:1]:
         with_knob(steps, f"{told['policy']}+{knob}")
         assert judged(steps)[0] == "invalid"
@@ -250,7 +250,7 @@ def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("version", quick_if(VERSIONS, lambda version: version == "4.9.7"))
 def test_steps_at_random_gates_follow_the_law(version: str, tmp_path: Path) -> None:
-    """With threads delayed at the places, and a scan each two seconds, the steps are the law's."""
+    """With random delays at the breakpoints and a scan every two seconds, the steps form a run."""
     jars_of(version)
     delayed = tmp_path / "delayed"
     recorded(version, delayed, 500, 4, 4, "--delayed-percent", "10", "--scan-ms", "2000", "--seed", "7")
@@ -260,7 +260,7 @@ def test_steps_at_random_gates_follow_the_law(version: str, tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
-    """The same of a million, with deadlines that pass; a recheck after the hold would be seen to be missing."""
+    """A million steps with deadlines form a run, and the test would notice a missing recheck after the hold."""
     jars_of(version)
     steps = tmp_path / "steps"
     told = recorded(version, steps, 115_000, 64, 21)
@@ -272,7 +272,7 @@ def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
 
 
 def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: int, *more: str) -> dict[str, Any]:
-    """The record of `observe --inside` for a load."""
+    """The history of `observe --inside` for a load."""
     words = ["observe", "--inside", f"java-{version}", "--messages", messages, "--queues", queues, "--json"]
     words += ["--rest-s", rest_s, *more]
     done = CliRunner().invoke(main, [*map(str, words), "--record", str(directory)])
@@ -282,21 +282,21 @@ def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: 
 
 
 def judged(directory: Path) -> tuple[str, int]:
-    """The verdict, and how many steps it is of."""
+    """The verdict, and the number of steps."""
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
 
 
 def with_knob(directory: Path, policy: str) -> None:
-    """Say that the broker is of another policy."""
+    """The history with another policy in its meta file."""
     meta = directory / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "policy": policy}))
 
 
 @pytest.fixture(scope="module")
 def scanning(request: pytest.FixtureRequest) -> Iterator[tuple[JavaBroker, int]]:
-    """A broker of a version that scans each so many milliseconds, kept for all, and that period."""
+    """A shared broker of a version that scans with this period in ms, and the period."""
     version, scan_ms = request.param
     jars = jars_of(version)
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, scan_ms=scan_ms) as running:
@@ -312,7 +312,7 @@ EVERY_TIME = [(version, scan_ms) for version in VERSIONS for scan_ms in (SCAN_MS
     "scanning", EVERY_TIME, indirect=True, ids=lambda each: "-".join(map(str, each)), scope="module"
 )
 def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -> None:
-    """Twenty of twenty: two with the scan as it is shipped, and eighteen where a rule has it come each second."""
+    """All twenty replays show the finding: two with the default scan, and eighteen with a scan every second."""
     running, scan_ms = scanning
     if running.jars.version.startswith("5") and name not in SHOWN_5:
         pytest.skip("not by this token on 5.5.0")
@@ -323,7 +323,7 @@ def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
-    """Finding (p), twenty times, each on a new broker."""
+    """Finding (p) occurs in twenty of twenty replays, each with a new broker."""
     jars = jars_of(version)
     for _ in range(TRIES):
         with Breakpoints() as stage, JavaBroker(jars, stage) as running:
@@ -334,7 +334,7 @@ def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
 @pytest.mark.parametrize("scan_ms", [SCAN_MS, QUICK_SCAN_MS])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
-    """Finding (j), on the hold service for light message queues."""
+    """Finding (j) occurs every time in the hold service for light queues."""
     jars = jars_of(version)
     with Breakpoints() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
         for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):
@@ -343,7 +343,7 @@ def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
 
 @pytest.mark.long
 def test_a_walk_breaks_off_every_time() -> None:
-    """Finding (m), on a slave of 5.5.0 that acts as master, its master, and this test for their name server."""
+    """Finding (m) needs a slave of 5.5.0 that acts as master, its master, and this test as the name server."""
     jars = jars_of("5.5.0")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=True) as running:
         for _ in range(TRIES):

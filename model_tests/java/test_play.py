@@ -1,4 +1,4 @@
-"""The player against the test's fake broker: it follows the schedule, and reports each difference."""
+"""The player with a fake broker: it follows the schedule, and reports each difference."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WITHIN_S = 10.0
 
 
 def asked(port: int, gate: str, **told: object) -> str:
-    """Ask at a breakpoint as a rule does, and wait for the answer."""
+    """Send a request from a breakpoint as a rule does, and wait for the answer."""
     said = "".join(f"&{name}={value}" for name, value in told.items() if name != "thread")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{gate}?thread={told['thread']}{said}", timeout=20) as answer:
         return str(answer.read().decode())
 
 
 class Asker:
-    """A thread of a broker that asks at a breakpoint."""
+    """A thread of a broker at a breakpoint."""
 
     def __init__(self, port: int, gate: str, **told: object) -> None:
         self.answer = ""
@@ -51,7 +51,7 @@ class Asker:
 
 
 def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
-    """A thread gets no earlier answer, and then the word of the schedule."""
+    """A thread waits at its breakpoint until the schedule answers it."""
     with Breakpoints() as stage:
         stage.stops = lambda arrival: arrival.gate == "hold"
         asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
@@ -74,7 +74,7 @@ def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
      b"GET /hold?thread=a&queue=x HTTP/1.1\r\n\r\n", b"GET /../etc?a HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
 def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
-    """A line that no rule writes is not an arrival and gets no answer."""
+    """A line that no rule writes gets no answer, and the connection is closed."""
     with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
@@ -111,7 +111,7 @@ def test_leaving_the_stage_lets_everybody_go_on() -> None:
 
 
 class Fake:
-    """A broker with one thread per pull. It asks at `read` and returns the given answer."""
+    """A broker with one thread per pull, which stops at `read` and returns the given answer."""
 
     def __init__(self, stage: Breakpoints, answers: Callable[[str], int | None]) -> None:
         self._stage, self._answers = stage, answers
@@ -129,7 +129,7 @@ class Fake:
     def _pull(self, peer: Peer, command: Command) -> None:
         told = {"thread": "Pull_1", "request": command.opaque, "suspends": "true", "queue": 0}
         told["topic"] = (command.ext_fields or {})["topic"]
-        # The replay may have ended, and hung up, while this thread was on its way.
+        # The replay may have ended while this thread was on its way to the breakpoint.
         with suppress(OSError):
             for gate in ("read", "hold", "put"):
                 asked(self._stage.port, gate, **told)
@@ -139,7 +139,7 @@ class Fake:
             asked(self._stage.port, "held", **told)
 
     def end(self) -> None:
-        """Close every connection, and wait for its threads."""
+        """Close every connection, and wait for the threads."""
         self._server.stop()
         for thread in self._pulls:
             thread.join(WITHIN_S)
@@ -147,7 +147,7 @@ class Fake:
 
 @contextmanager
 def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
-    """A stage with a fake broker on it, as the player takes it."""
+    """A stage with a fake broker, as the player expects it."""
     with Breakpoints() as stage:
         broker = Fake(stage, answers)
         try:
@@ -207,7 +207,7 @@ def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move
 
 
 def test_a_broker_that_follows_is_followed_to_the_end() -> None:
-    """Each step names thread and breakpoint, and the report names the evidence of the property."""
+    """Each step has its thread and breakpoint, and the report names the evidence for the property."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert done.is_whole
     assert done.broken
@@ -232,7 +232,7 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
 
 
 def test_the_wrong_answer_is_told() -> None:
-    """The specification finds a message, and the broker finds nothing."""
+    """In the specification the pull finds a message, and the broker answers that there is none."""
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
     assert (
@@ -241,7 +241,7 @@ def test_the_wrong_answer_is_told() -> None:
 
 
 def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hang: the report names the step, the missing thread, and the place of each thread."""
+    """The replay ends without a hang: the report has the step, the missing thread, and the place of each thread."""
     monkeypatch.setattr(player, "WITHIN_S", 0.2)
     lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
     done = played(lambda _gate: None, PULL, lost)
@@ -252,7 +252,7 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
 
 
 def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
-    """An injected exception that no thread meets is reported."""
+    """The report names an injected exception that no thread reaches."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
     assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
 
@@ -266,21 +266,21 @@ def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
     ],
 )
 def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
-    """Each check passes on the expected state and reports any other."""
+    """Each check after the run passes in the expected state and reports every other state."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
     assert done.otherwise == (f"after the last step: {said}" if said else "")
     assert done.broken is not bool(said)
 
 
 def test_a_walk_that_goes_to_its_end_is_told() -> None:
-    """The faulty broker answers the notice of its master as if its traversal had ended normally."""
+    """The faulty broker answers its master's notice as if the traversal had ended normally."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
     assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
-    """`untouched` and `unvisited` fail when the event happens."""
+    """The checks `untouched` and `unvisited` fail if the event happens."""
     arrivals = [
         Arrival("each", "PullRequestHoldService", "t", 0, 5, None, 0.0),
         Arrival("queue", "PullRequestHoldService", "t", 0, -1, None, 0.0),
@@ -298,7 +298,7 @@ def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
 
 
 def test_a_round_that_is_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan that began earlier would take the run's pulls, so the run waits for its end."""
+    """A scan that began earlier would take the run's pulls, so the run waits for the scan's end."""
     with fake(lambda _gate: None) as broker:
         stage = broker.stage
         begun = Asker(stage.port, "round", thread="PullRequestHoldService")

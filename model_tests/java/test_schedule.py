@@ -1,4 +1,4 @@
-"""A run of the spec becomes moves, and a trace of Java's threads becomes steps."""
+"""Runs of the specification become steps for a broker, and traces of Java's threads become runs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from longpoll_spec.render.java_breakpoints import STEPS, breakpoints_of
 
 GATES = breakpoints_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
-"""Actions that are sent, or waited for."""
+"""Actions that the driver sends or waits for."""
 
 
 def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
-    """The table, the driver and the reasons are the law's actions, and no action is in two of them."""
+    """Each action of the specification is in exactly one of the table, the driver and the reasons."""
     names = {family.name for family in FAMILIES}
-    walks = {"walk_each", "walk_end"}  # never without walk_start
+    walks = {"walk_each", "walk_end"}  # This action never occurs without walk_start.
     assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
     assert not set(STEPS) & BY_DRIVER
     assert not (set(STEPS) | BY_DRIVER) & set(IMPOSSIBLE)
@@ -42,7 +42,7 @@ def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
 @pytest.mark.parametrize("lmq", [False, True])
 @pytest.mark.parametrize("version", ["4.9.7", "5.4.0", "5.5.0"])
 def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
-    """Each gate stands once, and each step's gates are there where the version has the step."""
+    """Each breakpoint occurs once, and a version that has a step has the step's breakpoints."""
     gates = {gate.name: gate for gate in breakpoints_of(version, lmq=lmq)}
     assert len(gates) == len(breakpoints_of(version, lmq=lmq))
     wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
@@ -55,7 +55,7 @@ def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
 
 
 def test_a_lost_wakeup_as_moves() -> None:
-    """Finding (a): the pull's thread stops before the hold while the dispatcher passes."""
+    """In finding (a) the pull's thread stops before the hold while the dispatcher passes."""
     trace = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
     assert [step.label for step in schedule.steps] == [
@@ -78,7 +78,10 @@ def test_a_lost_wakeup_as_moves() -> None:
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
 def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
-    """Findings that can be shown end with steps that show them; others name the missing step."""
+    """The schedule of a finding that can be shown ends with steps that show it.
+
+    Other findings name the missing step.
+    """
     trace = finding.trace
     assert breaks(trace)
     gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")
@@ -96,7 +99,7 @@ def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
 
 
 def test_a_run_that_keeps_its_property_shows_nothing() -> None:
-    """Its last step left out, a counterexample breaks nothing, and nothing is claimed of it."""
+    """A counterexample without its last step breaks nothing, and the report claims nothing."""
     whole = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     short = Trace(whole.model, whole.steps[:-2], whole.property_name)
     assert not breaks(short)
@@ -104,7 +107,7 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
 
 
 def test_a_walk_that_breaks_off_as_moves() -> None:
-    """Finding (m): the slave acts as master, a pull waits at each queue, and the traversal stops before it takes."""
+    """In finding (m) the slave acts as master, a pull waits in each queue, and the traversal stops before it takes."""
     trace = replay(token_of("rocketmq-5", "return_is_whole"))
     schedule = with_after(schedule_of(trace, breakpoints_of("5.5.0")), shown_by(trace))
     assert schedule.slave
@@ -129,7 +132,7 @@ def test_a_walk_that_breaks_off_as_moves() -> None:
 
 
 def test_the_nth_message_sent_is_the_nth_shown() -> None:
-    """Where the law appends messages in one order and shows them in another, the first one shown is sent first."""
+    """If messages become visible in another order than appended, the first visible one is sent first."""
     model = replay(token_of("rocketmq-4.9", "round_is_whole")).model
     schedule = schedule_of(_walked(model, ["append(q0)", "append(q1)", "make_visible(q1)"]), GATES)
     assert [move.queue for step in schedule.steps for move in step.moves if move.kind == "send"] == [1, 0]
@@ -178,12 +181,12 @@ done 62s 5040 steps 0 - -
 read 71 5050 - - 7 false
 served 71 5060 - - 7 false
 """
-"""Finding (a) as the rules write it."""
+"""Finding (a) in the format of the rules."""
 SEEN = Seen("steps", 1, {7: PullSeen(0, 0, 0, sent_ns=100, answered_ns=5070, offset_next=1)}, [SendSeen(0, 90, 145, 0)])
 
 
 def history(tmp_path: Path, trace: str, policy: str = "rocketmq-4.9") -> Path:
-    """The history that a trace becomes."""
+    """The history made from a trace."""
     (tmp_path / "trace.txt").write_text(trace)
     steps = steps_of(lines_of(tmp_path / "trace.txt", "steps"), SEEN)
     write_history(tmp_path / "history", steps, "steps", policy)
@@ -191,14 +194,14 @@ def history(tmp_path: Path, trace: str, policy: str = "rocketmq-4.9") -> Path:
 
 
 def judged(directory: Path) -> tuple[str, int]:
-    """The verdict, and how many steps it is of."""
+    """The verdict, and the number of steps."""
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
 
 
 def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
-    """Each traced place has its own draw, another seed another one, and without delays there is none."""
+    """Each traced place gets its own random delay from the seed, or none without delays."""
     one, other = (tracing_of("4.9.7", delayed_percent=10, seed=seed) for seed in (1, 2))
     assert one != other
     assert one.count("incrementCounter(") == one.count("delay(drawn % 100 < 10 ? 1 + drawn % 8 : 0)") == len(TRACED)
@@ -206,7 +209,7 @@ def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
 
 
 def test_a_trace_as_steps(tmp_path: Path) -> None:
-    """Each with the moments that it certainly lies between, and what is known after it."""
+    """Each step has the bounds of its time and the known state after it."""
     (tmp_path / "trace.txt").write_text(LOST_BY_HOLD)
     steps = steps_of(lines_of(tmp_path / "trace.txt", "steps"), SEEN)[0]
     told = {(step.name, step.actors): (step.after_ns, step.before_ns) for step in steps}
@@ -226,12 +229,12 @@ def test_a_trace_as_steps(tmp_path: Path) -> None:
 SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(
     "dispatch 61d", "notify 62s 132 steps 0 - -\ndone 62s 134 steps 0 - -\ndispatch 61d"
 )
-"""The same with a scan just before the hold, so that the next one is a period later."""
+"""Finding (a) with a scan just before the hold, so that the next scan comes a period later."""
 
 
 @pytest.mark.parametrize("knob", ["recheck_after_hold=after_insert", "recheck_after_keep=true"])
 def test_it_follows_no_law_that_cannot(tmp_path: Path, knob: str) -> None:
-    """A policy that looks again has no time pass before it has; here a period of the scan does."""
+    """With a recheck no time passes before it; in this trace a period of the scan does."""
     assert judged(history(tmp_path, SCANNED_BEFORE)) == ("valid", 13)
     meta = tmp_path / "history" / "meta.json"
     meta.write_text(meta.read_text().replace("rocketmq-4.9", f"rocketmq-4.9+{knob}"))
@@ -253,14 +256,14 @@ def test_a_broker_that_leaves_a_step_out_is_seen(tmp_path: Path, planted: str, i
 
 
 def test_lines_of_others_and_torn_lines_are_passed_over(tmp_path: Path) -> None:
-    """Other topics, pulls that are not the load's, and a line that a kill has cut."""
+    """Lines of other topics, pulls outside of the load, and a line truncated by a kill are ignored."""
     trace = "dispatch 61d 10 other 0 - -\nread 90 20 - - 999 true\n" + LOST_BY_HOLD + "read 70 9"
     assert judged(history(tmp_path, trace)) == ("valid", 11)
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_a_rule_writes_at_every_place(version: str) -> None:
-    """One a gate, and none that waits or asks."""
+    """Each breakpoint has one tracing rule, and no tracing rule waits or sends."""
     script = tracing_of(version)
     assert script.count("RULE ") == len(TRACED) + 1
     assert "URL" not in script

@@ -26,19 +26,19 @@ from longpoll_spec.specification import specification_of
 
 BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=3)
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}
-"""One in how many times a move is among those to choose from: a stop ends nearly everything."""
+"""A step of this name is offered once in this number of choices, because a stop ends nearly everything."""
 IDLE: Final = {"tick", "fill", "empty"}
 """The remaining work when a stopped broker has answered every request."""
 POLICIES: Final = ["strict", "strict-clone"]
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """A world and the law side by side."""
+    """The hold table and the specification, step by step."""
 
     acted: ClassVar[int] = 0
 
     def make(self) -> Lockstep:
-        """The pair, with the policy of `run_machine`."""
+        """Create the two, with the policy of `run_machine`."""
         raise AssertionError("run this machine by run_machine, which says of which policy")
 
     @initialize()
@@ -47,13 +47,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:
-        """Make one move that the law allows now, and compare."""
+        """Take a step that the specification permits now, and compare."""
         moves = [move for move in self.world.moves() if data.draw(st.integers(1, RARE.get(move[0], 1))) == 1]
         if {kind for kind, _number in moves} <= IDLE and not self.world.running:
             return
         if not moves:
             return
-        # The kind first: there are as many moves of pulls as slots, and one append.
+        # The kind of step is drawn first, because there are many steps of pulls and only one append.
         kind = data.draw(st.sampled_from(list(dict.fromkeys(kind for kind, _number in moves))), label="move")
         alike = [move for move in moves if move[0] == kind]
         self.world.do(alike[data.draw(st.integers(0, len(alike) - 1), label="instance")])
@@ -65,7 +65,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 def run_machine(policy_name: str, *, planted: bool = False) -> int:
-    """Run the machine under a policy; how many moves were compared."""
+    """Run the machine with a policy; returns the number of compared steps."""
     model = specification_of(preset(policy_name), BOUNDS)
     law = successors(model)
 
@@ -79,7 +79,7 @@ def run_machine(policy_name: str, *, planted: bool = False) -> int:
     steps = max(60, profile.stateful_step_count)
     chosen = settings(profile, stateful_step_count=steps)
     if planted:
-        # The first red example ends it, so many are cheap; shrinking it would only take time.
+        # The first failing example ends the run, because shrinking would only take time.
         chosen = settings(chosen, phases=(Phase.explicit, Phase.generate), max_examples=3000)
     run_state_machine_as_test(Machine, settings=chosen)
     return Machine.acted
@@ -87,13 +87,13 @@ def run_machine(policy_name: str, *, planted: bool = False) -> int:
 
 @pytest.mark.parametrize("policy_name", POLICIES)
 def test_the_hold_table_does_what_the_law_says(policy_name: str) -> None:
-    """Every variable of the law is where the law can be, after every move."""
+    """After every step each variable has a value that the specification permits."""
     assert run_machine(policy_name) > 500
 
 
 @pytest.mark.parametrize("policy_name", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.long)])
 def test_a_long_walk_meets_every_action(policy_name: str) -> None:
-    """So the machine above is not vacuous: each of the law's actions is taken, many times over."""
+    """Each action of the specification is taken many times, so the machine is not vacuous."""
     model = specification_of(preset(policy_name), BOUNDS)
     law = successors(model)
     seed = 7
@@ -116,14 +116,14 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
 
 
 def test_planted_a_recheck_that_never_removes_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recheck removed: a pull stays held that the law has queued."""
+    """Without the removal by the recheck a pull stays held that the specification has queued."""
     monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull: False)
     with pytest.raises(AssertionError, match="is not a step of the specification"):
         run_machine("strict", planted=True)
 
 
 def test_planted_a_deadline_that_never_fires_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The heap forgotten: the law expires a pull that the table keeps."""
+    """Without the heap the table keeps a pull that the specification expires."""
     monkeypatch.setattr(HoldTable, "expire", lambda _table, _now_ms, _limit: [])
     with pytest.raises(AssertionError, match="does nothing"):
         run_machine("strict", planted=True)

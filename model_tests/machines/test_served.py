@@ -1,4 +1,4 @@
-"""The property suite over the wire: it holds for our broker, every injected fault fails it, and its model by hand."""
+"""The property suite over the network passes with our broker, fails for each injected fault, and its model is right."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ from longpoll_spec.policy import preset, with_knob
 
 RULES = {rule.function.__wrapped__.__name__ for rule in RocketMQMachine.setup_state().rules}
 HURRIED = attrs.evolve(STRICT, patience_ms=1_500, queue_file_units=40)
-"""How long to wait for an injected fault: it is certain, so less patience shortens the test and changes nothing."""
+"""A policy with less patience, which shortens the tests with injected faults without changing their results."""
 
 
 def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40, seed: int | None = None) -> KitReport:
-    """Run the suite without making a failure smaller."""
+    """Run the suite without shrinking a failure."""
     return run_suite(broker.runtime, broker, max_examples=max_examples, step_count=step_count, seed=seed, shrink=False)
 
 
 def falsified(report: KitReport) -> str:
-    """The falsified properties; empty if there are none, although some kinds of polls may not have been seen."""
+    """The falsified properties, even if some kinds of polls have not been seen."""
     return report.why if report.verdict == "invalid" else ""
 
 
 @pytest.mark.parametrize("policy", [pytest.param("strict", marks=pytest.mark.long), "strict-clone"])
 def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
-    """Whatever is sent, pulled, held, closed, garbled and restarted, every answer is the model's."""
+    """Every answer to sends, pulls, closes, invalid requests and restarts equals the model's."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
         report = run(subject, max_examples=6)
     assert not falsified(report), report
@@ -63,7 +63,7 @@ def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
 
 
 def test_a_second_thread_changes_no_answer(tmp_path: Path) -> None:
-    """With two threads for connections, pulls and sends overlap, and every answer is still the model's."""
+    """With two threads for connections pulls and sends overlap, and every answer still equals the model's."""
     config = BrokerConfig(io_thread_count=2)
     with EmbeddedBroker(RealRuntime(), str(tmp_path), config=config) as subject:
         report = run(subject, max_examples=4)
@@ -71,7 +71,7 @@ def test_a_second_thread_changes_no_answer(tmp_path: Path) -> None:
 
 
 def test_what_the_suite_does_is_a_valid_history(tmp_path: Path) -> None:
-    """The judge, who sees the broker from inside, finds nothing either: it has all the evidence, and all is right."""
+    """The judge, with the record from inside the broker, finds all evidence and no violation."""
     with EmbeddedBroker(
         RealRuntime(), str(tmp_path / "store"), can_restart=False, record_directory=str(tmp_path / "history")
     ) as subject:
@@ -82,7 +82,7 @@ def test_what_the_suite_does_is_a_valid_history(tmp_path: Path) -> None:
 
 
 def test_rocketmq_keeps_what_rocketmq_promises(tmp_path: Path) -> None:
-    """The policy rocketmq-4.9, late by a scan at most, keeps the model by its own, weaker promises."""
+    """The policy rocketmq-4.9, at most one scan late, keeps the model of its own weaker promises."""
     config = BrokerConfig(scan_period_ms=100)
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset("rocketmq-4.9"), config=config) as subject:
         report = run(subject, max_examples=4, step_count=25)
@@ -93,7 +93,7 @@ def test_rocketmq_keeps_what_rocketmq_promises(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
 def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str) -> None:
-    """So many examples that every rule has run many times; fewer where each deadline waits for a scan of 5 s."""
+    """Every rule runs many times; there are fewer examples if each deadline waits for a scan of 5 s."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
         scans = subject.expectations.scan_period_ms is not None
         report = run(subject, max_examples=8 if scans else 200, step_count=80)
@@ -102,11 +102,11 @@ def test_the_served_broker_keeps_the_model_for_long(tmp_path: Path, policy: str)
 
 
 WINDOW_S = 0.025
-"""Two dozen pulls held one after the other must not add up to the client's patience."""
+"""The total delay of two dozen pulls held one after the other must not exceed the client's patience."""
 
 
 class WideningRuntime(RealRuntime):
-    """Between a pull's read and its hold, waits until an arrival was notified, or a moment if none is.
+    """A runtime that waits, between a pull's read and its hold, for the notification of an arrival.
 
     So the window in which RocketMQ loses a wake is open for as long as another connection needs to send into it.
     """
@@ -116,7 +116,7 @@ class WideningRuntime(RealRuntime):
         self.notified = threading.Event()
 
     def step(self, action: str) -> None:
-        """Open the window at its step points."""
+        """Wait at the scheduling points of the window."""
         if action == "pull_read":
             self.notified.clear()
         elif action == "hold":
@@ -125,7 +125,7 @@ class WideningRuntime(RealRuntime):
 
 @attrs.define(eq=False)
 class WidenedSubject(EmbeddedBroker):
-    """Tells its runtime when a notifier has been through a bucket."""
+    """A subject that tells its runtime when a notifier has traversed a bucket."""
 
     def started(self, broker: Broker) -> None:
         runtime, notify = self.runtime, broker.hold_service.notify
@@ -139,7 +139,7 @@ class WidenedSubject(EmbeddedBroker):
 
 
 def widened(directory: Path) -> KitReport:
-    """Run the suite with the window open, under strict less its recheck."""
+    """Run the suite with the window open, with strict without its recheck."""
     policy = with_knob(STRICT_POLICY, "recheck_after_hold=none")
     config = BrokerConfig(io_thread_count=2)
     subject = WidenedSubject(
@@ -150,10 +150,10 @@ def widened(directory: Path) -> KitReport:
 
 
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
-    """Strict less its recheck loses the wake of a pull that a message overtakes between read and hold.
+    """Strict without its recheck loses the wake of a pull that a message overtakes between read and hold.
 
-    The property says it all: it is broken only by a message that was acknowledged after its pull began. Which step
-    sent it does not matter, because `cancel` and `send_one_way` overtake a pull as well as `cross` does.
+    Only a message that was acknowledged after its pull began breaks the property. Which step sent it does not matter,
+    because `cancel` and `send_one_way` overtake a pull as well as `cross` does.
     """
     report = widened(tmp_path)
     assert report.property == "no_lost_wakeup", report
@@ -163,7 +163,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def early_deadline(patch: pytest.MonkeyPatch) -> None:
-    """Pulls are held 30 ms less than they asked for."""
+    """Hold each pull 30 ms less than requested."""
     granted = pull_processor.PullProcessor._granted_ms
     patch.setattr(
         pull_processor.PullProcessor, "_granted_ms", lambda service, asked_ms: granted(service, asked_ms) - 30
@@ -171,7 +171,7 @@ def early_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def flipped_bit(patch: pytest.MonkeyPatch) -> None:
-    """The first byte of the first body of every answer (or the length of its topic) is another."""
+    """Change the first byte of the first body of every answer, or of its topic's length."""
     encode = PullAnswers.encode
 
     def flipped(*arguments: object) -> list[object]:
@@ -186,7 +186,7 @@ def flipped_bit(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_answer(patch: pytest.MonkeyPatch) -> None:
-    """A pull that was held is answered twice."""
+    """Answer a held pull twice."""
     answer = pull_runner.PullRunner.answer
 
     def twice(*arguments: object) -> None:
@@ -197,7 +197,7 @@ def second_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing(*_arguments: object) -> None:
-    """Do nothing where something is to be done."""
+    """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @attrs.define(eq=False)
 class FaultySubject(EmbeddedBroker):
-    """Does something to the store between a stop and the next start."""
+    """A subject that changes the store between a stop and the next start."""
 
     between: Callable[[Path], None] = nothing
 
@@ -242,7 +242,7 @@ def lose_last_message(directory: Path) -> None:
 
 
 def lose_group_offsets(directory: Path) -> None:
-    """Remove what the groups committed."""
+    """Remove the committed offsets of the groups."""
     for path in (directory / "config").glob("consumerOffset.json*"):
         path.unlink()
 
@@ -251,7 +251,7 @@ def lose_group_offsets(directory: Path) -> None:
     ("between", "finding"), [(lose_last_message, "has offsets 0 to"), (lose_group_offsets, "was committed")]
 )
 def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
-    """A restart that loses the last acknowledged message, or the groups' offsets, falsifies the suite."""
+    """A restart that loses the last acknowledged message, or the groups' offsets, fails the suite."""
     with FaultySubject(RealRuntime(), str(tmp_path), between=between, expectations=HURRIED) as subject:
         report = run(subject, max_examples=60)
     assert finding in falsified(report), report
@@ -271,20 +271,20 @@ def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
 
 
 def pull_of(offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, begun_ns: int = LATER) -> Ask:
-    """A pull from an offset on; begun when all messages were there, unless said otherwise."""
+    """A pull from this offset on; by default it began when all messages were there."""
     return Ask(1, "T@0", max(offset, 0), PullTerms(wanted=wanted, offset=offset), timeout_ms, begun_ns)
 
 
 def judge_answer(
     queue: WireQueue, pull: Ask, answer: Answer, ended_ns: int = LATER, cancelled_ns: int | None = None
 ) -> None:
-    """Let the model judge an answer that came at a time."""
+    """Let the model check an answer that came at this time."""
     pull.answer, pull.ended_ns, pull.cancelled_ns = answer, ended_ns, cancelled_ns
     queue.judge(pull)
 
 
 def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
-    """The answer that a good broker makes of a read."""
+    """The answer of a correct broker, made from a read."""
     stored = [
         Stored(
             queue.topic, queue.queue_id, offset, 100 * offset, queue.messages[offset].body,
@@ -298,7 +298,7 @@ def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
 
 @given(st.lists(st.sampled_from(["a", "b", ""]), max_size=8), st.data())
 def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list[str], data: st.DataObject) -> None:
-    """An answer is let through for every end between the request and now, and refused for ends before the request."""
+    """An answer is right for every end between the request and now, and wrong for ends before the request."""
     queue = queue_of(*tags)
     asked = data.draw(st.integers(0, queue.end))
     seen = data.draw(st.integers(0, queue.end))
@@ -320,7 +320,7 @@ def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list
     ],
 )
 def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None:
-    """One number of an otherwise right answer changed is one violation."""
+    """A right answer with one changed number is a violation."""
     queue = queue_of("a", "b", "a")
     right = answer_of(queue, queue.read(0, ALL, 32, 3), 3)
     judge_answer(queue, pull_of(0), right)
@@ -346,7 +346,7 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
 def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
     sent: dict[str, str], delivered: dict[str, str], is_right: bool
 ) -> None:
-    """5.x keeps WAIT, 4.9 drops it; neither may change it or add a property."""
+    """5.x keeps WAIT and 4.9 drops it; neither may change it or add a property."""
     assert WireMessage(0, b"", 0, properties=sent).is_given_back(delivered) == is_right
 
 
@@ -363,7 +363,7 @@ def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
     ],
 )
 def test_a_wrong_message_is_refused(change: dict[str, Any], finding: str) -> None:
-    """One part of an otherwise right message changed is one violation."""
+    """A right message with one changed part is a violation."""
     queue = queue_of("a")
     right = answer_of(queue, queue.read(0, ALL, 32, 1), 1)
     with pytest.raises(ViolationError, match=finding):

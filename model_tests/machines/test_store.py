@@ -39,7 +39,7 @@ PREPARED = 0x4
 
 @pytest.fixture(autouse=True, scope="module")
 def no_syncs() -> Iterator[None]:
-    """The machine kills and never cuts the power: what is not synced stays, and syncing would only cost time."""
+    """The machine kills the process and never cuts the power, so unsynced data stays and syncs would only cost time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         patch.setattr(RealMappedFile, "sync", lambda *_: None)
@@ -57,7 +57,7 @@ class Message:
 
 @define
 class Queue:
-    """A queue of the model: `messages[:visible]` can be read."""
+    """A queue of the model, in which `messages[:visible]` can be read."""
 
     messages: list[Message] = Factory(list)
     visible: int = 0
@@ -65,7 +65,7 @@ class Queue:
 
 
 def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tuple[str, int, list[int]]:
-    """(status, next offset, offsets of the messages) that a read must give, straight from the rules of getMessage."""
+    """The (status, next offset, message offsets) that getMessage must return, from its rules."""
     end = queue.visible
     if not queue.known:
         return "NO_MESSAGE_IN_QUEUE", 0, []
@@ -88,7 +88,7 @@ def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tup
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Drives the store and the model together and compares everything that can be seen."""
+    """Drives the store and the model together and compares everything that a reader can see."""
 
     @initialize()
     def open_empty(self) -> None:
@@ -108,13 +108,13 @@ class StoreMachine(RuleBasedStateMachine):
         prepared=st.integers(0, 9).map(lambda die: die == 0),
     )
     def append(self, key: tuple[str, int], body: str, tag: str | None, *, count: int, prepared: bool) -> None:
-        """Append some messages, now and then such that no queue lists."""
+        """Append some messages, sometimes messages that no queue lists."""
         for _ in range(count):
             self._append(key, body, tag, prepared=prepared)
 
     @rule(keys=st.lists(st.sampled_from(QUEUES), max_size=6), size=st.integers(0, 220), tag=st.sampled_from(TAGS))
     def append_burst(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
-        """Append a burst as far as the store takes it, and the rest one by one."""
+        """Append the part of a burst that the store accepts, and the other messages one by one."""
         body = "r" * size
         burst = self.store.put_burst([message(*key, body.encode(), tag=tag) for key in keys])
         for key, arrival in zip(keys, burst, strict=False):
@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Read from any offset, with and without a tag."""
         wanted: Callable[[int], bool] | None = None if tag is None else (lambda code: code == tags_code(tag))
         queue = self.queues[key]
-        # Mostly inside the queue, where there is something to find, and up to two beyond its end.
+        # Most offsets are inside the queue, and some up to two beyond its end.
         offset %= queue.visible + 3
         found = self.store.get(*key, offset, count, (wanted, None))
         status, offset_next, taken = expected_read(queue, offset, count, tag)
@@ -187,7 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def close_and_open(self) -> None:
-        """Stop cleanly and open again; the closed directory is sound."""
+        """Stop cleanly and open again; the closed directory has no damage."""
         self.store.close()
         verdict = verify(RealFiles(), str(self.directory))
         assert (verdict.problems, verdict.messages) == ([], len(self.log))
@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_and_open(self) -> None:
-        """Leave the directory as a kill leaves it and open it; a crash leaves tails at most."""
+        """Open a copy of the directory as after a kill; a crash leaves at most tails."""
         self.kills += 1
         killed = self.root / str(self.kills)
         shutil.copytree(self.directory, killed)
@@ -217,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "store"))
     @invariant()
     def ranges_agree(self) -> None:
-        """Every queue's visible range, and the list of queues, is the model's."""
+        """The list of queues and every queue's visible range equal the model's."""
         for key, queue in self.queues.items():
             assert (self.store.visible_start(*key), self.store.visible_end(*key)) == (0, queue.visible)
         assert self.store.queues() == sorted(key for key, queue in self.queues.items() if queue.visible)

@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     select: Literal["shared", "alone"]
     """Tests that share the machine with others, or those that need it alone (marker `whole_machine`)."""
     log: str
-    """The file that the results are appended to."""
+    """The file to which the results are appended."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,11 +42,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     test: str = ""
     outcome: Literal["started", "passed", "failed", "skipped", "finished", "selected"]
     count: int = 0
-    """With `selected`: how many tests the plan may run."""
+    """The number of tests that the plan may run, for a line `selected`."""
 
 
 def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
-    """Whether a test is one of the plan's."""
+    """Whether a test belongs to the plan."""
     if plan.select == "alone":
         return item.get_closest_marker("whole_machine") is not None
     if item.get_closest_marker("whole_machine") is not None:
@@ -81,7 +81,7 @@ class Nightly:
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Log what became of a test, then show a failure; with xdist the worker logs, the controller shows."""
+        """Log the result of a test, then print a failure; with xdist the worker logs and the controller prints."""
         # With xdist the controller logs only a worker that crashed.
         if not hasattr(report, "node") or str(report.when) == CRASHED:
             if report.when == "teardown":
@@ -89,8 +89,8 @@ class Nightly:
             if report.failed or report.when == "call" or report.skipped:
                 self._log(Line(test=report.nodeid, outcome=report.outcome))
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        # At once, because pytest's own summary is lost if it has to be killed; and after the log, so that a failure
-        # that was shown is counted.
+        # A failure is printed at once, because pytest's summary is lost if it is killed, and after the log, so that it
+        # is counted.
         if report.failed and reporter is not None:
             reporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 

@@ -69,7 +69,7 @@ class RealConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether its owner still uses it."""
+        """Whether the owner still uses the connection."""
         return self._socket.fileno() >= 0
 
     def cut(self) -> None:
@@ -85,13 +85,13 @@ HOLD_MS_MAX: Final = 2_000
 MISHAPS: Final = {"kill": "kill", "power": "kill", "stop": "stop", "cut": "cut"}
 """Simulated fault -> the fault here."""
 TRIES_MAX: Final = 3_000
-"""A broker on a busy machine takes longer to start than a simulated one."""
+"""A broker on a busy machine starts more slowly than a simulated one, so clients try more often."""
 JUDGED_MS: Final = 1_000.0
-"""How late the judge lets an answer be, in addition to host pauses."""
+"""The lateness that the judge permits, in ms, in addition to host pauses."""
 
 
 def is_idle(gaps: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the judge has no verdict only because the broker ended before anything was pulled."""
+    """Whether the verdict is unknown only because the broker ended before any pull."""
     return {gap["clause"] for gap in gaps} == {"evidence.nothing_judged"}
 
 
@@ -100,7 +100,7 @@ class BrokenPromiseError(AssertionError):
 
 
 class _EndedError(Exception):
-    """The soak is over: its peers end."""
+    """The soak is over, so its peers end."""
 
 
 def real_plan_of(seed: int) -> Plan:
@@ -117,7 +117,7 @@ def _shorter(act: Act) -> Act:
 
 @define
 class Counts:
-    """The work done so far."""
+    """The counts of the work so far."""
 
     rounds: int = 0
     answers: int = 0
@@ -147,7 +147,7 @@ class Soak:
     counts: Counts = field(factory=Counts)
     _runtime: RealRuntime = field(factory=RealRuntime)
     _watch: HostPauseWatch | None = None
-    """Of the current round."""
+    """The watch for host pauses in the current round."""
     _broker: ServedBroker | None = None
     _life: int = 0
     _stalled_ms: float = 0.0
@@ -171,7 +171,7 @@ class Soak:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def round(self, seed: int) -> None:
-        """One round; after an exception no other may follow. Raises BrokenPromiseError."""
+        """Run one round; after an exception no other may follow. Raises BrokenPromiseError."""
         assert self._broker is not None
         failures: list[BaseException] = []
         with HostPauseWatch(self._broker.process_id) as watch:
@@ -205,7 +205,7 @@ class Soak:
         self.counts.answers += account.answered
 
     def _close_ways(self) -> None:
-        """A peer that saw a broken promise leaves its connection open."""
+        """Close connections, because a peer that saw a broken promise leaves its own open."""
         for way in self._ways:
             way.close()
         self._ways.clear()

@@ -1,4 +1,4 @@
-"""The soak keeps every promise of our broker, finds what a kill takes, and leaves nothing."""
+"""The soak finds no broken promise of our broker, finds data lost in a kill, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILLED = Plan(
 
 
 def test_a_seeds_plan_is_one_that_a_real_machine_can_have() -> None:
-    """Kills, stops and cuts at the simulated run's times, and no hold of a minute; the same seed, the same plan."""
+    """Kills, stops and cuts come at the simulated run's times, no hold takes a minute, and a seed repeats its plan."""
     plans = [real_plan_of(seed) for seed in range(200)]
 
     assert {mishap.kind for plan in plans for mishap in plan.mishaps} == {"kill", "stop", "cut"}
@@ -54,7 +54,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Soak]:
 
 
 def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> None:
-    """One round with a kill: two lives, of which the stopped one is valid; no history stays."""
+    """One round with a kill has two runs of the broker, of which the stopped one is valid; no history remains."""
     running.round(0)
     running.end_life(is_killed=False)
     counts = running.counts
@@ -69,7 +69,7 @@ def test_a_killed_broker_keeps_every_promise(running: Soak, tmp_path: Path) -> N
 
 
 def lose_the_log(store: Path) -> None:
-    """A kill must keep all of this: every record of the log and the queues' units."""
+    """Remove records of the log and units of the queues, which a kill must keep."""
     for file in [*(store / "commitlog").iterdir(), *(store / "consumequeue").rglob("0*")]:
         if file.is_file():
             content = file.read_bytes()[:65_536]
@@ -78,7 +78,7 @@ def lose_the_log(store: Path) -> None:
 
 
 def flip_a_bit(store: Path) -> None:
-    """One byte of the first record's body is another."""
+    """Change one byte of the first record's body."""
     with min((store / "commitlog").iterdir()).open("r+b") as log:
         content = log.read(4_096)
         place = content.index(b"peer-0-")
@@ -108,7 +108,7 @@ def test_what_a_kill_takes_is_found(
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_our_broker_is_soaked(tmp_path: Path) -> None:
-    """Each night soaks it with other seeds."""
+    """Each night runs the soak with other seeds."""
     first = 1_000 * int(os.environ.get("LONGPOLL_SEED", "0"))
     with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running:
         for seed in range(first, first + 100):

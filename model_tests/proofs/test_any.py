@@ -1,4 +1,4 @@
-"""A proof for any number of requests: what is read, compared, assumed and refused."""
+"""Proofs for any number of requests: reading terms as quantifiers, comparison, assumptions and refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
     ],
 )
 def test_ours_are_proved_for_any_number(name: str, world: Bounds) -> None:
-    """Every always property of our policies is proved, every obligation with it, up to a cutoff below what was read."""
+    """Every `always` property of our policies is proved with all obligations, up to a cutoff below the size read."""
     whole = prove_any(preset(name), world=world)
     wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
 
@@ -79,7 +79,7 @@ _BREAKING = [
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _BREAKING)
 def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None:
-    """A run that replays refutes what the change of a needed knob breaks, and no part of it is proved."""
+    """A replayable run refutes each property that needs the changed knob, and no obligation of it is proved."""
     broken = [each.name for each in ablate.row_of(preset(name), setting, requests=2).violations]
     proof = prove_any(with_knob(preset(name), setting), names=broken).proof
     runs = [each for each in proof.obligations if each.token is not None]
@@ -94,7 +94,7 @@ def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None
 
 
 def _pairs(state: State) -> Bool:
-    """Some two requests are in the bucket with the same offset: symmetric, but a relation between two requests."""
+    """A relation between two requests: they are in the bucket with the same offset."""
     return any_of(
         one.is_("held") & other.is_("held") & one.offset.is_(other.offset)
         for one in state.requests
@@ -130,7 +130,7 @@ def _many_only(state: State, action: Action) -> Bool:
     ],
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
-    """Requests compared in pairs, one spared, or a guard for large numbers only: refused, and nothing is proved."""
+    """A relation between requests, an exception for one, and a guard for large numbers only are refused."""
     made = _with_guard(change)
     whole = prove_any(STRICT, world=PLAIN, names=["answered_once"], depth_max=0, model_of=made)
 
@@ -146,7 +146,7 @@ def _holds(count: int) -> list[Bool]:
 
 
 def test_the_rest_is_read_as_quantifiers() -> None:
-    """A junction over all that are not named is a quantifier; over some of them, or about two, it is refused."""
+    """A junction over all other requests becomes a quantifier; one over some of them, or about two, is refused."""
     everyone = _holds(4)
     rest = Rest(frozenset({1, 2, 3}))
 
@@ -162,7 +162,7 @@ def test_the_rest_is_read_as_quantifiers() -> None:
 
 
 def test_a_sum_over_requests_is_refused() -> None:
-    """A count is not a quantifier, so a hold limit written as a sum cannot be read as one."""
+    """A hold limit written as a sum cannot be read as a quantifier."""
     copies: Int = int_variable("copies_0")
     for index in range(1, 4):
         copies = copies + int_variable(f"copies_{index}")
@@ -172,7 +172,7 @@ def test_a_sum_over_requests_is_refused() -> None:
 
 
 def test_only_what_could_be_lost_needs_a_witness() -> None:
-    """Where it helps, "for every" needs no witness and "for some" one; inside a condition either needs one."""
+    """A "for every" in the assumptions needs no witness and a "for some" needs one; within a condition each does."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
     every, some = all_of(everyone), any_of(everyone)
@@ -184,7 +184,7 @@ def test_only_what_could_be_lost_needs_a_witness() -> None:
 
 
 def _doubled(values: Mapping[str, int]) -> dict[str, int]:
-    """The values of a state of three requests with a fourth, which is as the third."""
+    """The values of a state of three requests, with a fourth that equals the third."""
     again = {f"{name[:-2]}_3": value for name, value in values.items() if slot_of(name) == 2}
     return dict(values) | again
 
@@ -193,7 +193,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 @given(data=st.data())
 @settings(max_examples=3)
 def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
-    """Every statement about a state also holds of the state in which such a request is duplicated."""
+    """Every statement about a state also holds after an unnamed request was duplicated."""
     few, more = (_stated(name, requests) for requests in (3, 4))
     values = {each.name: data.draw(_values(each), each.name) for each in few.model.variables}
     twice = _doubled(values)
@@ -220,7 +220,7 @@ def _stated(name: str, requests: int) -> Statements:
 
 @pytest.mark.long
 def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A law that needs more requests than it was compared at is not proved for the others."""
+    """A specification that needs more requests than were compared is not proved for other numbers."""
     monkeypatch.setattr("longpoll_spec.engines.smt.any_number.CUTOFF_MAX", 3)
     read = statements_of(lambda bounds: specification_of(STRICT, bounds), SAMPLE)
 
@@ -231,7 +231,7 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("requests", [12, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict"))
 def test_the_text_goes_on_alike(name: str, requests: int) -> None:
-    """The law of more requests, with those beyond the ones read taken away, is the law that was read."""
+    """The specification of more requests, with the additional ones removed, equals the one that was read."""
     read = statements_of(lambda bounds: specification_of(preset(name), bounds), 9)
     more = statements_of(lambda bounds: specification_of(preset(name), bounds), requests)
 
@@ -242,7 +242,7 @@ def test_the_text_goes_on_alike(name: str, requests: int) -> None:
 
 
 def stated(requests: int) -> Statements:
-    """The statements of a proof of strict, at a number of requests."""
+    """The statements of a proof of strict for a number of requests."""
     return statements_of(partial(specification_of, STRICT), requests, PLAIN)
 
 
@@ -260,7 +260,7 @@ def _with_actions(one: Statements, change: Callable[[Action], Action]) -> Statem
 
 
 def _in_holds(change: Callable[[Action], Action], *labels: str) -> Callable[[Statements], Statements]:
-    """Change every hold, or those of these labels."""
+    """Change every hold, or the holds with these labels."""
     known = labels or [each.label for each in TWO.model.named("hold")]
     return lambda one: _with_actions(one, lambda each: change(each) if each.label in known else each)
 
@@ -331,7 +331,7 @@ def _closes_twice(item: Property) -> Property:
 
 
 def _closes_elsewhere(item: Property) -> Property:
-    """A step breaks it that breaks nothing where more requests are."""
+    """A change that breaks a property only with more requests."""
     known = {label for label, _condition in item.closing}
     other = next(each.label for each in TWO.model.actions if each.label not in known)
     return attrs.evolve(item, closing=(*item.closing, (other, TRUE)))
@@ -349,7 +349,7 @@ def _begins_otherwise(one: Statements) -> Statements:
 
 
 class _Begun:
-    """A model whose variables are others."""
+    """A model with other initial values."""
 
     def __init__(self, model: Model, variables: tuple[Variable, ...]) -> None:
         self.bounds, self.actions, self.variables = model.bounds, model.actions, variables
@@ -415,7 +415,7 @@ def _anything(_state: State) -> Bool:
 
 
 def _is_behind(state: State) -> Bool:
-    """Of each request and of what all share."""
+    """A condition about each request and the shared variables."""
     return all_of(each.offset <= int_variable("log_end") for each in state.requests)
 
 
@@ -424,7 +424,7 @@ def _grows(_state: State) -> Int:
 
 
 def _grows_by_others(state: State) -> Int:
-    """Grows by one if some request is kept, by two if some request is idle."""
+    """An effect that grows by one if some request is kept, and by two if some request is idle."""
     end = int_variable("log_end")
     return ite(_some_is("kept")(state), end + 1, ite(_some_is("idle")(state), end + 2, end))
 
@@ -432,9 +432,9 @@ def _grows_by_others(state: State) -> Int:
 def _small(
     guard: Callable[[State], Bool], *lemmas: Callable[[State], Bool], end: Callable[[State], Int] | None = None
 ) -> Statements:
-    """Strict where requests do nothing but be held, as they may by this guard; and these are the statements.
+    """Strict with only the action `hold`, this guard and these statements.
 
-    With `end` who is held sets the log's end to it as well.
+    With `end`, `hold` also sets the log's end.
     """
     model = FOUR.model
     more: dict[str, Int | Bool] = {} if end is None else {"log_end": end(model.state)}
@@ -473,12 +473,12 @@ def _small(
     ],
 )
 def test_so_many_are_needed_as_a_question_names_and_has_witnesses(law: Statements, numbers: tuple[int, ...]) -> None:
-    """The acting request, the statement's request, one for each "for some" of the assumptions, and one that stays."""
+    """The cutoff counts the acting request, the statement's request, a witness for each "for some", and one more."""
     assert numbers_of(law, [item.name for item in law.helping], Readers()) == numbers
 
 
 def test_what_is_not_assumed_needs_no_witness() -> None:
-    """A statement that is not kept is asked for, and not in every state that is asked for."""
+    """A property that is not inductive is checked, but not assumed in other checks, so it needs no witness."""
     law = _small(_some_is("kept"), _some_is("idle"), _nobody_is("held"))
     either = _small(_anything, lambda state: _some_is("idle")(state) | _some_is("kept")(state))
 
@@ -487,7 +487,7 @@ def test_what_is_not_assumed_needs_no_witness() -> None:
 
 
 def test_a_step_that_breaks_something_names_who_acts_and_its_guard_and_condition_have_witnesses() -> None:
-    """Hold if some request is idle, and break a property if some request is kept: three are needed."""
+    """The guard and the condition of a hold each need a witness, so three requests are needed."""
     law = _small(_some_is("idle"))
     steps = tuple((each.label, _some_is("kept")(law.model.state)) for each in law.model.actions)
     item = Property("steps", "always", "", TRUE, TRUE, steps)
@@ -496,7 +496,7 @@ def test_a_step_that_breaks_something_names_who_acts_and_its_guard_and_condition
 
 
 def test_more_than_was_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cutoff has a maximum."""
+    """The cutoff has a maximum, above which the proof is refused."""
     law = stated(3)
     kept = [item.name for item in law.candidates]
     monkeypatch.setattr(smt_any, "CUTOFF_MAX", 9)
@@ -507,7 +507,7 @@ def test_more_than_was_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_statement_that_spares_one_request_is_refused() -> None:
-    """Though the law treats all alike: what is said of the others does not follow by a change of names."""
+    """A statement that excludes one request cannot be transferred to others by renaming, so it is refused."""
     law = _small(_anything, _nobody_is("held"), lambda state: ~state.requests[1].is_("held"))
 
     with pytest.raises(NotUniformError, match="not interchangeable"):

@@ -37,7 +37,7 @@ UNBOUNDED = Bounds("proof", requests=2, messages=None)
 @pytest.mark.parametrize("requests", quick_if([2, 3, 8], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if(OURS, lambda name: name == "strict-clone"))
 def test_our_policies_are_proved(name: str, requests: int) -> None:
-    """Every property of our policies is proved, every single obligation with it, and nothing is given up."""
+    """Every property of our policies is proved with every obligation, and no statement is dropped."""
     policy = preset(name)
     proof = prove(policy, requests=requests)
     wanted = [item.name for item in properties_of(proof.model) if item.kind == "always"]
@@ -81,7 +81,7 @@ def test_our_policies_are_proved(name: str, requests: int) -> None:
     ],
 )
 def test_a_removed_remedy_is_refuted_by_a_run_that_replays(base: str, setting: str, broken: dict[str, int]) -> None:
-    """Without one of its remedies a policy breaks exactly these properties, shown by runs that replay plainly."""
+    """A policy without one of its fixes breaks exactly these properties, in runs that replay."""
     proof = prove(with_knob(preset(base), setting), requests=3)
 
     assert {name for name in proof.needed if proof.verdict(name) == "refuted"} == set(broken)
@@ -107,7 +107,7 @@ def _variants() -> list[tuple[str, str]]:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _variants())
 def test_every_knob_is_decided(name: str, setting: str) -> None:
-    """With any one knob of ours set otherwise, each property is proved or refuted, as exploring says it should be."""
+    """With any one knob of ours changed, each property is proved or refuted, as the exploration says."""
     policy = with_knob(preset(name), setting)
     explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=3)
@@ -120,10 +120,10 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
 
 @pytest.mark.long
 def test_z3_and_exploring_find_runs_of_one_length() -> None:
-    """For every property of rocketmq-4.9 both ways give the same verdict, and shortest runs of the same length."""
+    """For every property of rocketmq-4.9 z3 and the exploration give the same verdict and length."""
     policy = preset("rocketmq-4.9")
     explored = explore(specification_of(policy, named("tiny", policy)))
-    proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # with the usual depth the proof itself explores
+    proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # With the default depth the proof itself explores.
     depths = {each.property_name: each.depth for each in proof.obligations if each.token is not None}
 
     assert depths == {each.name: each.depth for each in explored.verdicts if each.verdict == "violated"}
@@ -185,7 +185,7 @@ SLIPS: dict[str, tuple[str, Change]] = {
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("hold")))
 def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
-    """A planted slip in one action's text is refuted by a run of the law with that slip."""
+    """A run of the changed specification refutes an injected mistake in an action."""
     name, change = SLIPS[slip]
     policy = preset("strict")
     proof = prove_model(
@@ -207,7 +207,7 @@ def test_time_locked_for_ever_is_seen() -> None:
 
 
 def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
-    """The traversal is at a queue that it has not visited yet; without this statement its rank need not fall."""
+    """The traversal is at a queue that it has not visited; without this statement its rank need not decrease."""
     bounds = attrs.evolve(UNBOUNDED, requests=1, aspects=frozenset({"role"}))
     proof = prove_model(specification_of(preset("rocketmq-5"), bounds), names=["time_can_pass"], depth_max=0)
 
@@ -223,7 +223,7 @@ def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_what_is_asked_for_is_shown() -> None:
-    """A named property is proved alone, with the strengthening it needs; an unknown name is the user's mistake."""
+    """A named property is proved alone with the strengthening that it needs; an unknown name is a usage error."""
     proof = prove(preset("strict"), requests=2, names=["answered_once"])
 
     assert proof.needed == ("answered_once",)
@@ -238,7 +238,7 @@ NAME = "deadline_is_its_pulls"
 
 
 def _renews_what_it_keeps(state: State, action: Action) -> Effect:
-    """A walker that puts those it keeps back with a new deadline, as Redis did (#12998)."""
+    """A traversal that puts pulls back with a new deadline, as Redis did (#12998)."""
     request = _request(state, action)
     walker: Notifier = state.dispatcher if action.name == "notify_each" else state.scanner
     phase = action.effect[f"phase_{request.index}"]
@@ -271,7 +271,7 @@ DEADLINE_SLIPS: dict[str, tuple[str, Change]] = {
 WITH_TAGS: dict[str, tuple[str, Change]] = {
     "the dispatcher renews what it keeps": ("notify_each", with_effect(_renews_what_it_keeps))
 }
-"""A dispatcher keeps requests that want another tag; without tags all that it keeps arrived in the same tick."""
+"""A dispatcher that keeps requests for another tag; without tags all its kept requests arrived in the same tick."""
 
 
 def _broken(model: Model) -> set[str]:
@@ -289,7 +289,7 @@ def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str
 
 @pytest.mark.parametrize("policy", OURS)
 def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
-    """Why longer timeouts are explored: with one tick a renewal changes nothing, and every property holds."""
+    """With timeouts of one tick a renewed deadline changes nothing, so longer timeouts are explored too."""
     name, change = DEADLINE_SLIPS["the scanner renews what it keeps"]
     model = mutated(preset(policy), named("tiny", preset(policy)), name, change)
 
@@ -310,7 +310,7 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
 
 
 def test_a_dispatcher_that_renews_is_refuted_where_there_are_tags() -> None:
-    """Two tags are enough for a dispatcher to keep a request that is older than the tick."""
+    """With two tags a dispatcher can keep a request that is older than the tick."""
     name, change = WITH_TAGS["the dispatcher renews what it keeps"]
     make = partial(_slipped, "strict", name, change)
     proof = prove_model(make(Bounds("proof", requests=1, messages=None, tags=2)), names=[NAME], smaller=make)
@@ -332,7 +332,7 @@ POLICIES = (
 
 @cache
 def _inductive(policy: Policy) -> frozenset[str]:
-    """The statements that z3 has shown every step of the policy to keep."""
+    """The statements that z3 has proved to be inductive for the policy."""
     obligations = prove(policy, requests=2, depth_max=0).obligations
     return frozenset(each.property_name for each in obligations if (each.step, each.verdict) == ("inductive", "proved"))
 
@@ -383,7 +383,7 @@ def test_a_statement_about_one_request_is_not_symmetric() -> None:
 
 
 def test_the_first_choice_of_each_kind_represents() -> None:
-    """Of all choices of an action's request and a statement's, only those in the order of naming are asked."""
+    """Only the choices in order of naming are checked, because they represent all others by symmetry."""
     model = _model()
     by_label = {action.label: action for action in model.actions}
     open_of = [request.open for request in model.state.requests]
@@ -401,7 +401,7 @@ def test_the_first_choice_of_each_kind_represents() -> None:
 
 
 def test_queues_are_seen_to_be_alike() -> None:
-    """Several queues are interchangeable, in names and as numbers; a slip in what one queue's action does is seen."""
+    """Several queues are interchangeable, and a mistake in the action of one queue is noticed."""
     policy = preset("strict")
     model = specification_of(policy, Bounds("three", requests=2, messages=1, queues=3))
     slip = [
@@ -444,7 +444,7 @@ def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
 
 
 def test_parameters_and_messages_are_open() -> None:
-    """A statement that is true only for the current bounds is not inductive: timeout, scan period, messages."""
+    """A statement that holds only for the current timeout, scan period or message count is not inductive."""
     model = specification_of(preset("strict"), Bounds("proof", requests=1, messages=None))
     state = model.state
     claims = {

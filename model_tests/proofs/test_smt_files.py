@@ -1,4 +1,4 @@
-"""Proof obligations as SMT-LIB files: complete as written, and discharged by a second solver where one is installed."""
+"""Proof obligations as SMT-LIB files are complete, and a second solver proves them if it is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _z3_says(query: str) -> str:
 
 @pytest.fixture
 def cvc5_says() -> Callable[[str], str]:
-    """Ask cvc5 about one query; without it the test is skipped."""
+    """The answer of cvc5 to one query; skips the test if cvc5 is missing."""
     try:
         import cvc5  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
     except ImportError:
@@ -54,7 +54,7 @@ def _broken() -> Sequence[str]:
 
 
 def test_the_command_writes_a_file_for_each_query(tmp_path: Path) -> None:
-    """Each ends with its question and can be run alone; a folder that is not empty is rejected."""
+    """Each file ends with its query and can be run alone; a folder that is not empty is refused."""
     folder = tmp_path / "queries"
     words = ["prove", "--policy", "strict", "--requests", "1", "--property", "answered_once", "--smt", str(folder)]
     done = CliRunner().invoke(main, words)
@@ -92,7 +92,7 @@ def test_a_second_prover_does_not_discharge_a_wrong_obligation(cvc5_says: Callab
 def test_a_second_prover_discharges_every_obligation(
     policy: str, requests: str, cvc5_says: Callable[[str], str]
 ) -> None:
-    """Of `strict` and `strict-clone` without features, for eight requests and for any number."""
+    """cvc5 proves the obligations of two policies without features, for eight requests and for any number."""
     queries: list[str] = []
     if requests == "any":
         assert prove_any(preset(policy), world=PLAIN, record=queries.append).proof.whole == "proved"

@@ -1,4 +1,4 @@
-"""Mutants of the specification's text, tried on the proofs: none stands where exploring breaks the law."""
+"""Mutants of the specification's text: no property is proved that an exploration breaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from longpoll_spec.terms import TRUE, Bool, any_of, ite
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000
-"""Mutants break properties early; if none breaks, the proofs are not checked."""
+"""The limit of states for a mutant; if it breaks no property by then, its proofs are not checked."""
 KNOWN: Final = {
     "State.fits: `(request.offset < self.visible_end)` for `self.has_more(request)`": "no_lost_wakeup",
     "next_pull: without parentheses `request.at(queue) & (request.wants.is_(wish.index) if state.filters else TRUE)`": (
@@ -36,12 +36,12 @@ KNOWN: Final = {
     ),
     "State.end_to_show: `self.queues[0].log_end` for `queue.log_end`": "visible_is_monotone",
 }
-"""Mutants of `else` branches with several queues, which no configuration without the other features used to show."""
+"""Mutants of `else` branches with several queues, which no earlier configuration showed."""
 
 
 @pytest.mark.parametrize("name", quick_if(KNOWN, lambda name: name.startswith("next_pull")))
 def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof for two requests falls, and so does the one for any number, which includes it."""
+    """The proof for two requests fails, and so does the proof for any number, which includes two."""
     mutant = MUTANTS[name]
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
     model = specification_of(STRICT, attrs.evolve(WORLDS["bare"], requests=2))
@@ -52,7 +52,7 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
 @pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_no_proof_stands_where_exploring_breaks_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A property that exploring breaks under a feature's bounds is not proved for two requests in every world."""
+    """A property that an exploration breaks with a feature is not proved for two requests in all configurations."""
     mutant = MUTANTS[name]
     worlds = CONFIGURATIONS
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
@@ -78,7 +78,7 @@ def _broken(bounds: Bounds) -> list[str]:
 
 
 def _asks(end: str, holds_in: Callable[[Bounds], bool]) -> Callable[[State, Request], Bool]:
-    """`State.fits` that asks another end than the visible one, in some configurations only."""
+    """A mutant of `State.fits` that compares with another end than the visible one, in some configurations."""
 
     def fits(self: State, request: Request) -> Bool:
         if holds_in(self.bounds):
@@ -89,7 +89,7 @@ def _asks(end: str, holds_in: Callable[[Bounds], bool]) -> Callable[[State, Requ
 
 
 def _hears_the_exact_tag(self: State, notifier: Notifier, request: Request) -> Bool:
-    """`State.announces_for` that wakes only for the tag that the consumer wants, not for its hash."""
+    """A mutant of `State.announces_for` that compares tags instead of their hashes."""
     if notifier is not self.dispatcher:
         return TRUE
     told = (self.announced.is_(tag.index) & tag.is_wanted(request.wants) for tag in self.tags)
@@ -97,12 +97,12 @@ def _hears_the_exact_tag(self: State, notifier: Notifier, request: Request) -> B
 
 
 def _forgets_the_third(self: State, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
-    """`State.at_queue_of` that looks at two queues."""
+    """A mutant of `State.at_queue_of` that knows only two queues."""
     return any_of(request.at(queue) & fact_of(queue) for queue in self.queues[:2])
 
 
 def _puts_back_what_is_closed(state: State, request: Request, here: Bool) -> Pairs:
-    """`put_back` that does not check for closed channels where these are the only feature."""
+    """A mutant of `put_back` without the check for closed channels, if these are the only feature."""
     alone = state.bounds.aspects - set(SWITCHES) == {"channels"} and len(state.queues) == 1 and not state.filters
     refused = here & ~state.running
     if not alone:
@@ -128,14 +128,14 @@ SLIPS: Final[Mapping[str, tuple[str, Callable[..., object], Callable[..., object
     "K3": ("strict-clone", traversal.put_back, _puts_back_what_is_closed, "closed_is_let_go", "channels"),
     "S05": ("strict", State.at_queue_of, _forgets_the_third, "answer_is_right", "bare"),
 }
-"""Slips that a run breaks under one exploration, and that proofs used to leave out: policy, function, its replacement,
-the property and the configuration that shows it.
+"""Mutants that one exploration refutes and that proofs once missed: policy, function, replacement, property, and the
+configuration that shows the violation.
 """
 
 
 @pytest.mark.parametrize("name", quick_if(SLIPS, lambda name: name in {"K2", "S05"}))
 def test_a_slip_of_one_exploration_is_not_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration is one of those chosen from the text, and the command refutes the property there by a run."""
+    """The text of the specification selects the configuration, in which the command refutes the property by a run."""
     policy, function, slip, broken, configuration = SLIPS[name]
 
     def replaced(*given: object) -> object:
@@ -152,7 +152,7 @@ def test_a_slip_of_one_exploration_is_not_proved(name: str, monkeypatch: pytest.
 
 
 def test_each_exploration_is_a_configuration_of_the_proof() -> None:
-    """With at least as many queues and tags, and the same features."""
+    """The configuration has the same features, and at least as many queues and tags."""
     worlds = CONFIGURATIONS.values()
     for bounds in EXPLORATIONS.values():
         assert any(

@@ -1,4 +1,4 @@
-"""Worlds of a proof: each part alone, and all of them together."""
+"""The configurations of a proof: each part alone, and all of them together."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
-"""Two properties of the plain world."""
+"""Two properties of the plain configuration."""
 LAW: Final = partial(specification_of, STRICT)
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
 def stated(requests: int, world: Bounds = PLAIN) -> Statements:
-    """The statements of a proof of strict, at a number of requests."""
+    """The statements of a proof of strict for a number of requests."""
     return statements_of(LAW, requests, world)
 
 
@@ -75,7 +75,7 @@ BY_NAME: Final = {item.name: item for item in TWO.stated}
 
 
 def rows_of(told: Mapping[str, Answer]) -> tuple[Obligation, ...]:
-    """For each property one obligation with this verdict: refuted by a run."""
+    """For each property one obligation with this verdict, or a run if it is refuted."""
     steps: dict[Answer, StepName] = {"proved": "implies", "unknown": "bounded", "refuted": "bounded"}
     return tuple(
         Obligation(name, steps[verdict], verdict, 0, "token" if verdict == "refuted" else None)
@@ -89,7 +89,7 @@ def whole_of(told: Mapping[str, Answer], *more: Obligation) -> AnyProof:
 
 
 def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") -> WorldProof:
-    """A world in which each property has this verdict, and the one situation comes about or not."""
+    """A configuration in which each property has this verdict, and the situation occurs or not."""
     return WorldProof(name, PLAIN, whole_of(told), (Situation("hold_fires", "", "reached"), Situation("s", "", found)))
 
 
@@ -97,7 +97,7 @@ def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") ->
 
 
 def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None:
-    """A world in which a required situation was not seen proves nothing; a run still refutes."""
+    """A configuration whose required situation was not reached proves nothing, and a run still refutes."""
     vain, seen = in_world("plain", {FIRST: "proved"}, "not found"), in_world("plain", {FIRST: "proved"})
     refuted = in_world("plain", {FIRST: "refuted"}, "not found")
 
@@ -117,7 +117,7 @@ def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None
     ],
 )
 def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: Answer) -> None:
-    """Whichever of them comes first; and a property that one of them does not state is as the other has it."""
+    """The worst verdict counts, in any order; a property that only one configuration states has its verdict."""
     told: dict[str, Answer] = {FIRST: one, SECOND: "proved"}
     first, second = in_world("one", told), in_world("other", {FIRST: other})
 
@@ -128,7 +128,7 @@ def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: An
 
 
 def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
-    """The headline counts what is left, or names the configurations that the user chose."""
+    """The headline has the number of unproved combinations, or the configurations that the user chose."""
     good, bad = in_world("plain", {FIRST: "proved"}), in_world("bare", {FIRST: "refuted"})
     left = [NotTaken(("a", "b", "c", "d", "e"), (), ("q",)), NotTaken(("a", "b", "c", "d"), (), ("q",))]
 
@@ -150,7 +150,7 @@ def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
 def test_each_world_is_asked_for_what_it_states(
     names: list[str], expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In that world and of that law, and what comes about is looked for there as well; another world is not asked."""
+    """Each configuration is checked for its own properties and situations only."""
     worlds = {"plain": PLAIN, "cut": attrs.evolve(PLAIN, aspects=frozenset({"truncate"}))}
     asked: list[tuple[Bounds, set[str], object]] = []
     looked: list[Bounds] = []
@@ -175,7 +175,7 @@ def test_each_world_is_asked_for_what_it_states(
 
 
 def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
-    """Of a queue that is cut back less is promised: it is in the whole world, and no other is without it alone."""
+    """`whole` has all features except `lateness`, and `no-truncate` has the same ones except `truncate`."""
     whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "no-truncate", "plain"))
 
     assert set(WORLDS) == {"plain", "bare", "no-truncate", "whole"}
@@ -183,7 +183,7 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
 
 
 def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each configuration is proved once, by a forked process, and the results keep the order of the call."""
+    """Forked processes prove each configuration once, and the results keep the order of the call."""
     monkeypatch.setattr(smt_worlds, "prove_any", lambda *_all, **_options: whole_of({FIRST: "proved"}))
     monkeypatch.setattr(smt_worlds, "situations_of", lambda *_all: (Situation(str(os.getpid()), "", "reached"),))
     worlds = {name: WORLDS[name] for name in ("plain", "whole", "bare")}
@@ -213,7 +213,10 @@ def _raises_limit() -> None:
 def test_a_process_that_fails_fails_the_call(
     end: Callable[[], object], error: type[Exception], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A task's error is raised; a bug shows its traceback; a killed process means short memory. No process is left."""
+    """A task's error is raised, a bug shows its traceback, and a killed process is reported as out of memory.
+
+    No process is left.
+    """
     before = set(active_children())
     with pytest.raises(error, match=text):
         in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)
@@ -223,7 +226,7 @@ def test_a_process_that_fails_fails_the_call(
 
 
 def test_a_short_run_that_is_improbable_is_found_without_other_tags() -> None:
-    """Two notifiers at two queues: 160,000 runs with every tag do not show them, a few thousand with one tag do."""
+    """160,000 runs with all tags do not show two notifiers at two queues, but a few thousand with one tag do."""
     world = world_with(("buckets", "queues", "role", "sql"))
     found = {each.name: each.found for each in situations_of(LAW, world)}
 
@@ -234,7 +237,7 @@ def test_a_short_run_that_is_improbable_is_found_without_other_tags() -> None:
 
 
 class ScriptedProver:
-    """Answers every question in the same way, and records its assumptions."""
+    """A prover that gives the same answer to every query, and records its assumptions."""
 
     def __init__(self, answer: Answer, assumed: list[str]) -> None:
         self.answer: Answer = answer
@@ -248,7 +251,7 @@ class ScriptedProver:
 
 
 def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A situation excluded by a choice is found in the world without it, and one that needs the choice, with it."""
+    """A situation that a choice excludes is found without the choice, and one that needs it is found with it."""
     asked: list[tuple[bool, bool]] = []
 
     def scripted(model: Model, sought: Sequence[Property], **_options: object) -> dict[str, object]:
@@ -271,7 +274,7 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
-    """Be it at the first number or at the last; one that only some number has counts as well."""
+    """The worst verdict of all numbers counts, also if only some number has the obligation."""
     good, bad = Outcome("proved", 1), Outcome("refuted", 2)
     joined = smt_any._joined([{(FIRST, "initial"): good}, {(FIRST, "initial"): bad, (SECOND, "implies"): good}])
     again = smt_any._joined([{(FIRST, "initial"): bad}, {(FIRST, "initial"): good}])
@@ -284,7 +287,7 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
 
 
 def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last obligation is a search for runs, which proves nothing, whatever else of it was shown."""
+    """The last obligation of such a proof is a search for runs, which proves nothing."""
     by_size: list[Outcomes] = [
         {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
         {(FIRST, "initial"): Outcome("unknown"), (FIRST, "inductive"): Outcome("proved")},
@@ -304,7 +307,7 @@ def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyP
 
 
 def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a reason and no numbers, and every lemma is given up."""
+    """The result has the reason and no numbers, and every lemma is dropped."""
 
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
@@ -319,7 +322,7 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
 
 
 def test_what_is_broken_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refuted property is not tried at any number, and the proof of the other does not need it."""
+    """The refuted property is not tried for any number, and the proof of the other does not assume it."""
     asked: list[Sequence[str]] = []
 
     def at_each(
@@ -337,7 +340,7 @@ def test_what_is_broken_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.Mo
 
 
 def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one is given up at the cutoff the smaller numbers are asked once more, without it; and all are compared."""
+    """If a statement is dropped at the cutoff, the smaller numbers are checked again without it."""
     lost = TWO.candidates[0].name
     asked: list[tuple[int, bool]] = []
     compared: list[int] = []
@@ -369,7 +372,7 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
 def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
     is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of what is wanted alone; and a property that is not inductive has to follow from that."""
+    """Only wanted statements are checked, and a property that is not inductive must follow from inductive ones."""
     first, lemma, other = BY_NAME[FIRST], *TWO.helping[:2]
     assumed: list[str] = []
     tried: list[list[str]] = []
@@ -404,7 +407,7 @@ def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
 def test_what_two_requests_cannot_break_is_not_proved_of_any_number(
     told: Answer, expected: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search for runs shows a run, or nothing; where a small world has one no larger one is asked."""
+    """A search for runs shows a run or nothing; if a small configuration has a run, no larger one is searched."""
     asked: list[Bounds] = []
 
     def prove_small(model: Model, **_options: object) -> Proof:
@@ -425,7 +428,7 @@ RESTRICTED_IN_VAIN = {
     "hold recheck_if_bucket_looked_empty": {"no_lost_wakeup", "lost_by_hold"},
     "executor_rejects drops_when_alone": {"nothing_dropped", "dropped_by_reject"},
 }
-"""Mutants that pass where a hold next to another, or a lone rejection, is excluded; and the check that finds them."""
+"""Mutants that pass if a hold next to another, or a single rejection, is excluded -> the check that finds them."""
 
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
@@ -441,7 +444,7 @@ def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
     ),
 )
 def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
-    """In no world is a law proved whose recheck trusts an empty look, or whose lone refusal drops."""
+    """No configuration proves a policy whose recheck trusts an empty bucket, or whose lone rejection drops the pull."""
     slip, world = case
     told = RESTRICTED_IN_VAIN[slip]
     model = _planted("strict", slip, attrs.evolve(WORLDS[world], requests=2))
@@ -454,7 +457,7 @@ def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("slip", RESTRICTED_IN_VAIN)
 def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) -> None:
-    """The same for any number of requests, by a run, in each world and for both policies of ours."""
+    """A run refutes these mutants for any number of requests, in each configuration and for our two policies."""
     told = RESTRICTED_IN_VAIN[slip]
     proofs = prove_worlds(preset(policy), worlds=WORLDS, names=told, model_of=partial(_planted, policy, slip))
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that a test drives: it asks over two pipes (the DevTools protocol), so no port is opened."""
+"""A headless Chromium for tests, which is controlled over two pipes (DevTools protocol), so no port is opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAGS: Final = (
     "--remote-debugging-pipe",
 )
 IN_TESTS: Final = 'exec "$@" 3<&"$ASKED" 4>&"$TOLD"'
-"""Chromium reads what it is asked from file 3 and writes what it tells to file 4."""
+"""Chromium reads requests from file descriptor 3 and writes answers to 4."""
 
 SCREENS: Final = [(width, dark) for width in (1_400, 390) for dark in (False, True)]
 WATCH_CANVAS: Final = """
@@ -40,7 +40,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   return write.call(this, text, x, y);
 };
 """
-"""Notes each text that is drawn, where it begins and ends, and how wide its canvas is, in px."""
+"""Records each drawn text with its begin and end, and the width of its canvas, in px."""
 MEASURE: Final = r"""
 (() => {
   const bad = [];
@@ -74,7 +74,7 @@ MEASURE: Final = r"""
   return bad;
 })()
 """
-"""What is too wide, outside, cut off, or a cell of a table whose words are broken, in words."""
+"""Finds elements that are too wide, outside, truncated, or table cells with broken words, as text."""
 
 
 @define
@@ -86,12 +86,12 @@ class Browser:
     _session: str = ""
     _number: int = 0
     addresses: list[str] = field(factory=list)
-    """Everything that the page asked for."""
+    """Every address that the page requested."""
     complaints: list[str] = field(factory=list)
-    """What the browser said of the page's script and of its policy."""
+    """Messages of the browser about the page's script and its policy."""
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask the browser for something; its answer."""
+        """Send a request to the browser; returns its answer."""
         self._number += 1
         question = {"id": self._number, "method": method, "params": parameters}
         question |= {"sessionId": self._session} if self._session else {}
@@ -122,7 +122,7 @@ class Browser:
                 self.complaints.append(str(told["params"]["entry"]["text"]))
 
     def begin(self) -> None:
-        """Open the page that everything else is about."""
+        """Open the page for all other calls."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for name in ("Page", "Runtime", "Network", "Log"):
@@ -145,13 +145,13 @@ class Browser:
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page, once it has one."""
+        """The value of an expression in the page, as soon as there is one."""
         told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     def holds(self, condition: str) -> bool:
-        """Whether a condition holds in the page that is there by now; in one that is left meanwhile none does."""
+        """Whether a condition holds in the current page; false while the page is being replaced."""
         try:
             return bool(self.run(condition))
         except AssertionError as error:
@@ -160,16 +160,16 @@ class Browser:
             raise
 
     def until(self, condition: str) -> None:
-        """Wait until a condition holds, in whichever page is there by then."""
+        """Wait until a condition holds in the page that is loaded by then."""
         while not self.holds(condition):
-            pass  # each question is answered by the page that is there by then
+            pass  # The page that is loaded by then answers each request.
 
     def picture(self) -> bytes:
         """The visible part of the page, as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def click(self, x: float, y: float) -> None:
-        """Press and release the mouse there."""
+        """Press and release the mouse at this point."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def wait_until_captured(process: subprocess.Popen[str], port: int, file: Path, patience_s: float) -> None:
-    """Wait until the file has a connection to the port that is made now.
+    """Wait until the file has a new connection to the port.
 
     A stopped tcpdump loses packets it has not read. Raises TimeoutError if the connection does not appear or tcpdump
     ended.

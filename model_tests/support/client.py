@@ -79,7 +79,7 @@ def name_server_of(broker: Broker) -> str:
 
 
 class Heard:
-    """A listener that keeps what it is given, and answers as `answer` says."""
+    """A listener that keeps its messages, and returns the result that `answer` gives."""
 
     def __init__(self, answer: Callable[[ReceivedMessage], Any] = lambda _message: None) -> None:
         self.messages: list[ReceivedMessage] = []
@@ -99,13 +99,13 @@ class Heard:
         return [(message.body, message.reconsume_times) for message in self.messages]
 
     def wait(self, count: int) -> list[bytes]:
-        """Returns the bodies, once there are so many."""
+        """Returns the bodies when there are this many."""
         wait_until(lambda: len(self.messages) >= count)
         return self.bodies
 
 
 class Held:
-    """A listener that waits for `go`, and counts how many run at once."""
+    """A listener that waits for `go`, and counts the calls that run at once."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -120,7 +120,7 @@ class Held:
         self.running -= 1
 
     def wait(self) -> None:
-        """Wait until it has messages."""
+        """Wait until the listener has messages."""
         wait_until(lambda: self.running > 0)
 
 
@@ -152,7 +152,7 @@ def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> P
 
 
 def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
-    """Poll at least `count` messages, at most `most` at a time."""
+    """Poll until there are `count` messages, at most `most` at a time."""
     found: list[ReceivedMessage] = []
     while len(found) < count:
         came = consumer.poll(PATIENCE_S, most)
@@ -356,7 +356,7 @@ def socket_count() -> int:
 
 
 class Machine(RealRuntime):
-    """Notes the threads and connections of clients, and lacks what a test says."""
+    """Records threads and connections of clients, and fails to provide what a test says."""
 
     def __init__(self, threads_max: int = 1000) -> None:
         self.died: list[str] = []

@@ -1,6 +1,6 @@
-"""Real servers for tests and measurements: started on loopback, killed or stopped, started again on the same data.
+"""Real servers for tests and measurements, started on loopback, stopped or killed, and restarted with their data.
 
-A server that is not on this machine has a sentence that tells how to get it.
+If a server is not installed, a sentence says how to get it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 
 ROOT: Final = Path(__file__).parents[2]
 JARS: Final = Path(os.environ.get("KAFKA_JARS", ROOT / "build" / "kafka"))
-"""Where Kafka's jars are: `mvn dependency:copy-dependencies` of org.apache.kafka:kafka_2.13."""
+"""The folder of Kafka's jars, from `mvn dependency:copy-dependencies` of org.apache.kafka:kafka_2.13."""
 LOOK_S: Final = 0.05
 STOP_S: Final = 30
 CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -41,18 +41,18 @@ class Kind:
     """A server that can be started."""
 
     words: Words
-    """The command, for a port and a directory."""
+    """The command, given a port and a directory."""
     scheme: str
     is_here: bool
     where: str
-    """How to get it."""
+    """How to install the server."""
     version: tuple[str, ...] = ()
     modes: tuple[str, ...] = ("",)
     hello: bytes = b""
-    """A request whose answer begins with + once the server serves; empty: it serves when it accepts a connection."""
+    """A request that is answered with + when the server is ready; if empty, an accepted connection is enough."""
 
     def told_version(self) -> str:
-        """The number of its version, as the server says it."""
+        """The version that the server reports."""
         done = subprocess.run(self.version, capture_output=True, text=True, check=False)
         found = re.search(r"\d+\.\d[\w.]*", done.stdout + done.stderr)
         return found[0] if found else ""
@@ -151,7 +151,7 @@ class Server:
         return f"{self.kind.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
+        """Start the server, and wait until it serves."""
         words = self.kind.words(self.port, self.directory)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
@@ -171,14 +171,14 @@ class Server:
             return not self.kind.hello or trial.recv(64).startswith(b"+")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it, by a signal."""
+        """End the server by a signal."""
         self.process.send_signal(number)
         self.process.wait(STOP_S)
 
 
 @contextmanager
 def running(name: str, directory: Path) -> Iterator[Server]:
-    """A server while the block runs."""
+    """A server that runs during the block."""
     server = Server(KINDS[name], directory)
     server.start()
     try:

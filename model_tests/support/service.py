@@ -13,7 +13,7 @@ from longpoll_runtime.real import RealRuntime
 
 
 class ShiftedRuntime(RealRuntime):
-    """A real runtime with clocks that a test moves, so that no test waits for an hour."""
+    """A real runtime with clocks that a test advances, so that no test waits for an hour."""
 
     ahead_ms = 0
     """How far the wall clock is ahead."""
@@ -47,7 +47,7 @@ class Noting:
 
 
 class HeldLock:
-    """A lock of one thread that says whether it is held."""
+    """A lock of one thread that knows whether it is held."""
 
     is_held = False
 

@@ -12,7 +12,7 @@ NEVER_DECODED: Final = {
     *("Pull", "Wake", "Miss", "HerdKey", "MessageToStore"),
     *("Command", "SendCommand", "PullCommand", "SentAnswer", "SendRequest"),
 }
-"""Classes with fields that msgspec refuses to decode: each attempt makes, shows and drops half a table."""
+"""Classes with fields that msgspec refuses to decode; each try would build and print large parts of the hold table."""
 PACKAGES: Final = (
     "longpoll_spec",
     "longpoll_protocol",
@@ -27,7 +27,7 @@ PACKAGES: Final = (
 
 
 def struct_classes() -> list[type[msgspec.Struct]]:
-    """Every Struct class of the shipped packages, all of which are imported."""
+    """Every Struct class of the shipped packages, which are all imported."""
     for name in PACKAGES:
         package = importlib.import_module(name)
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
@@ -42,7 +42,7 @@ def struct_classes() -> list[type[msgspec.Struct]]:
 
 
 def is_decodable(kind: type[msgspec.Struct]) -> bool:
-    """Whether msgspec can decode the class at all."""
+    """Whether msgspec can decode the class."""
     try:
         msgspec.json.Decoder(kind)
     except TypeError:

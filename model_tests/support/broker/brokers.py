@@ -18,7 +18,7 @@ from longpoll_runtime.real import RealRuntime
 SMALL_STORE: Final = StoreConfig(
     commit_log_file_size=8 * 1024 * 1024,
     consume_queue_file_size=20_000,
-    # A disk that others keep busy must not make the broker refuse a send to a new topic.
+    # A disk that is busy with other work must not make the broker refuse a send to a new topic.
     sync_flush_timeout_ms=int(PATIENCE_S * 1000),
 )
 
@@ -66,7 +66,7 @@ class Brokers:
 
 
 def one_by_one(broker: Broker) -> Broker:
-    """Let a broker serve each request alone, which its later connections compare with bursts and reused answers."""
+    """Let a broker serve each request alone, as a reference for brokers with bursts and reused answers."""
     handler, runner = broker.handler, broker.pulling.runner
     handler.send_bursts, handler.reads_fields = None, False
     runner.reuses_answers = runner.answers.has_offsets_only = False
@@ -74,19 +74,19 @@ def one_by_one(broker: Broker) -> Broker:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until another thread makes the condition true; AssertionError after the time of a whole test."""
+    """Wait until another thread makes the condition true; raises AssertionError after the time limit of a test."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline_s, "it did not become true"
-        # Polls, because the state of another thread's broker has no event.
+        assert time.monotonic() < deadline_s, "the condition did not become true"
+        # This polls, because the state of another thread's broker has no event.
         time.sleep(0.001)
 
 
 def wait_held(broker: Broker, count: int = 1) -> None:
-    """Wait until the broker holds so many pulls."""
+    """Wait until the broker holds this number of pulls."""
     wait_until(lambda: len(broker.hold_service) == count)
 
 
 def wait_visible(broker: Broker, topic: str, end: int, queue_id: int = 0) -> None:
-    """Wait until a queue's visible end is there."""
+    """Wait until a queue's visible end has reached an offset."""
     wait_until(lambda: broker.store.visible_end(topic, queue_id) == end)

@@ -219,7 +219,7 @@ def explain(log: Log, sent: Sequence[str]) -> RebalanceReport:
 
 
 Push: TypeAlias = Callable[..., Any]
-"""Creates a consumer as `PushConsumer` does: it, or an asynchronous consumer with blocking calls."""
+"""Creates a consumer like `PushConsumer`, or an asynchronous consumer with blocking calls."""
 
 
 def rebalance(name_server: str, count: int, push: Push = PushConsumer, **options: Any) -> RebalanceReport:
@@ -278,7 +278,7 @@ class OrderReport:
 
     count: int
     out_of_order: int
-    """Messages received before an earlier one of their queue was consumed."""
+    """Messages received before an earlier message of their queue was consumed."""
     at_once: int
     """How often two listeners had messages of one queue at the same time."""
     put_off: int
@@ -303,7 +303,7 @@ def orderly(name_server: str, count: int, push: Push = PushConsumer) -> OrderRep
             put_off = message.queue_offset % 50 == 7 and message.msg_id not in tried
             tried.add(message.msg_id)
         if message.queue_offset % 10 == 0:
-            # Enough time for another listener to have the queue too, if it could.
+            # This is long enough for another listener to get the queue too, if it could.
             moment.wait(0.002)
         with lock:
             busy[queue_id] -= 1
@@ -342,11 +342,11 @@ class FlowReport:
     stopped_by: str | None
     """The limit reached while the listener was blocked."""
     waiting: int
-    """Messages waiting then."""
+    """The number of messages that wait at that time."""
     consumed: int
-    """Total consumed, after the listener continued."""
+    """The total number of consumed messages after the listener continued."""
     stopped_after: str | None
-    """The limit reached after everything is consumed: none."""
+    """The limit reached after everything is consumed, which must be None."""
 
 
 def flow_control(name_server: str, count: int, body_size: int, **limits: Any) -> FlowReport:
@@ -420,7 +420,7 @@ class RetryReport:
     """Results of a message that no listener accepted."""
 
     reconsume_times: tuple[int, ...]
-    """As the listener saw them, in order."""
+    """The numbers of retries that the listener saw, in order."""
     topics: frozenset[str]
     """Its topics at the listener: the original, even from the retry topic."""
     dead: tuple[bytes, ...]

@@ -18,7 +18,7 @@ StartCommand = Callable[..., "subprocess.Popen[str]"]
 
 @contextmanager
 def commands(name: str) -> Iterator[StartCommand]:
-    """Start `longpoll NAME`, as often as is asked for; what still runs behind the block is killed."""
+    """Start `longpoll NAME` any number of times; processes that still run after the block are killed."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*options: str) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def commands(name: str) -> Iterator[StartCommand]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[dict[str, str]]:
-    """The ready line of a `longpoll serve` on free ports, which must end well."""
+    """The ready line of a `longpoll serve` on free ports; the process must end well."""
     command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None

@@ -14,18 +14,18 @@ from longpoll_spec.history import PART_GLOB, Event
 
 
 def observing(broker: tuple[str, int], record_directory: Path) -> Observer:
-    """A proxy before one broker; it is stopped at the end of a `with`."""
+    """A recording proxy in front of one broker, stopped at the end of a `with`."""
     return Observer.start(RealRuntime(), brokers=[broker], record_directory=str(record_directory))
 
 
 def events_of(directory: Path) -> list[Event]:
-    """Every event of a history that one source wrote, in order."""
+    """Every event of one source in a history, in order."""
     lines = b"".join(part.read_bytes() for part in sorted(directory.glob(PART_GLOB)))
     return msgspec.json.Decoder(Event).decode_lines(lines)
 
 
 class Upstream:
-    """A plain listening socket in a broker's place, and a proxy before it."""
+    """A plain listening socket in place of a broker, with a proxy in front."""
 
     def __init__(self, record_directory: Path) -> None:
         self.history = record_directory

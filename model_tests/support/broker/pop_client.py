@@ -1,4 +1,4 @@
-"""A client of RocketMQ 5 that pops: one connection, and the calls that `PopConsumer` would make on it."""
+"""A client of RocketMQ 5 that pops over one connection, with the calls of `PopConsumer`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PHYSICAL_OFFSET_FIELD: Final = 6
 
 @frozen
 class Got:
-    """A message that a pop got."""
+    """A message that a pop returned."""
 
     body: bytes
     handle: str
@@ -64,19 +64,19 @@ def messages_of(answer: Command, broker: str = "b") -> list[Got]:
 
 @define
 class PopClient:
-    """One member of a group, or a producer; every call waits for its answer."""
+    """A member of the group, or a producer; every call waits for its answer."""
 
     group: str
     topic: str
     broker: str
     _connection: RemotingClient
     codes: list[int] = field(factory=list)
-    """The codes of the answers to its pops."""
+    """The codes of the answers to the client's pops."""
 
     @classmethod
     @contextmanager
     def of(cls, group: str, topic: str, address: tuple[str, int], broker: str = "java-broker") -> Iterator[Self]:
-        """Connected until the end of the block."""
+        """A client that is connected until the end of the block."""
         connection = RemotingClient(RUNTIME, *address)
         try:
             yield cls(group, topic, broker, connection)
@@ -101,7 +101,7 @@ class PopClient:
         return int((answer.ext_fields or {})["queueOffset"])
 
     def pop(self, poll_ms: int, *, invisible_ms: int = 60_000, queue: int = -1, count: int = 32) -> list[Got]:
-        """The messages that a pop gets."""
+        """The messages that a pop returns."""
         header = PopMessageRequestHeader(
             consumer_group=self.group,
             topic=self.topic,

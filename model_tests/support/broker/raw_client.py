@@ -1,4 +1,4 @@
-"""A client that does exactly what a test asks: any request, any bytes, in any order, on one connection."""
+"""A client that sends any request or bytes in any order on one connection, as a test says."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from longpoll_runtime.real import RealRuntime
 __all__ = ["PATIENCE_S", "RawClient", "bodies_of", "pull_fields", "records_of", "send_fields", "send_message"]
 
 PATIENCE_S: Final = 240.0
-"""Time limit for what must come: that of a whole test."""
+"""The time limit for expected events, in seconds, which is that of a whole test."""
 LONG_MS: Final = 10_000
-"""A pull that may be held for longer must be woken: an answer near its deadline shows a lost wakeup."""
+"""A pull with a longer hold must be woken, because an answer near its deadline shows a lost wakeup."""
 
 
 HOLD_MS: Final = 30_000
-"""A deadline that no passing test waits for."""
+"""A deadline in ms that no passing test waits for."""
 PULL_OPTIONS: Final = frozenset({"queue_id", "timeout_ms", "subscription", "group"})
-"""What `pull_fields` takes."""
+"""The options of `pull_fields`."""
 
 
 class RawClient(BrokerConnection):
@@ -33,7 +33,7 @@ class RawClient(BrokerConnection):
 
     def __init__(self, address: Address) -> None:
         """Connect; raises OSError."""
-        # A test that sends without reading does so on purpose.
+        # A test that sends without reading does so on purpose, so unread answers are no error.
         super().__init__(RealRuntime(), address)
         self._replies: dict[int, Command] = {}
         self._patience_s: dict[int, float] = {}
@@ -87,7 +87,7 @@ class RawClient(BrokerConnection):
     def answer(self, opaque: int) -> Command:
         """Returns the reply to a request; AssertionError without one."""
         reply = self.reply(opaque)
-        assert reply is not None, f"no reply to request {opaque}"
+        assert reply is not None, f"request {opaque} got no reply"
         return reply
 
     def ask(self, code: int, body: Buffer = EMPTY, /, **fields: object) -> Command:
@@ -154,7 +154,7 @@ class RawClient(BrokerConnection):
         producers: Iterable[str] = (),
         consumers: Mapping[str, Iterable[str | dict[str, Any]]] | None = None,
     ) -> Command:
-        """Send a heartbeat: groups of producers, and the topics or whole subscriptions of each group of consumers."""
+        """Send a heartbeat with groups of producers, and with topics or whole subscriptions of groups of consumers."""
         return self.ask(RequestCode.HEART_BEAT, heartbeat_of(client_id, producers, consumers or {}))
 
     def is_served(self) -> bool:

@@ -72,7 +72,7 @@ class ScriptedServer(Stoppable):
 
     def refuse_connections(self) -> None:
         """Stop listening, as a server that is gone; open connections stay."""
-        with suppress(OSError):  # it does so already
+        with suppress(OSError):  # The server has already stopped listening.
             self._listening.shutdown(socket.SHUT_RDWR)
 
     def codes(self) -> list[int]:
@@ -97,7 +97,7 @@ class ScriptedServer(Stoppable):
                 connection.receive_data(content)
                 for command in commands(connection):
                     if command.code == RequestCode.HEART_BEAT and command.is_one_way:
-                        # A producer's, which wants no answer.
+                        # A heartbeat of a producer needs no answer.
                         continue
                     self.received.append(command)
                     self._handler(peer, command)

@@ -45,7 +45,7 @@ class Made:
 
 @define
 class Sent:
-    """A message that was put; `is_gone` if its topic was deleted since, so that no queue lists it."""
+    """A message that was put; `is_gone` if its topic was deleted later, so that no queue lists it."""
 
     topic: str
     queue_id: int
@@ -64,7 +64,7 @@ class Sent:
 
     @property
     def is_shown(self) -> bool:
-        """Whether a queue lists it once it is visible."""
+        """Whether a queue lists the message once it is visible."""
         return self.is_listed and not self.is_gone
 
 
@@ -100,9 +100,9 @@ class StoreModel:
         """Record a new message, and check its place and bytes."""
         topic, queue_id = made.message.topic, made.message.queue_id
         view = store.record_at(start)
-        assert view is not None, f"{topic}@{queue_id}: what was just put is not there"
+        assert view is not None, f"{topic}@{queue_id}: the message that was just put is missing"
         record = bytes(view)
-        assert made.body in record, f"{topic}@{queue_id}: another body"
+        assert made.body in record, f"{topic}@{queue_id}: the body differs"
         is_listed = made.message.in_queue
         expected = self.next_offset(topic, queue_id) if is_listed else 0
         assert offset == expected, f"{topic}@{queue_id}: offset {offset}, not {expected}"
@@ -199,7 +199,7 @@ QUEUES: Final = (0, 0, 1, 9)
 TAGS: Final = (None, "red", "AaAa")
 BEGINS_MS: Final = 1_800_000_000_000
 OPENINGS_MAX: Final = 5
-"""Maximum openings that may be interrupted or fail before one is left alone."""
+"""The number of openings that may be interrupted or fail before one runs without a fault."""
 PREPARED: Final = 0x4
 INDEXED_COUNT: Final = 1000
 HALF, FULL = 0.5, 0.9
@@ -219,7 +219,7 @@ BETWEEN_CHANCE: Final = 0.2
 
 
 class Ended(BaseException):
-    """The process ends inside an operation: by a kill or a power cut."""
+    """A kill or a power cut ends the process inside an operation."""
 
 
 @frozen
@@ -228,7 +228,7 @@ class Swarm:
 
     config: StoreConfig
     operations: tuple[str, ...]
-    """One is drawn at a time, so frequent entries occur often."""
+    """The possible operations; one is drawn at a time, so repeated entries occur more often."""
     ends_inside: bool
     """Whether operations are sometimes interrupted."""
     errors: bool

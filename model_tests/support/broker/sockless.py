@@ -24,7 +24,7 @@ class ThreadlessBroker(Broker):
 
 @define(slots=True)
 class Wire:
-    """The socket of a peer that takes everything at once."""
+    """The socket of a peer that accepts all bytes at once."""
 
     taken: bytearray = field(factory=bytearray)
 
@@ -42,7 +42,7 @@ class Wire:
         return -1
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no socket is open."""
 
 
 class Peer:
@@ -55,17 +55,17 @@ class Peer:
             broker.loops[0], self.wire, (host, 5555), number, broker.handler, LIMITS, broker.runtime.lock()
         )
         broker.handler.opened(self.channel)
-        # Now each send saves its new topic itself, so that no other thread answers it later.
+        # From now on each send saves its new topic itself, so no other thread answers it later.
         broker.sending.commits.stop()
 
     def tell(self, content: bytes) -> bytes:
-        """Have the broker read these bytes in one piece; what it answers."""
+        """Let the broker read these bytes in one piece; returns its answers."""
         outbox = Outbox()
         connection = self.channel.connection
         connection.receive_data(content)
         while isinstance(command := connection.next_event(), Command):
             self.broker.handler.received(self.channel, command, outbox)
-            self.channel.gives_way = False  # there is nobody else
+            self.channel.gives_way = False  # The answers belong to this peer, because there is no other one.
         self.broker.pulling.dispatch_service.appended(outbox)
         outbox.flush()
         return self.heard()

@@ -1,4 +1,4 @@
-"""Heartbeats and the pulls that live by them, as the Java brokers 4.9.7 and 5.5.0 were seen to answer, both alike.
+"""Heartbeats and pulls with their subscriptions, with the answers that the Java brokers 4.9.7 and 5.5.0 give alike.
 
 Each topic has four messages with the bodies 0 to 3, which is also their property `idx`; their tags are a, b, a, b. The
 group of a topic has its name. Java is asked the same in `model_tests/conformance/test_java_alike.py`.
@@ -24,7 +24,7 @@ LITE: Final = 16
 
 @frozen
 class Beat:
-    """One heartbeat of a topic's group; the fields of its one subscription."""
+    """One heartbeat of a topic's group, with the fields of its single subscription."""
 
     topic: str
     version: int
@@ -55,48 +55,48 @@ class Beat:
 
 @frozen
 class Ask:
-    """One pull from offset 0 by the group's heartbeat, and what comes: a code, or the bodies."""
+    """One pull from offset 0 with the heartbeat's subscription, and its result: a code, or the bodies."""
 
     topic: str
     version: int
     expected: int | str
     strict: int | str | None = None
-    """What strict answers, where that is something else."""
+    """The answer of strict, if it differs."""
     flag: int = 0
 
 
 @frozen
 class Leave:
-    """The group's only member leaves it."""
+    """The group's only member leaves."""
 
     topic: str
 
 
 SCRIPT: Final[tuple[Beat | Ask | Leave, ...]] = (
-    # An empty expression leaves the filter as it is, but not the subscription.
+    # An empty expression updates the subscription and keeps the filter.
     Beat("empty", 1, "idx > 1"), Ask("empty", 1, "23"),
     Beat("empty", 2), Ask("empty", 1, "23"), Ask("empty", 2, 28), Ask("empty", 3, 25),
     Beat("empty", 3, "idx > 2"), Ask("empty", 3, "3"),
     Beat("empty", 4, OMITTED), Ask("empty", 4, 28),
-    # From tags to SQL92.
+    # The subscription changes from tags to SQL92.
     Beat("turns", 5, "a", "TAG", [A]), Ask("turns", 5, "02"),
     Beat("turns", 6, "idx > 2"), Ask("turns", 6, "3"),
-    # A filter server was to filter; the bit of the pull says nothing to a broker.
+    # A filter server should filter here, and the broker ignores the flag in the pull.
     Beat("class", 1, "a", "TAG", [A], class_filter=True), Ask("class", 1, "0123"),
     Ask("class", 1, "0123", flag=CLASS_FILTER),
     Beat("class-sql", 1, "idx > 2", class_filter=True), Ask("class-sql", 1, "0123"),
     Beat("flags", 1, "a", "TAG", [A]), Ask("flags", 1, "02", flag=CLASS_FILTER), Ask("flags", 1, "02", flag=LITE),
-    # RocketMQ believes the hashes that a heartbeat names; strict parses the tags.
+    # RocketMQ uses the hashes in a heartbeat, and strict parses the tags.
     Beat("codes", 1, "a", "TAG", OMITTED), Ask("codes", 1, 20, strict="02"),
     Beat("codes", 2, "*", "TAG", OMITTED), Ask("codes", 2, "0123"),
     Beat("codes", 3, "a", "TAG", [B]), Ask("codes", 3, "13", strict="02"),
     Beat("codes", 4, "a", "", [A]), Ask("codes", 4, "02"),
     Beat("codes", 5, "a", None, [A]), Ask("codes", 5, "02"),
     Beat("codes", 6, "||", "TAG"), Ask("codes", 6, 20),
-    # Without members RocketMQ's filter stays, and a later version wins however long ago.
+    # Without members RocketMQ keeps the filter, and a later version replaces it at any time.
     Beat("leaves", 9, "idx > 2"), Ask("leaves", 9, "3"),
     Leave("leaves"), Beat("leaves", 5, "idx > 0"), Ask("leaves", 5, "3", strict="123"),
-    # What does not compile takes the filter away; of another type it never was one.
+    # An expression that does not compile removes the filter; one of another type never had a filter.
     Beat("breaks", 1, "idx >"), Ask("breaks", 1, 27),
     Beat("breaks", 2, "idx > 1"), Ask("breaks", 2, "23"),
     Beat("breaks", 3, "idx >"), Ask("breaks", 3, 27), Ask("breaks", 2, 27),
@@ -105,12 +105,12 @@ SCRIPT: Final[tuple[Beat | Ask | Leave, ...]] = (
 
 
 def play(client: RawClient) -> list[str]:
-    """Play the script; what is not answered as expected by the brokers that were seen, one line each."""
+    """Play the script; returns one line for each answer that differs from the Java brokers'."""
     return _play(client, strict=False)
 
 
 def play_strict(client: RawClient) -> list[str]:
-    """The same with what strict answers."""
+    """Play the script with the answers of strict."""
     return _play(client, strict=True)
 
 

@@ -1,4 +1,4 @@
-"""Faults that break exactly one clause of the contract each.
+"""Faults, each of which breaks exactly one clause of the contract.
 
 Sends and offset queries are appended after the last event, because a history may lack them. Each appended exchange is
 correct except for the one fault. Faults that break several clauses: `plant`.
@@ -19,7 +19,7 @@ from longpoll_judge.kernel.pulls import STEPS
 from longpoll_spec.history import Event
 
 REFUSED: Final = {"offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
-"""The fields that an answer without a read lacks."""
+"""The fields of an answer without a read."""
 FAR: Final = 1_000
 UNHELD_DELAY_MS: Final = 3_000
 LONG_TIMEOUT_MS: Final = 20_000
@@ -30,7 +30,7 @@ def _is_expired(_request: Event, answer: Event) -> bool:
 
 
 def _hold_of(recording: Recording, request: Event) -> Event:
-    """The hold of a pull; raises `NoVictimError`."""
+    """The hold event of a pull; raises `NoVictimError`."""
     for event in recording.events:
         if event.event == "hold" and (event.source, event.request) == (request.source, request.request):
             return event
@@ -38,14 +38,14 @@ def _hold_of(recording: Recording, request: Event) -> Event:
 
 
 def _without_steps(recording: Recording, request: Event) -> None:
-    """Nothing was done with a pull but that it was held."""
+    """Whether a pull was held and nothing else happened to it."""
     mine = (request.source, request.request)
     for event in [each for each in recording.events if each.event in STEPS and (each.source, each.request) == mine]:
         recording.replace(event)
 
 
 def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """The last exchange of its connection, of those that suit; raises `NoVictimError`."""
+    """The last matching exchange of its connection; raises `NoVictimError`."""
     lasts = {(answer.source, answer.connection): (request, answer) for request, answer in recording.exchanges()}
     for request, answer in lasts.values():
         if suits(request, answer):
@@ -58,7 +58,7 @@ def _last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[
 def _code(code: int) -> Callable[[Recording], None]:
     def apply(recording: Recording) -> None:
         request, answer = pick(recording, lambda request, answer: answer.code == 0 and request.expression_type == "TAG")
-        assert request.count_max >= 0, "a recorded pull tells how much it asks for"
+        assert request.count_max >= 0, "a recorded pull has its limit of messages"
         recording.replace(answer, change(answer, code=code, **REFUSED))
 
     return apply
@@ -147,7 +147,7 @@ def _held_after_the_answer(recording: Recording) -> None:
 
 
 def _step(recording: Recording, request: Event, moment_ns: int) -> None:
-    """The pull is run again at a moment."""
+    """Run the pull again at this time."""
     told = change(request, event="run", after_ns=moment_ns, before_ns=moment_ns + 1, code=-1, offset=-1)
     recording.replace(request, request, told)
 
@@ -179,13 +179,13 @@ def _held_past_the_end(recording: Recording) -> None:
 
 
 def _limit_of_one(recording: Recording) -> None:
-    assert recording.meta is not None, "a whole recording has its meta file"
+    assert recording.meta is not None, "a complete recording has its meta file"
     sources = [msgspec.structs.replace(source, hold_limit=1) for source in recording.meta.sources]
     recording.meta = msgspec.structs.replace(recording.meta, sources=sources)
 
 
 def _not_the_last(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """An exchange after which its connection asks for the same queue again; raises `NoVictimError`."""
+    """An exchange after which its connection pulls from the same queue again; raises `NoVictimError`."""
     _request, last = _last(recording, lambda _request, _answer: True)
     return pick(
         recording,
@@ -201,7 +201,7 @@ def _min_rises_and_falls(recording: Recording) -> None:
 
 
 def _max_rises_and_falls(recording: Recording) -> None:
-    """Of what is seen from outside: pulls of everything, and their answers."""
+    """Pulls of everything and their answers, as seen from outside."""
     plain = {event.request for event in recording.events if event.expression == "*"}
     told = ("source_started", "source_stopped")
     kept = [
@@ -220,7 +220,7 @@ def _nothing_pulled(recording: Recording) -> None:
 
 
 def _nothing_at_all(recording: Recording) -> None:
-    assert recording.meta is not None, "a whole recording has its meta file"
+    assert recording.meta is not None, "a complete recording has its meta file"
     recording.events = []
     recording.meta = msgspec.structs.replace(recording.meta, sources=[])
 
@@ -231,7 +231,7 @@ def _offset_renamed(recording: Recording) -> None:
 
 
 def _without(name: str) -> Callable[[Recording], None]:
-    """A fault that removes an event of the source's own and closes up its number."""
+    """A fault that removes an event of the source and renumbers the later ones."""
 
     def apply(recording: Recording) -> None:
         event = next((event for event in recording.events if event.event == name), None)
@@ -243,7 +243,7 @@ def _without(name: str) -> Callable[[Recording], None]:
 
 
 def _visible_past_the_log(recording: Recording) -> None:
-    """At the end of the history, when no pull waits any more."""
+    """Raise the visible end at the end of the history, when no pull waits any more."""
     last = next((event for event in reversed(recording.events) if event.event == "make_visible"), None)
     stop = next((event for event in recording.events if event.event == "source_stopped"), None)
     if last is None or stop is None:
@@ -253,7 +253,7 @@ def _visible_past_the_log(recording: Recording) -> None:
 
 
 def _never_shown(recording: Recording) -> None:
-    """At the end of the history one more message is acknowledged, and the source goes on."""
+    """Acknowledge one more message at the end of the history, and let the source continue."""
     appends = [event for event in recording.events if event.event == "append"]
     stop = next((event for event in recording.events if event.event == "source_stopped"), None)
     if not appends or stop is None:
@@ -269,7 +269,7 @@ def _never_shown(recording: Recording) -> None:
 
 
 def _visible_too_soon(recording: Recording) -> None:
-    """The visible end moves when the message's append begins, before any client can have read it."""
+    """Move the visible end when the message's append begins, before any client can have read the message."""
     appends = [event for event in recording.events if event.event == "append"]
     for event in recording.events:
         if event.event == "make_visible":
@@ -298,18 +298,18 @@ def _stopped_early(recording: Recording) -> None:
 
 
 def _source_silent(recording: Recording) -> None:
-    assert recording.meta is not None, "a whole recording has its meta file"
+    assert recording.meta is not None, "a complete recording has its meta file"
     silent = msgspec.structs.replace(recording.meta.sources[0], name="the other one")
     recording.meta = msgspec.structs.replace(recording.meta, sources=[*recording.meta.sources, silent])
 
 
 def _policy_unknown(recording: Recording) -> None:
-    assert recording.meta is not None, "a whole recording has its meta file"
+    assert recording.meta is not None, "a complete recording has its meta file"
     recording.meta = msgspec.structs.replace(recording.meta, policy="lenient")
 
 
 def _breaks(clause: str, sentence: str, apply: Callable[[Recording], None]) -> Fault:
-    """A fault of exactly one clause."""
+    """A fault that breaks exactly one clause."""
     line = CLAUSE[clause]
     verdict: Verdict = "invalid" if line.verdict == "violated" else "unknown"
     properties = frozenset() if line.property == EVIDENCE else frozenset({line.property})
@@ -369,7 +369,7 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "source_silent": _breaks("evidence.source_silent", "A source is declared and not there.", _source_silent),
     "policy_unknown": _breaks("evidence.unknown_policy", "The policy is none that there is.", _policy_unknown),
 }
-"""By name."""
+"""Name -> fault."""
 
 
 US: Final = 1_000
@@ -378,11 +378,11 @@ CONNECTION: Final = "planted"
 OFFSET_FAR: Final = 900
 Told = dict[str, Any]
 Moments = tuple[int, int, int, int]
-"""When a send is received, and its message appended, made visible and acknowledged, us."""
+"""The times at which a send is received, and its message appended, made visible and acknowledged, in us."""
 
 
 def _append_events(recording: Recording, made: Iterable[tuple[int, Told]], *, behind: bool = True) -> None:
-    """Put events (moment in us, fields) behind the last one, or before the first, of the first source."""
+    """Add events (time in us, fields) after the last event, or before the first one, of the first source."""
     marks = [event for event in recording.events if event.event == ("source_stopped" if behind else "source_started")]
     if not marks:
         raise NoVictimError("this history does not tell where its source begins and ends")
@@ -414,7 +414,7 @@ def _append_events(recording: Recording, made: Iterable[tuple[int, Told]], *, be
 
 
 def _place(recording: Recording) -> tuple[Told, int]:
-    """A queue that is seen from inside, and its visible end."""
+    """A queue that is recorded from inside, and its visible end."""
     for event in reversed(recording.events):
         if event.event == "make_visible":
             return {"topic": event.topic, "queue": event.queue}, event.visible_end
@@ -424,7 +424,7 @@ def _place(recording: Recording) -> tuple[Told, int]:
 def _sent(
     place: Told, number: int, offset: int, moments: tuple[int, int, int, int], **told: Any
 ) -> list[tuple[int, Told]]:
-    """A send: when it is received, appended, made visible and acknowledged; `told` changes the acknowledgement."""
+    """A send: received, appended, made visible and acknowledged; `told` changes the acknowledgement."""
     request = {"request": f"planted-{number}"}
     received, appended, visible, acknowledged = moments
     acknowledgement = {"event": "message_acknowledged", "queue_offset": offset, "tag": "a", **place, **request, **told}
@@ -450,7 +450,10 @@ def _misplaced(recording: Recording) -> None:
 
 
 def _two_sends(second_at: int, offsets: tuple[int, int]) -> Callable[[Recording], None]:
-    """Two sends whose messages are appended in order; `offsets` are acknowledged, the second send is at `second_at`."""
+    """Two sends whose messages are appended in order and acknowledged at `offsets`.
+
+    The second begins at `second_at`.
+    """
 
     def apply(recording: Recording) -> None:
         place, end = _place(recording)
@@ -497,7 +500,7 @@ def _never_answered(recording: Recording) -> None:
 
 
 Asked = tuple[int, int, int]
-"""A code, what it commits (-1 for nothing) and what it is answered: an offset, or minus a code; `UNANSWERED`."""
+"""(Code, committed offset or -1, result: an offset, a negated code, or `UNANSWERED`)."""
 UNANSWERED: Final = 1 << 40
 
 
@@ -576,4 +579,4 @@ EXCHANGE_FAULTS: Final[dict[str, Fault]] = {
         "commit.code.known", "A group asks and is told a code that there is not.", _offsets([(QUERY, -1, -999)])
     ),
 }
-"""By name."""
+"""Name -> fault."""

@@ -1,7 +1,7 @@
 """Faults that are injected into a recorded history: into answers, a queue's log, and the evidence.
 
-A fault changes the first exchange, in order of time, that suits it. Everything else stays as it was recorded; a removed
-event's number is closed up. Those of exactly one clause each: `contract_faults`.
+A fault changes the first matching exchange in order of time. Everything else stays as recorded, except that events
+after a removed one are renumbered. Faults of exactly one clause: `contract_faults`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from longpoll_protocol.properties import java_hash
 from longpoll_spec.history import PART_GLOB, Event
 
 ALLOWANCE_MS: Final = 500
-"""How far a delayed answer goes past its deadline: well over any threshold in use."""
+"""The time in ms by which a delayed answer exceeds its deadline, well over any limit in use."""
 WAKE_DELAY_MS: Final = 2_000
 
 
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
-    """An expired pull if there is one, else any that may be held."""
+    """An expired pull if there is one, else any pull that may be held."""
     try:
         return pick(recording, lambda request, answer: bool(request.may_hold) and answer.cause == "expired")
     except NoVictimError:
@@ -97,7 +97,7 @@ def _answer_duplicated(recording: Recording) -> None:
 
 
 def is_plain_found(request: Event, answer: Event) -> bool:
-    """Whether a pull that takes everything was answered FOUND."""
+    """Whether a pull for everything was answered FOUND."""
     return answer.code == 0 and request.expression_type == "TAG" and request.expression in ("", "*")
 
 
@@ -107,7 +107,7 @@ def _next_wrong(recording: Recording) -> None:
 
 
 FAR: Final = 1_000_000
-"""Further than any offset of a history that faults are planted into."""
+"""An offset beyond any offset of a history with injected faults."""
 
 
 Suits = Callable[[Event, Event], bool]
@@ -156,7 +156,7 @@ def _timeout_cut(recording: Recording) -> None:
 
 
 def _forgotten_at_the_stop(recording: Recording) -> None:
-    """The last pull whose deadline the history hardly outlives loses its answer."""
+    """Remove the answer of the last pull whose deadline is shortly before the end of the history."""
     for request, answer in reversed(list(recording.exchanges())):
         ends_ns = last_ns(recording, answer.source)
         if request.may_hold and ends_ns < deadline_ns(request) + 40 * MS and ends_ns > request.before_ns + 55 * MS:
@@ -174,7 +174,7 @@ def _first(recording: Recording, *events: str) -> Event:
 
 
 def _appends(recording: Recording) -> list[tuple[Event, Event]]:
-    """Appends of one queue that follow upon each other."""
+    """Consecutive appends of one queue."""
     appended: dict[tuple[str, str, int], list[Event]] = {}
     for event in recording.events:
         if event.event == "append":
@@ -236,7 +236,7 @@ def _source_undeclared(recording: Recording) -> None:
     later = [each for each in recording.events if each.source == event.source and each.sequence > event.sequence]
     for each in later:
         recording.events[recording.events.index(each)] = change(each, sequence=each.sequence - 1)
-    assert stranger.sequence == 0, "a source of one event begins at 0"
+    assert stranger.sequence == 0, "a source with one event begins at 0"
 
 
 def _subscription_unknown(recording: Recording) -> None:
@@ -255,12 +255,12 @@ def _request_twice(recording: Recording) -> None:
 
 
 def _format_newer(recording: Recording) -> None:
-    assert recording.meta is not None, "a whole recording has its meta file"
+    assert recording.meta is not None, "a complete recording has its meta file"
     recording.meta = msgspec.structs.replace(recording.meta, format_version=99)
 
 
 def _wrong(sentence: str, suits: Suits, changed: Change, *properties: str) -> Fault:
-    """A fault of what one answer says."""
+    """A fault in the content of one answer."""
 
     def apply(recording: Recording) -> None:
         request, answer = pick(recording, suits)
@@ -295,7 +295,7 @@ def _missing(sentence: str, apply: Callable[[Recording], None], verdict: Verdict
 
 
 def _wrong_tag(recording: Recording) -> None:
-    """A selective pull also gets a message that its tag excludes."""
+    """Add a message with another tag to the answer of a pull for a tag."""
     tags: dict[tuple[str, int], dict[int, str]] = {}
     for event in recording.events:
         if event.event in ("append", "message_acknowledged"):
@@ -321,7 +321,7 @@ def _wrong_tag(recording: Recording) -> None:
 
 
 def _answer_before_visible(recording: Recording) -> None:
-    """An answer is moved to just before its last message became visible."""
+    """Move an answer to just before its last message became visible."""
     seen = {(event.topic, event.queue, event.visible_end): event for event in reversed(recording.events)}
     for request, answer in recording.exchanges():
         if answer.code == 0:
@@ -334,7 +334,7 @@ def _answer_before_visible(recording: Recording) -> None:
 
 
 def _sequence_gap(recording: Recording) -> None:
-    """An event that no verdict reads goes missing, and its number with it."""
+    """Remove an event that no verdict reads, together with its number."""
     for place, event in enumerate(recording.events):
         if event.event in ("expire", "connection_opened", "run", "take"):
             del recording.events[place]
@@ -343,7 +343,7 @@ def _sequence_gap(recording: Recording) -> None:
 
 
 def _events_lost(recording: Recording) -> None:
-    """The source says that it dropped events, and the answer of one pull is among them."""
+    """Replace events, including the answer of one pull, by a report of lost events."""
     before = list(recording.events)
     delete_answer(recording)
     pairs = zip(before, [*recording.events, None], strict=True)
@@ -511,11 +511,11 @@ FAULTS: Final[dict[str, Fault]] = {
     **CONTRACT_FAULTS,
     **EXCHANGE_FAULTS,
 }
-"""By name."""
+"""Name -> fault."""
 
 
 def plant(history: Path, fault: str, planted: Path) -> Fault:
-    """Write a copy of the history with this fault into a new directory; raises `NoVictimError`."""
+    """Write a copy of the history with this fault to a new directory; raises `NoVictimError`."""
     recording = load(history)
     FAULTS[fault].apply(recording)
     write(planted, recording.events, recording.meta)

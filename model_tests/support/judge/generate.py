@@ -1,8 +1,8 @@
-"""Makes histories of any size by simulating a broker that does everything right, in virtual time.
+"""Makes histories of any size by simulating a correct broker in virtual time.
 
-Every queue has a producer and a few consumers, each a loop of pulls: answered at once when something matches, else
-held and woken or expired. The moments are drawn from a seeded generator, so a history is a function of its `Load`.
-Faults are planted afterwards (`plant`). Leaves out the other policies: a history of `rocketmq-4.9` comes from a broker.
+Every queue has a producer and a few consumers, which pull in a loop: a pull is answered at once if a message matches,
+else held and woken or expired. The times come from a seeded generator, so a history is a function of its `Load`.
+`plant` injects faults afterwards. Histories of other policies, such as `rocketmq-4.9`, come from a broker.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PULL_MESSAGE: Final = 11
 QUERY_CONSUMER_OFFSET: Final = 14
 SEND_MESSAGE_V2: Final = 310
 PULLS_PER_QUERY: Final = 50
-"""Of a whole recording: after so many pulls a consumer asks for its committed offset."""
+"""In a whole recording a consumer queries its committed offset after this number of pulls."""
 SOURCE: Final = "broker-a#1"
 BROKER: Final = "broker-a"
 TOPIC: Final = "orders"
 START_NS: Final = 10**12
-"""The simulated clock at the start; nothing hangs on it."""
+"""The simulated clock at the start; no result depends on it."""
 UNIX_OFFSET_NS: Final = 1_700_000_000 * 10**9
 
 
@@ -40,24 +40,24 @@ class Load:
     """The simulated load."""
 
     events: int = 10_000
-    """The history ends once it has this many, and then lets everything held run out."""
+    """The history ends after this number of events, and when all held pulls are answered."""
     queues: int = 4
     consumers: tuple[str, ...] = ("*", "a", "a || b")
-    """One consumer a queue for each of these tag expressions."""
+    """One consumer per queue for each of these tag expressions."""
     tags: tuple[str, ...] = ("a", "b", "c", "")
     send_interval_ms: float = 20.0
-    """Mean time between two messages of one queue."""
+    """The mean time between two messages of a queue."""
     timeout_ms: int = 150
-    """How long a pull is held at most."""
+    """The longest hold of a pull."""
     count_max: int = 32
     is_whole: bool = False
-    """Producers, acknowledgements, identities of messages and committed offsets are recorded too, as `observe` does."""
+    """Whether producers, acknowledgements, ids of messages and committed offsets are recorded, as by `observe`."""
     seed: int = 1
 
 
 @define
 class _Pull:
-    """One consumer's pull on one queue."""
+    """A pull of one consumer from one queue."""
 
     queue: int
     expression: Expression
@@ -71,7 +71,7 @@ class _Pull:
 
 @define
 class _Queue:
-    """Offsets 0 to len(tags) - 1 are visible."""
+    """A queue whose offsets 0 to len(tags) - 1 are visible."""
 
     tags: list[str] = field(factory=list)
     codes: list[int] = field(factory=list)
@@ -80,7 +80,7 @@ class _Queue:
 
 
 class Simulator:
-    """A broker, its producers and consumers in virtual time; iterate over `events`."""
+    """A broker, its producers and consumers in virtual time; `events` iterates over the history."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -118,7 +118,7 @@ class Simulator:
             self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
             for place, text in enumerate(self._load.consumers):
                 expression = parse("TAG", text)
-                assert expression is not None, "a TAG expression can be decided"
+                assert expression is not None, "a tag expression is decidable"
                 pull = _Pull(number, expression, text, f"c{number}-{place}", 0, "")
                 self._at(now + self._pause(1.0), partial(self._receive, pull=pull))
 
@@ -146,7 +146,7 @@ class Simulator:
         self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag, message=message))
 
     def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        offset = len(self._queues[number].tags) - 1  # the next send of this queue comes later than this
+        offset = len(self._queues[number].tags) - 1  # The next send of this queue comes after this time.
         yield {"event": "message_acknowledged", **self._place(number), **sent, "queue_offset": offset, "tag": tag}
 
     def _make_visible(self, now: int, number: int, tag: str, message: int) -> Iterator[dict[str, Any]]:
@@ -238,7 +238,7 @@ class Simulator:
             self._at(now + self._pause(0.5), lambda at: self._receive(at, pull))
 
     def _query(self, pull: _Pull, committed: int) -> Iterator[dict[str, Any]]:
-        """A consumer asks for the offset that its last pull committed."""
+        """Let a consumer query the offset that its last pull committed."""
         asked = {"request": f"r{next(self._requests)}", "connection": pull.connection, "group": f"group of {pull.text}"}
         exchange = {**self._place(pull.queue), **asked}
         yield {"event": "request_received", **exchange, "code": QUERY_CONSUMER_OFFSET, "delay_ns": 6 * US}
@@ -246,7 +246,7 @@ class Simulator:
 
 
 def _identities(messages: list[int]) -> dict[str, list[int]]:
-    """The unique ids and the hashes of the bodies of some messages, by their numbers."""
+    """The unique ids and the body hashes of some messages, by their numbers."""
     return {"ids": messages, "bodies": [number * 0x9E3779B1 % (1 << 32) for number in messages]}
 
 
@@ -256,6 +256,6 @@ def simulate(load: Load) -> Iterator[Event]:
 
 
 def simulated_meta() -> Meta:
-    """The meta file that goes with simulated events."""
+    """The meta file for simulated events."""
     source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS, uncertainty_ns=0)
     return Meta(format_version=FORMAT_VERSION, sources=[source], policy="strict")

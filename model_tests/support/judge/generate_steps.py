@@ -24,7 +24,7 @@ from longpoll_spec.state.variables import of_queue
 Fault: TypeAlias = Literal["", "disabled_step", "effect_left_out"]
 FAULTS: Final[tuple[Fault, ...]] = ("disabled_step", "effect_left_out")
 WEIGHTS: Final = {"append": 0.3, "tick": 0.5, "stop": 1e-9, "crash_and_recover": 0.05, "role_change": 0.05}
-"""Likelihood of an action if not 1; otherwise runs end early, or consist of appends."""
+"""Relative probability of an action, by default 1; otherwise runs would end early, or consist of appends."""
 STEP_NS: Final = 10 * US
 """Time between two steps."""
 SPREAD_NS: Final = 15 * US
@@ -52,7 +52,7 @@ class Run:
 
     events: tuple[Event, ...]
     wrong_at: int | None
-    """The first step that the correct run cannot take, with exact times; None without a fault."""
+    """The first step that the correct run cannot take, if times are exact; None without a fault."""
 
 
 @frozen

@@ -34,7 +34,7 @@ LIMITS: Final = Limits(100.0, 50.0)
 
 
 def shown_on_page(name: str) -> tuple[str, str]:
-    """A program of docs/judge.md by its name, and the output that the page shows below it."""
+    """A program of docs/judge.md by its name, and the output that the page shows below the program."""
     found = re.search(rf"```python {name}\n(.*?)```\n.*?```text\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert found is not None, name
     return found[1], found[2]
@@ -49,7 +49,7 @@ def on_spark(test: Any) -> Any:
 
 
 def lines_of(events: Iterable[Event]) -> bytes:
-    """Encode the events as a recorder does."""
+    """Encode the events like a recorder."""
     return b"".join(ENCODE(event) + b"\n" for event in events)
 
 
@@ -120,11 +120,11 @@ class Followed:
     """The results of a history that was judged piece by piece."""
 
     results: list[Result]
-    """The last one is that of the whole, judged at once."""
+    """The results after each piece; the last one is for the whole history, judged at once."""
 
     @property
     def last(self) -> Result:
-        """The result of the last piece."""
+        """The result after the last piece."""
         return self.results[-2]
 
     @property
@@ -145,9 +145,9 @@ def follow_pieces(
     whole_events: int = 0,
     limits: Mapping[str, float] = MappingProxyType({"wake_ms": LIMITS.wake_ms, "late_ms": LIMITS.late_ms}),
 ) -> Followed:
-    """Follow a history whose one part grows: by equal pieces or, with a seed, random ones.
+    """Follow a history whose only part grows by equal pieces or, with a seed, by random ones.
 
-    By default the new events alone are judged, as of a long history.
+    By default only the new events are judged, as in a long history.
     """
     (part,) = directory.glob("part-*.ndjson")
     lines, dice = part.read_bytes().splitlines(keepends=True), random.Random(seed)
@@ -157,7 +157,7 @@ def follow_pieces(
     waiting = [b"".join(lines[start:end]) for start, end in pairwise([0, *cuts, len(lines)])]
     part.write_bytes(waiting.pop(0))
     results = list[Result]()
-    # A look behind the last piece: a part is read up to where it was at the look before.
+    # The last piece is judged one round later, because a part is read up to its size in the round before.
     looks = iter([False] * (len(waiting) + 3))
 
     def grow(_seconds: float) -> bool:
@@ -184,6 +184,6 @@ def read_until(descriptor: int, wanted: bytes) -> bytes:
     deadline_s, said = time.monotonic() + PATIENCE_S, b""
     while wanted not in said:
         ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))
-        assert ready, f"it never said {wanted!r}: {said!r}"
+        assert ready, f"the output lacks {wanted!r}: {said!r}"
         said += os.read(descriptor, 4096)
     return said

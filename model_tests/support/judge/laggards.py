@@ -27,9 +27,9 @@ LAGGING_TILE_EVENTS: Final = 180_000
 COUNT_MAX: Final = 8
 TIMEOUT_MS: Final = 30_000
 ROOM_NS: Final = 1_000 * US
-"""Pulls are placed where their queue's visible end is constant for this long, so the reported end is certain."""
+"""Pulls come at times when their queue's visible end is constant for this long, so that the reported end is certain."""
 _ANSWERED_NS: Final = 40 * US
-"""From the receipt of a pull to its answer."""
+"""The time from the receipt of a pull to its answer."""
 
 
 def write_lagging(

@@ -1,4 +1,4 @@
-"""Writes histories as Parquet parts, as a recorder might: the rows of a queue together, texts as dictionaries."""
+"""Writes histories as Parquet parts like a recorder: rows of a queue are adjacent, texts are dictionaries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, INTEGER_FIELDS, NAMES, coded, parquet
 
 _RISING: Final = ("after_ns", "before_ns", "sequence")
-"""Numbers that differ little from row to row."""
+"""Columns whose numbers differ little from row to row."""
 _FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISING)
-"""Numbers of which a row group has few different ones, at their default in most rows."""
+"""Columns with few different numbers in a row group, most of them at their default."""
 _FILE_SCHEMA: Final = pa.schema(
     [
         field.with_nullable(field.name in DEFAULTS and DEFAULTS[field.name] is None)
@@ -23,15 +23,15 @@ _FILE_SCHEMA: Final = pa.schema(
         for field in EVENT_SCHEMA
     ]
 )
-"""As it is written here nothing is null, which spares the reader a quarter of its time."""
+"""The written columns have no nulls, which saves the reader a quarter of its time."""
 _DICTIONARY_BYTES_MAX: Final = 32 << 20
-"""Requests of a row group fit a dictionary of this size."""
+"""A dictionary of this size has room for the requests of a row group."""
 
 
 class ParquetWriter:
-    """Writes one part; each table given becomes one row group, its rows put in order of their queues.
+    """Writes one part; each given table becomes one row group with its rows sorted by queue.
 
-    Rows of one queue lie together then, which spares the judge most of its sorting.
+    Adjacent rows of a queue save the judge most of its sorting.
     """
 
     def __init__(self, file: Path) -> None:

@@ -1,6 +1,6 @@
-"""A recorded history in memory, to be changed, and ways to pick one of its exchanges.
+"""A recorded history in memory that can be changed, and functions that pick one of its exchanges.
 
-Leaves out what is changed (`plant`).
+The changes: `faults`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PULLS: Final = (11, 361)
 
 
 class NoVictimError(JudgeUserError):
-    """The history has no event that this fault could be planted in."""
+    """The history has no event that suits this fault."""
 
 
 class DamagedHistoryError(JudgeUserError):
@@ -31,7 +31,7 @@ class DamagedHistoryError(JudgeUserError):
 
 @define
 class Recording:
-    """A history in memory, to be changed."""
+    """A history in memory that can be changed."""
 
     events: list[Event]
     meta: Meta | None
@@ -51,7 +51,7 @@ class Recording:
                 yield request, event
 
     def replace(self, old: Event, *new: Event) -> None:
-        """Replace an event by others and renumber the later events of their source."""
+        """Replace an event by other events, and renumber the later events of their source."""
         at = next(place for place, event in enumerate(self.events) if event is old)
         self.events[at : at + 1] = new
         shift = len(new) - 1
@@ -64,12 +64,12 @@ class Recording:
                 self.events[place] = change(event, sequence=event.sequence + shift)
 
     def delay(self, event: Event, delay_ns: int) -> None:
-        """Have an event happen later, with the number that its observer would have given it then."""
+        """Move an event to a later time, with the number that its observer would have given it then."""
         self.replace(event)
         late = moved(event, delay_ns)
         mine = [place for place, one in enumerate(self.events) if one.source == event.source]
         later = [place for place in mine if self.events[place].after_ns > late.after_ns]
-        place = min(later, default=mine[-1])  # nothing comes after the end of a source
+        place = min(later, default=mine[-1])  # No event comes after the end of a source.
         number = self.events[place].sequence
         for other in mine:
             if self.events[other].sequence >= number:
@@ -78,12 +78,12 @@ class Recording:
 
 
 def change(event: Event, /, **fields: object) -> Event:
-    """The event with some fields changed."""
+    """The event with changed fields."""
     return msgspec.structs.replace(event, **fields)
 
 
 def lost(event: Event, count: int) -> Event:
-    """In place of an event, that its source dropped some."""
+    """A report of lost events in place of an event."""
     return Event(
         event="lost",
         after_ns=event.after_ns,
@@ -95,12 +95,12 @@ def lost(event: Event, count: int) -> Event:
 
 
 def moved(event: Event, delay_ns: int) -> Event:
-    """The event that much later."""
+    """The event at a later time."""
     return change(event, after_ns=event.after_ns + delay_ns, before_ns=event.before_ns + delay_ns)
 
 
 def deadline_ns(request: Event) -> int:
-    """When a pull must be answered, on its source's clock."""
+    """The deadline of a pull, on its source's clock."""
     return request.before_ns + max(request.timeout_ms, 0) * MS
 
 
@@ -115,7 +115,7 @@ def closed_connections(recording: Recording) -> set[tuple[str, str]]:
 
 
 def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[Event, Event]:
-    """The first exchange that suits; raises `NoVictimError`."""
+    """The first matching exchange; raises `NoVictimError`."""
     for request, answer in recording.exchanges():
         if suits(request, answer):
             return request, answer
@@ -123,7 +123,7 @@ def pick(recording: Recording, suits: Callable[[Event, Event], bool]) -> tuple[E
 
 
 def load(directory: Path) -> Recording:
-    """Read a history that is whole; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
+    """Read a complete history; raises `HistoryNotFoundError` and `DamagedHistoryError`."""
     parts = sorted(directory.glob(PART_GLOB))
     if not parts or not (directory / META_FILE).exists():
         raise HistoryNotFoundError(f"{directory} is not a complete history: it needs {META_FILE} and {PART_GLOB}")
@@ -145,9 +145,9 @@ class Fault:
     apply: Callable[[Recording], None]
     verdict: Verdict
     properties: frozenset[str]
-    """One of them must be named by a finding, and no other."""
+    """Some finding must have one of these properties, and no finding another one."""
     clause: str = ""
-    """The clause of the contract that it breaks, and no other; empty where it may break several."""
+    """The only clause that the fault breaks; empty if it may break several."""
 
 
 def write(directory: Path, events: Iterable[Event], meta: Meta | None, *, events_per_part: int = 100_000) -> None:

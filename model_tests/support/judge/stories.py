@@ -54,13 +54,13 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "lost": {"event": "lost", "lost_count": 1},
     "found": {"event": "answer_sent", "code": 0, **ENDS},
 }
-"""The fields of each kind of event."""
+"""Kind of event -> its default fields."""
 START_MS: Final = 20_000
-"""Time 0 of a story."""
+"""Time 0 of a story, in ms."""
 LIMIT_MS: Final = 10.0
-"""The limits of lateness with which stories are judged."""
+"""The limit of lateness for judging stories."""
 LONG_MS: Final = 1_000_000
-"""When a source ends by default."""
+"""The default end of a source."""
 EVENT: Final = re.compile(
     r"(?P<kind>\w+)(?: (?P<rest>.*?))? ?@(?P<after>-?\d+(?:\.\d+)?)(?:\.\.(?P<before>-?\d+(?:\.\d+)?))?"
 )
@@ -71,7 +71,7 @@ TEXTS: Final = frozenset({"topic", "broker", "source", "connection", "group", "t
 
 
 def value_of(text: str) -> Any:
-    """The value of a field: a number, a truth, a list or a text."""
+    """The value of a field: a number, a Boolean, a list or a text."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -121,7 +121,7 @@ class Story:
         return Meta(format_version=FORMAT_VERSION, sources=sources, policy=self.options.get("policy", ""))
 
     def told(self) -> list[Event]:
-        """The events with their sequence numbers, by time in each source, in the order of the story."""
+        """The events with their sequence numbers by time in each source, in the order of the story."""
         events = [*self._ends(), *self.events]
         by_time = sorted(
             range(len(events)),
@@ -154,7 +154,7 @@ class Story:
             yield common | {"event": "source_stopped", "after_ns": end, "before_ns": end, "rank": 2}
 
     def _moment(self, source: str, name: str, otherwise_ms: float) -> int:
-        """When a source begins or ends, ns."""
+        """The time at which a source begins or ends, ns."""
         option = self.options.get(name if source == "s" else f"{source}.{name}", otherwise_ms)
         return START_MS * MS + round(float(option) * MS)
 
@@ -170,7 +170,7 @@ def stories(file: Path) -> Iterator[Story]:
 
 
 def story(line: str, title: str = "", file: str = "") -> Story:
-    """The story of one line."""
+    """The story in one line."""
     clauses, _colon, rest = line.partition(": ")
     options: dict[str, str] = {}
     if rest.startswith("["):
@@ -193,7 +193,7 @@ def write_story(one: Story, directory: Path) -> Path:
 
 
 def clauses_of(result: Result) -> list[str]:
-    """The clauses that a result reports, sorted, with those that follow from others."""
+    """The clauses that a result reports, sorted, including those of consequences."""
     told = {(one.clause, one.verdict) for one in result.findings}
     told |= {(each.clause, each.verdict) for one in result.findings for each in one.follows}
     return sorted(clause + "?" * (verdict == "unknown") for clause, verdict in told)
@@ -213,9 +213,9 @@ def together(several: Sequence[Story]) -> tuple[Meta, list[Event]]:
 
 
 NAMES: Final = ("source", "broker", "connection", "request")
-"""The fields that tell a story from another one in the same history."""
+"""Fields that distinguish the stories in one history."""
 IDS_APART: Final = 1_000
-"""Between the message ids of two stories of one history; 0 means that an id is unknown."""
+"""The distance of the message ids of two stories in a history; 0 means an unknown id."""
 
 
 def clauses_by_story(result: Result, count: int) -> list[list[str]]:

@@ -27,7 +27,7 @@ TILE_EVENTS: Final = 250_000
 GAP_NS: Final = 10 * MS
 """Time between two tiles."""
 _TILE_BITS: Final = 32
-"""The id of a message is its number in its tile, with the tile's number above these bits."""
+"""The number of bits of a message's number in its tile; an id has the tile's number above these bits."""
 _OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
 
 
@@ -37,14 +37,14 @@ class Tile:
 
     table: pa.Table
     messages: dict[int, int]
-    """Number of messages by queue."""
+    """Queue -> number of messages."""
     span_ns: int
-    """From its first event to its last."""
+    """The time from the first event to the last."""
 
 
 @frozen
 class Placed:
-    """A tile's place in a history: what precedes it."""
+    """A tile's place in a history: the numbers and times before it."""
 
     number: int
     sequence: int
@@ -95,7 +95,7 @@ def moved(tile: Tile, place: Placed) -> pa.Table:
     """Returns the events of a tile at its place."""
     table = tile.table
     queue = table["queue"].to_numpy()
-    # Negative queues stand for none: they take the last entry, which stays 0.
+    # Negative numbers mean no queue, and index the last entry, which stays 0.
     first_offsets = np.zeros(max([*place.messages, int(queue.max(initial=0))], default=0) + 2, dtype=np.int64)
     for number, count in place.messages.items():
         first_offsets[number] = count

@@ -99,7 +99,7 @@ class Asked:
     hold_ms: int
     sent_ms: float
     life: int
-    """The number of broker restarts before it was sent."""
+    """The number of broker restarts before the request was sent."""
 
     def __str__(self) -> str:
         return f"{self.peer}'s pull of queue {self.queue} from {self.offset}, held up to {self.hold_ms} ms"
@@ -145,7 +145,7 @@ class Checker:
     is_deleting: bool = False
     """Whether deletion of the topic was requested."""
     deleted_ms: float = float("inf")
-    """When that was answered."""
+    """The time at which the deletion was answered."""
     answered: int = 0
 
     @property
@@ -316,7 +316,7 @@ class Checker:
 
 
 def checker_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Checker:
-    """A new account for a broker of this policy, with the policy's promises."""
+    """A checker for a broker of this policy, with the policy's promises."""
     lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
     late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
     hold_ms_max = BrokerConfig().hold_timeout_ms_max if traits_of(policy).caps_hold else float("inf")

@@ -118,7 +118,7 @@ class Steps:
 
 
 def hashed(words: Words) -> Any:
-    """A hash for each state: its words, stirred one after another."""
+    """A hash for each state, computed from all its words."""
     found = np.zeros(words.shape[1], dtype=np.uint64)
     for word in words:
         found = stirred(found ^ word)
@@ -163,7 +163,7 @@ OTHERS: Final = tuple(
 )
 """The settings of a knob that no preset has."""
 TOGETHER: Final = ("strict+heap_entry=one_shot", "strict-clone+recheck_after_hold=in_lock")
-"""Policies with two values that presets have, and no preset has together: one has no effect without the other."""
+"""Policies with two knob values that no preset combines, one of which has an effect only with the other."""
 
 
 def main() -> None:

@@ -47,9 +47,9 @@ class SpinRun:
     violated: dict[str, int]
     """Property -> length of the run that breaks it; the shortest one if SPIN ran breadth-first."""
     reached: dict[str, int]
-    """The same for states that must be reached."""
+    """State that must be reached -> length of the run."""
     seconds: float
-    """Of the run alone, without translation and compilation."""
+    """Duration of the run in seconds, without translation and compilation."""
     processor_seconds: float
     memory_mb: float
 
@@ -103,7 +103,7 @@ def _read(said: str, seconds: float, processor_seconds: float) -> SpinRun:
         looks += not by_step
         length = int(depth) + bool(by_step)
         found[kind][name] = min(length, found[kind].get(name, length))
-    assert len(_FINDING.findall(said)) == counts["errors"], "SPIN found more than it told"
+    assert len(_FINDING.findall(said)) == counts["errors"], "SPIN counts more errors than it printed"
     return SpinRun(
         distinct_states=counts["states"],
         transitions=counts["transitions"] - looks - SPIN_START_TRANSITIONS,

@@ -1,6 +1,6 @@
 """Hypothesis strategies for the specification: terms of a few variables, and reachable states.
 
-For tests of the meaning of terms and the agreement of engines.
+They are used in tests of the meaning of terms and of the engines.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
     """Iterate over the parts of a node that can be left out."""
     match node:
         case ast.BinOp(left=ast.SetComp()):
-            return  # an intersection of names, and no statement
+            return  # An intersection of names is not a statement.
         case ast.BinOp(left=left, right=right, op=ast.BitAnd() | ast.BitOr()):
             yield f"without `{ast.unparse(right)}`", lambda each: each.left  # type: ignore[attr-defined]
             yield f"without `{ast.unparse(left)}`", lambda each: each.right  # type: ignore[attr-defined]
@@ -283,7 +283,7 @@ class Jump:
     """What the step writes."""
 
     def model(self) -> Model:
-        """The specification that begins in this state, and can only make this step."""
+        """The specification that begins in this state and can only take this step."""
         right = specification_of(policy_named(self.policy), SIZES[self.bounds])
         before, after = (_values(right, text) for text in (self.before, self.after))
         variables = tuple(attrs.evolve(each, initial=before.get(each.name, each.initial)) for each in right.variables)
@@ -455,7 +455,7 @@ JUMPS: Final[Mapping[str, Jump]] = {
         "rocketmq-5", "role of two queues", "return_queue=0", "return_take(q0)", "return_queue=2"
     ),
 }
-"""Name -> a state, and at most one step, on which a property and the one without a part differ."""
+"""Name -> a state and at most one step, for which a property and its variant without a part differ."""
 
 
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
@@ -518,7 +518,7 @@ def parts_of_text() -> dict[tuple[str, str], Weakening]:
 
 
 def _calls(text: Callable[..., Any], weakening: Weakening) -> bool:
-    """Whether the text of a property, or a function of its module that it calls, is the one that is weakened."""
+    """Whether the text of a property, or a function of its module that it calls, is the weakened one."""
     pending, seen = [text], set[Any]()
     while pending:
         function = pending.pop()
@@ -573,7 +573,7 @@ def rows(report: Callable[[str], None] | None = None) -> list[Row]:
 def _told_apart(
     model: Model, open_ones: Sequence[tuple[str, str]], parts: Mapping[tuple[str, str], Weakening]
 ) -> Iterator[tuple[str, str]]:
-    """Returns the properties that the model breaks, and the parts without which this changes."""
+    """The properties that the model breaks, and the parts whose removal changes that."""
     whole = stated(model)
     asked: dict[tuple[str, str], Property] = {}
     for name, part in open_ones:

@@ -94,7 +94,7 @@ class EmbeddedBroker(Stoppable):
 
 def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
     """The promises of our own broker under a policy."""
-    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # what no knob says
+    promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # No knob determines these promises.
     return attrs.evolve(
         promised,
         scan_period_ms=config.scan_period_ms if policy.expiry == "scan" else None,

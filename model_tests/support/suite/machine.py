@@ -249,7 +249,7 @@ class RocketMQExample(Example):
         return attrs.evolve(terms, offset=offset)
 
     def _begin(self, queue: Queue, first: PullTerms, timeout_ms: int, pause: Any = None) -> Ask:
-        """Pull; if it commits, no older offset than its group's: brokers differ in whether they accept that."""
+        """Pull, committing no older offset than the group's, because brokers differ in whether they accept that."""
         if first.commits and not timeout_ms:
             known = self.committed.get((first.group, queue.name), 0)
             first = attrs.evolve(first, commit_offset=max(first.offset, known))
@@ -275,7 +275,7 @@ class RocketMQExample(Example):
         return ask
 
     def _cancel(self, ask: Ask) -> None:
-        """With its connection all pulls there end."""
+        """Close the connection, which ends all its pulls."""
         ended = [each for each in self.polls.under_way if each.handle and each.handle[0] is ask.handle[0]]
         for each in ended:
             self.told.abandoned(each)
@@ -286,7 +286,7 @@ class RocketMQExample(Example):
     # -- the rest ----------------------------------------------------------------------------------------------------
 
     def restart(self) -> str:
-        """A start moves an offset beyond its queue's end back to that end."""
+        """Restart the broker, which moves an offset beyond its queue's end back to this end."""
         ends = {queue.name: queue.end for queue in self.queues}
         self.committed = {key: min(offset, ends[key[1]]) for key, offset in self.committed.items()}
         return super().restart()
@@ -386,7 +386,7 @@ class RocketMQMachine(LongPollMachine):
 
     @classmethod
     def _run_short(cls, run: Run) -> None:
-        """Nothing: the random steps have all of it."""
+        """Do nothing, because the random steps cover these cases."""
         run.axes = {"connections": f"{LINK_COUNT}", "queues": f"{sum(QUEUE_COUNTS)} in {len(QUEUE_COUNTS)} topics"}
 
     @rule(queue=queues, payload=drafts, count=st.sampled_from([1, 1, 2]))

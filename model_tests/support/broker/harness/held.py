@@ -39,7 +39,7 @@ class HeldPlan:
     same_moment: bool = False
     """Whether all are due at once, `timeout_ms` after the first write, not each after its own write."""
     idle_s: float = 5.0
-    """How long the broker's processor time is measured while all are held."""
+    """The time for which the broker's processor time is measured while all pulls are held."""
 
 
 @frozen
@@ -49,12 +49,12 @@ class HeldReport:
     accept_s: float
     private_bytes_each: float
     busy_share: float
-    """Share of one core, while all were held."""
+    """The share of one core used while all pulls were held."""
     late_p50_ms: float
     late_p99_ms: float
     late_max_ms: float
     answering_ns: tuple[int, int]
-    """From the first deadline to the last answer, monotonic clock."""
+    """The times of the first deadline and of the last answer, by the monotonic clock."""
 
 
 @define(eq=False)
@@ -121,7 +121,7 @@ def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], pla
         lines = [Line(address) for _ in range(plan.line_count)]
         for line in lines:
             stack.callback(line.close)
-        # The memory of connections and the topic does not count for pulls.
+        # The memory of connections and of the topic does not count as memory of pulls.
         for line in lines:
             line.call(PullTemplate(plan.topic).frame(0, 0, PROBE))
         poller = stack.enter_context(select.epoll())

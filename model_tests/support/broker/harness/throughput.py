@@ -42,7 +42,7 @@ class Rate:
 
     per_second: float
     count: int
-    """Including the warm-up and the end."""
+    """The number of messages, including the warm-up and the end."""
 
 
 @frozen
@@ -64,7 +64,7 @@ class _Sender:
         ]
         size = len(frames[0])
         assert all(len(frame) == size for frame in frames)
-        # Twice, so that any burst of up to SEND_DEPTH frames is one slice.
+        # The frames are joined twice, so that any burst of up to SEND_DEPTH frames is one slice.
         ring = memoryview(b"".join(frames) * 2)
         line = Line(self.address)
         expect_success(line.call(frames[0]), "a send")

@@ -61,7 +61,7 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
     finally:
         for process in processes:
             if not is_done:
-                # Also after Ctrl-C, because nothing needs the other results.
+                # The processes are ended after Ctrl-C too, because nothing needs the other results.
                 process.kill()
             process.join(JOIN_S)
             if process.is_alive():
@@ -100,7 +100,7 @@ def busy_share(process_id: int, seconds: float) -> float:
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
     ended = os.pidfd_open(process_id)
     try:
-        # The time is the subject; only the end of the process stops the wait.
+        # The wait is part of the measurement, and only the end of the process stops it.
         if select.select([ended], [], [], seconds)[0]:
             raise ClientError("the measured process ended")
     finally:
@@ -114,7 +114,7 @@ def private_bytes(process_id: int) -> int:
     for line in Path(f"/proc/{process_id}/smaps").read_text().splitlines():
         name, _space, rest = line.partition(" ")
         if not name.endswith(":"):
-            # The head of a mapping: addresses, permissions such as rw-p or rw-s, and so on.
+            # This is the head of a mapping: addresses, permissions such as rw-p or rw-s, and so on.
             is_mapped_file = rest[3:4] == "s"
         elif name in {"Private_Clean:", "Private_Dirty:"} and not is_mapped_file:
             size_bytes += int(rest.split()[0]) * 1024
