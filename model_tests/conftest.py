@@ -64,7 +64,7 @@ gc.set_threshold(50_000, 20, 50)
 
 @pytest.hookimpl
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Close the sockets that PySpark otherwise closes with the last reference to its results."""
+    """Ignore warnings about sockets that PySpark closes only with the last reference to its results."""
     if item.get_closest_marker("spark"):
         item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 

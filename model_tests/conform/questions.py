@@ -72,7 +72,7 @@ EXPRESSIONS: Final[Mapping[str, Sequence[str]]] = {
         "TRUE", "FALSE", "n=5 and s is not null", "N = 5", "((n = 5))", "NOT NOT b",
     ),
 }  # fmt: skip
-"""Topic of expressions -> the expressions."""
+"""What the expressions show -> the expressions."""
 
 
 class _Questions:

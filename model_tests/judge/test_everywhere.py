@@ -100,7 +100,7 @@ def differing(here: Results, there: Results) -> list[str]:
 
 
 def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], None] = lambda: None) -> Results:
-    """Spark's result for each history, from a separate process; `meanwhile` runs beside it."""
+    """Spark's result for each history, from a separate process; `disturb` runs meanwhile."""
     environment = {name: value for name, value in os.environ.items() if name != session.REMOTE}
     with subprocess.Popen(
         [sys.executable, "-c", ASKING, str(histories), master, *conf],

@@ -227,7 +227,7 @@ def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[]
 
     def looked_over(self: LocalReading) -> Iterator[object]:
         yield from surveys(self)
-        # The survey reports more than one window.
+        # A history of more than one window keeps no events from its survey.
         self._kept.clear()
         change()
 

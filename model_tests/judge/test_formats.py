@@ -379,7 +379,7 @@ def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:
 
 
 def in_arrow_s_dictionary(part: Path) -> None:
-    """A dictionary in Arrow's own encoding, which Arrow can write and not read."""
+    """A column of Arrow's dictionary type in another encoding, which Arrow writes but cannot read."""
     table = plainly(pa.table({name: ["1"] for name in ("event", "source", "tag")} | {name: [1] for name in MOMENTS}))
     table = table.set_column(table.schema.get_field_index("tag"), "tag", table["tag"].dictionary_encode())
     parquet.write_table(table, part, use_dictionary=False, column_encoding={"tag": "DELTA_BYTE_ARRAY"})

@@ -87,7 +87,7 @@ def compared(piece: int, count: int, directory: Path, judge: Judge | None = None
 
 
 def too_careful(found: Agreement) -> Iterator[str]:
-    """Sentences about shares of needless `unknown` verdicts that exceed their limit."""
+    """One sentence for each limit that is missed: reported violations, and needless `unknown` verdicts."""
     needless = found.share("unknown", "valid", sound=True), found.share("unknown", "invalid", sound=True)
     if found.share("invalid", "invalid") < CONVICTED_LEAST:
         yield f"convicts {found.share('invalid', 'invalid'):.1%} of what the second judge convicts"

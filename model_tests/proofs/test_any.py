@@ -331,7 +331,7 @@ def _closes_twice(item: Property) -> Property:
 
 
 def _closes_elsewhere(item: Property) -> Property:
-    """A change that breaks a property only with more requests."""
+    """A property with one more action that may break it."""
     known = {label for label, _condition in item.closing}
     other = next(each.label for each in TWO.model.actions if each.label not in known)
     return attrs.evolve(item, closing=(*item.closing, (other, TRUE)))

@@ -225,7 +225,7 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
-    """Make the pulls of a herd all different, so that no answer is shared."""
+    """Share no answer, as if all pulls of a herd differed."""
 
 
 def later_of() -> LaterRuns:
@@ -237,7 +237,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """The number of pulls that one turn runs singly."""
+    """(Channel, opaque) of the pulls that one turn runs singly."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:

@@ -230,7 +230,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def whole_of(directory: Path, put: int) -> list[Event]:
-    """Assert that the events have consecutive numbers and an end, and that accepted and lost ones add up."""
+    """The recorded events; asserts consecutive numbers, a start and an end, and that no event is unaccounted for."""
     events = events_of(directory)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert (events[0].event, events[-1].event) == ("source_started", "source_stopped")

@@ -347,7 +347,7 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(IndexFile, "find", finding)
     for (begin, end), numbers, files in (
         ((0, 130_000), list(range(1, 13)), ["6", "5", "4", "3"]),
-        # The first entry of a file counts from the end of the previous file, so the seventh also gets 80,000 s.
+        # The first entry of a file counts from the end of the previous file, so the seventh also gets 80,000 ms.
         ((51_000, 80_000), [6, 7, 8], ["5", "4"]),
         ((30_000, 30_000), [3], ["3"]),
         ((31_000, 39_000), [], []),

@@ -145,7 +145,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
     class Between(Segment):
-        """An event that is set between two checks of it."""
+        """A file that becomes dirty between two checks."""
 
         looks = 0
 
