@@ -1,8 +1,8 @@
 """All public methods of producers and consumers, called at random times on random threads.
 
-Each call works or raises what its docstring says, a closed client says that it is closed, `close` ends and leaves
-neither thread nor socket behind, and every acknowledged message is consumed once or is still to be had. Leaves out
-failing servers (`test_failures`) and what a listener puts off.
+Each call works or raises a documented error, and a closed client says that it is closed. `close` ends and leaves
+neither thread nor socket, and every acknowledged message is consumed once or can still be consumed. Failing servers:
+`test_failures`.
 """
 
 from __future__ import annotations

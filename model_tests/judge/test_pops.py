@@ -1,4 +1,4 @@
-"""Pops: each injected fault is found by its clause, and both judges agree, whatever is changed in the record.
+"""Pops: the clause of each injected fault reports it, and the two judges agree on any change of the record.
 
 On Spark: `test_cluster.test_a_hot_queue_and_many_buckets_change_nothing`.
 """
@@ -33,7 +33,7 @@ OTHERS: Final = {
     "never_answered": {"pop.wake.prompt"},
     "strange_code": {"pop.wake.prompt"},
 }
-"""What a fault may break in addition to its own clause: a message waits, or the wrong request gets it."""
+"""Fault -> further clauses that it may violate, because a message waits or the wrong request gets it."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 
@@ -44,19 +44,19 @@ def history_of(events: list[Event]) -> History:
 
 
 def judged(directory: Path, events: list[Event], engine: Any = None) -> Result:
-    """The judge's result; by default of one window."""
+    """The judge's result, by default with one window."""
     write(directory, events, META)
     return judge_on(engine or LocalEngine(), find([directory]), **HOW)
 
 
 def said(result: Result) -> set[tuple[str, ...]]:
-    """What the findings say."""
+    """The texts of the findings."""
     return {(one.clause, one.verdict, one.request, one.why) for one in result.findings}
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found_by_its_clause(name: str, tmp_path: Path) -> None:
-    """Also in windows of a few events, and from its evidence alone; and the second judge finds the same."""
+    """The result is the same in windows of a few events and from the evidence alone, and the second judge agrees."""
     fault, events = FAULTS[name], World(seed=0, fault=name).run()
     result = judged(tmp_path / "whole", events)
     clauses = {one.clause for one in result.findings}
@@ -74,7 +74,7 @@ def test_each_fault_is_found_by_its_clause(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
-    """Something was judged of each kind: pops, wakes, redeliveries and changes."""
+    """Pops, wakes, redeliveries and changes were each judged."""
     events = World(seed=seed).run()
     result = judged(tmp_path / "history", events)
     counts = Counter((one.event, one.code, one.cause) for one in events)
@@ -88,7 +88,7 @@ def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_both_judges_agree_on_changed_records(name: str, tmp_path: Path) -> None:
-    """One event of each record is dropped, doubled, moved or changed."""
+    """One event of each record is dropped, duplicated, moved or changed."""
     found, used = Agreement(), Counter[tuple[str, str]]()
     history = history_of(World(seed=5, fault=name, seconds=30).run())
     for changed in changed_histories(history, 1, CHANGED[name], used):

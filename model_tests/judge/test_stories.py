@@ -166,7 +166,7 @@ def test_buckets_parts_and_order_change_nothing(
 
 
 CHAOS: Final = "What is found does not hang on the order of the events"
-"""Which of several findings with one cause is reported may differ there."""
+"""In this story the order of events decides which of several findings with one cause is reported."""
 LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
 
 

@@ -20,7 +20,7 @@ from longpoll_judge.run.pipeline import judge
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 VERSION = "5.5.0"
 SLOW_MS = 5_000.0
-"""Longer than a pop of the load waits: on a busy machine a shorter limit accuses the machine."""
+"""Longer than a pop of the load waits, because a busy machine would exceed a shorter limit."""
 
 
 def test_a_load_of_pops_breaks_nothing_that_needs_no_clock(tmp_path: Path) -> None:

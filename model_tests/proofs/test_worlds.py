@@ -466,7 +466,7 @@ def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) 
 
 
 def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
-    """The violations found by exploring the world, or the first smaller one, and the runs."""
+    """The violations found by exploring the configuration, or the first smaller one, and the runs."""
     make = partial(_planted, policy, slip)
     for smaller in worlds_within(WORLDS[world]):
         names = [item.name for item in properties_of(make(attrs.evolve(smaller, requests=2))) if item.kind == "always"]
@@ -486,7 +486,9 @@ def _has(policy: str, slip: str, world: str) -> bool:
 
 
 NO_MISTAKE = {("notify_each renews_what_it_keeps", "plain")}
-"""Every request that a dispatcher keeps in the plain world arrived in the same tick, and so has its deadline anyway."""
+"""Every request that a dispatcher keeps in the plain configuration arrived in the same tick, so it has this deadline
+anyway.
+"""
 IN_WORLDS = [
     (policy, slip, world)
     for policy in OURS
@@ -498,7 +500,7 @@ IN_WORLDS = [
 
 @pytest.mark.parametrize("case", quick_if(IN_WORLDS, lambda case: case == ("strict", "tick stops_at_one", "plain")))
 def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str, str]) -> None:
-    """Exploring the worlds of a proof finds a run, which replays on the slipped law and breaks what it says."""
+    """Exploring the configurations finds a run that replays on the changed specification and breaks the property."""
     policy, slip, _world = case
     found = _broken_by_runs(*case)
 
@@ -517,7 +519,7 @@ def test_the_law_itself_is_broken_by_no_run() -> None:
 
 
 def _switched_off(term: Term) -> Term:
-    """The term with every switch off, simplified as terms are."""
+    """The term with every switch off, simplified like other terms."""
     off = {id(each) for each in SWITCHES.values()}
     made: dict[int, Term] = {}
     for node in nodes(term):
@@ -535,7 +537,7 @@ def _as_without(policy: str) -> tuple[Model, Model]:
 
 @pytest.mark.parametrize("policy", OURS)
 def test_a_switch_that_is_off_is_no_aspect(policy: str) -> None:
-    """With the switches off the law is, word for word, the law without what they restrict."""
+    """With the switches off, the terms equal those of the specification without the restricted features."""
     switched, free = _as_without(policy)
 
     assert [each.label for each in switched.actions] == [each.label for each in free.actions]
@@ -562,7 +564,7 @@ def test_the_switches_do_restrict() -> None:
     quick_if([(policy, world) for policy in PRESETS for world in WORLDS], lambda case: case == ("strict", "plain")),
 )
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
-    """Every situation that the law knows is shown by a run, and so is all that the plain world has."""
+    """A run shows every known situation in every configuration, including all those of the plain one."""
     policy, world = case
     found = situations_of(partial(specification_of, preset(policy)), WORLDS[world])
     plain = specification_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
@@ -580,7 +582,7 @@ def _never_refuses(bounds: Bounds) -> Model:
 
 
 def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where an action can never happen, no run is made up for it."""
+    """If an action can never happen, no run is reported for it."""
     monkeypatch.setattr(vacuity, "TRIES", ((False, 4_096, 40),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN)}
@@ -593,7 +595,7 @@ def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.long
 def test_what_is_proved_in_vain_is_unknown() -> None:
-    """A law whose executor never refuses keeps every promise, and is not proved: its refusals are proved in vain."""
+    """If the executor never refuses, properties about refusals hold vacuously and do not count as proved."""
     (found,) = prove_worlds(
         STRICT, worlds={"plain": PLAIN}, names=["dropped_by_reject", "answered_once"], model_of=_never_refuses
     )
@@ -606,7 +608,7 @@ def test_what_is_proved_in_vain_is_unknown() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", OURS)
 def test_ours_are_proved_in_every_world(policy: str) -> None:
-    """All worlds of both policies: proved, not in vain, and what one world does not state another does."""
+    """Every configuration of our two policies is proved, none vacuously, and each property is stated in some."""
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
@@ -624,7 +626,7 @@ def _stated(world: Bounds) -> Mapping[str, Property]:
 
 
 def test_every_property_is_stated_in_some_world() -> None:
-    """The promises of the plain world hold in each, including that no request is answered early without a reason."""
+    """The properties of the plain configuration hold in each, including that no request is answered early."""
     assert "not_answered_early" in _stated(PLAIN)
     assert "moved_is_told" in _stated(WORLDS["whole"])
     for world in WORLDS.values():
@@ -632,17 +634,17 @@ def test_every_property_is_stated_in_some_world() -> None:
 
 
 def test_every_three_features_of_a_question_are_in_some_world() -> None:
-    """Whatever the text branches on; and with one world less some combination of a question is named as not taken."""
+    """With one configuration less, some combination of features in a condition is reported as missing."""
     questions = questions_of(LAW)
     worlds = CONFIGURATIONS
     few = [each for each in questions if len(each.features) <= 3]
     named = {(each.action, each.statement): each.features for each in questions}
 
     assert named["make_visible", "visible_is_monotone"] == {"queues", "tags", "sql", "crash", "truncate"}
-    assert named["stop", "answered_once"] == {"queues"}, "of the guard alone"
-    assert named["hold", "hold_limit_kept"] == {"channels", "queues", "role"}, "of the guard, and of the step"
-    assert named["stop", "in_range phase"] == {"queues"}, "of one variable"
-    assert named["stop", "lists_have_owners"] == {"queues"}, "a variable that one part of the statement reads"
+    assert named["stop", "answered_once"] == {"queues"}, "from the guard"
+    assert named["hold", "hold_limit_kept"] == {"channels", "queues", "role"}, "from guard and step"
+    assert named["stop", "in_range phase"] == {"queues"}, "from one variable"
+    assert named["stop", "lists_have_owners"] == {"queues"}, "from a part of the statement"
     assert len(few) > len(questions) / 2
     assert not_taken(few, worlds.values()) == ()
     untaken = len(not_taken(questions, worlds.values()))
@@ -658,7 +660,7 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
 
 
 def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
-    """A property that says nothing in one world and something in another is not stated in the first."""
+    """A property that holds vacuously in one configuration is stated only in those where it does not."""
     one_queue, several = stated(2), stated(2, WORLDS["bare"])
     proofs = [
         WorldProof(name, PLAIN, AnyProof(Proof(law.model, law.stated, 0, (), {}), (1,)), ())
@@ -671,7 +673,7 @@ def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
 
 
 def test_worlds_are_chosen_by_name() -> None:
-    """The text decides by default; one by its name or its features; one's own begins as the named one; else refused."""
+    """A name or features choose a configuration, and the text does by default; an unknown name is refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("no-truncate",), any_number=True, changes={}) == {"no-truncate": WORLDS["no-truncate"]}

@@ -31,7 +31,7 @@ class Asked:
     request: Seen
     answer: Seen | None
     got: tuple[Seen, ...]
-    """The messages that it got."""
+    """The messages that the pop got."""
 
     @property
     def code(self) -> int:
@@ -40,14 +40,14 @@ class Asked:
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits for a message, and for nothing else."""
+        """Whether the request waits for a message, and for nothing else."""
         return (
             bool(self.request.may_hold) and self.request.cause != "orderly" and self.request.code in {POP, NOTIFICATION}
         )
 
     @property
     def due(self) -> int:
-        """How long it may be held."""
+        """The time for which the request may be held."""
         return int(max(self.request.timeout_ms, 0)) * MS
 
     @property
@@ -57,7 +57,7 @@ class Asked:
 
 
 def asked(record: Record, *codes: int) -> list[Asked]:
-    """The requests of these codes whose identifier came once."""
+    """The requests with these codes whose identifier is unique."""
     answers, got = first_answers(record), defaultdict[tuple[str, str], list[Seen]](list)
     for one in record.of("message_popped"):
         if all(place_of(one) != place_of(each) for each in got[one.about]):
@@ -86,12 +86,12 @@ def is_elsewhere(request: Seen, answer: Seen | None) -> bool:
 
 
 def place_of(one: Seen) -> tuple[str, int, int, bool]:
-    """Where a message was read, or where the message of a request was."""
+    """The place where a message was read, or the place of the message in a request."""
     return one.topic, one.queue, one.queue_offset, one.cause == "retry"
 
 
 def judged(record: Record, one: Asked, hi: int, why: str, *, is_measured: bool = True) -> Iterator[Said]:
-    """A clause is broken, unless the record has a hole or the connection was not read until then."""
+    """A violation, unless the record has a gap or the connection was not read until then."""
     request = one.request
     is_sure = record.is_whole(request.source, request.lo, hi) and not is_blocked(record, request, request.lo, hi)
     is_sure &= not is_measured or request.source not in record.loose
@@ -99,7 +99,7 @@ def judged(record: Record, one: Asked, hi: int, why: str, *, is_measured: bool =
 
 
 def end_of(record: Record, one: Asked) -> tuple[int, int]:
-    """Until when a request certainly waited, and the latest moment of its answer."""
+    """The time until which a request certainly waited, and the latest time of its answer."""
     if one.answer is not None:
         return one.answer.lo, one.answer.hi
     last = open_until(record, one.request).lo
@@ -107,47 +107,47 @@ def end_of(record: Record, one: Asked) -> tuple[int, int]:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """pop.code.known."""
+    """Check the clause `pop.code.known`."""
     return (
         violated(one.request, f"{one.code}") for one in asked(record, *CODES) if one.answer and one.code not in KNOWN
     )
 
 
 def found_some(record: Record) -> Iterator[Said]:
-    """pop.found.some."""
+    """Check the clause `pop.found.some`."""
     for one in asked(record, POP):
         if one.code == 0 and not one.got:
             yield from judged(record, one, end_of(record, one)[1], "no message", is_measured=False)
 
 
 def found_at_most(record: Record) -> Iterator[Said]:
-    """pop.found.at_most."""
+    """Check the clause `pop.found.at_most`."""
     for one in asked(record, POP):
         if one.code == 0 and one.request.count_max >= 0 and len(one.got) > max(one.request.count_max, 1):
             yield violated(one.request, f"{len(one.got)} messages")
 
 
 def is_other(one: Asked, message: Seen) -> bool:
-    """Whether a message is of another topic or queue than its pop asked for."""
+    """Whether a message belongs to another topic or queue than its pop."""
     is_elsewhere = message.cause != "retry" and one.request.queue >= 0 and message.queue != one.request.queue
     return bool(message.topic != one.request.topic or is_elsewhere)
 
 
 def found_asked(record: Record) -> Iterator[Said]:
-    """pop.found.asked."""
+    """Check the clause `pop.found.asked`."""
     return (
         violated(message, "elsewhere") for one in asked(record, POP) for message in one.got if is_other(one, message)
     )
 
 
 def takes(request: Seen, message: Seen) -> bool | None:
-    """Whether a subscription takes a message; None if tags do not decide."""
+    """Whether a subscription accepts a message; None if tags do not decide."""
     tags = wanted(request)
     return None if isinstance(tags, str) else tags is None or java_hash(message.tag) in tags
 
 
 def found_tag(record: Record) -> Iterator[Said]:
-    """pop.found.tag."""
+    """Check the clause `pop.found.tag`."""
     for one in asked(record, POP):
         for message in one.got:
             if message.cause != "retry" and not is_other(one, message) and takes(one.request, message) is False:
@@ -158,7 +158,7 @@ Delivery = tuple[Asked, Seen]
 
 
 def histories(record: Record) -> dict[tuple[tuple[str, str, str], int], list[Delivery]]:
-    """The deliveries of each message to each group, in their order; without those of ids that were sent twice."""
+    """The deliveries of each message to each group in order, without messages whose id was sent twice."""
     found = defaultdict[tuple[tuple[str, str, str], int], list[Delivery]](list)
     for one in asked(record, POP):
         for message in one.got if one.answer is not None and one.request.cause != "orderly" else ():
@@ -173,7 +173,7 @@ def histories(record: Record) -> dict[tuple[tuple[str, str, str], int], list[Del
 
 
 def wake_prompt(record: Record) -> Iterator[Said]:
-    """pop.wake.prompt."""
+    """Check the clause `pop.wake.prompt`."""
     stored = {
         (one.broker, one.topic, one.queue, one.queue_offset, *one.ids): one
         for one in reversed(record.of("message_acknowledged"))
@@ -194,14 +194,14 @@ def wake_prompt(record: Record) -> Iterator[Said]:
 
 
 def deadline_met(record: Record) -> Iterator[Said]:
-    """pop.deadline.met."""
+    """Check the clause `pop.deadline.met`."""
     for one in asked(record, POP, NOTIFICATION):
         if one.is_held and one.answer is not None and one.answer.lo - one.request.hi - one.due > LATE_NS:
             yield from judged(record, one, one.answer.hi, "late")
 
 
 def answered(record: Record) -> Iterator[Said]:
-    """pop.answered."""
+    """Check the clause `pop.answered`."""
     for one in asked(record, POP, NOTIFICATION):
         until, latest = end_of(record, one)
         grace = one.due if one.is_held else SLOW_NS
@@ -211,7 +211,7 @@ def answered(record: Record) -> Iterator[Said]:
 
 
 def not_early(record: Record) -> Iterator[Said]:
-    """pop.hold.not_early."""
+    """Check the clause `pop.hold.not_early`."""
     for one in asked(record, POP, NOTIFICATION):
         if one.answer is None or not one.is_held:
             continue
@@ -236,7 +236,7 @@ def about(record: Record, code: int, one: Asked, message: Seen) -> list[Asked]:
 
 
 def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
-    """Whether something between two events may have changed what the broker knows of a message."""
+    """Whether some event between two events may have changed the broker's state of a message."""
     is_whole = all(record.is_whole(each, first.lo, last.hi) for each in {one.source for one in record.events})
     moved = any(
         one.code in RESETS and one.hi >= first.lo and one.lo <= last.hi for one in record.of("request_received")
@@ -245,7 +245,7 @@ def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
 
 
 def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
-    """The least end of a delivery's invisible time, with the changes that may have come by a moment."""
+    """The earliest end of a delivery's invisible time, with the changes that may have come before a time."""
     sends = [
         each.lo for each in record.of("request_received") if each.code in {10, 310, 320} and message.ids[0] in each.ids
     ]
@@ -261,7 +261,7 @@ def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
 
 
 def pairs(record: Record) -> Iterator[tuple[Delivery, Delivery, int]]:
-    """Each two successive deliveries of a message, and the least end of the first one's invisible time."""
+    """Successive deliveries of a message, with the earliest end of the first one's invisible time."""
     for several in histories(record).values():
         for one, other in pairwise(several):
             assert other[0].answer is not None
@@ -279,7 +279,7 @@ def acknowledged_before(record: Record, one: Delivery, other: Asked, end: int) -
 
 
 def said_of(record: Record, one: Asked, other: Asked, why: str) -> Iterator[Said]:
-    """A clause about two pops is broken, or may be."""
+    """A violation or a possible violation of a clause about two pops."""
     assert other.answer is not None
     if is_unsure(record, one.request, other.answer):
         yield unknown(other.request, why)
@@ -288,7 +288,7 @@ def said_of(record: Record, one: Asked, other: Asked, why: str) -> Iterator[Said
 
 
 def invisible_kept(record: Record) -> Iterator[Said]:
-    """pop.invisible.kept."""
+    """Check the clause `pop.invisible.kept`."""
     for one, (other, _message), end in pairs(record):
         is_early = other.answer is not None and other.answer.hi < end
         if is_early and not acknowledged_before(record, one, other, end):
@@ -296,14 +296,14 @@ def invisible_kept(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_final(record: Record) -> Iterator[Said]:
-    """pop.acknowledged.final."""
+    """Check the clause `pop.acknowledged.final`."""
     for one, (other, _message), end in pairs(record):
         if acknowledged_before(record, one, other, end):
             yield from said_of(record, one[0], other, "again after its acknowledgement")
 
 
 def delivered_again(record: Record) -> Iterator[Said]:
-    """pop.delivered.again."""
+    """Check the clause `pop.delivered.again`."""
     empty = [one for one in asked(record, POP) if one.code == 210 and one.request.cause != "orderly"]
     for (scope, _number), several in histories(record).items():
         last, message = several[-1]
@@ -342,4 +342,4 @@ CLAUSES: Final[dict[str, tuple[str, Callable[[Record], Iterator[Said]]]]] = {
     "pop.delivered.again": (PROPERTY, delivered_again),
 }
 TIMELESS: Final = ("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.asked", "pop.found.tag")
-"""Those that compare no moments."""
+"""Clauses that compare no times."""

@@ -24,7 +24,7 @@ QUEUES: Final = 4
 
 @define
 class Load:
-    """Counts of a load, and what ends it."""
+    """The counts of a load, and the signal that ends it."""
 
     end_ns: int
     sent: int = 0
@@ -72,7 +72,7 @@ def _sender(load: Load, producer: PopClient, chance: random.Random, gap_s: float
 
     def work() -> None:
         number = 0
-        # It rests at the end, so that every message can come.
+        # The producer pauses at the end, so that every message can arrive.
         while RUNTIME.monotonic_ns() < load.end_ns - 3 * SHORT_MS * 1_000_000:
             number += 1
             producer.send(f"{producer.topic} {number}", queue=chance.randrange(QUEUES))

@@ -17,14 +17,14 @@ TICK_MS: Final = 5
 POLL_MS: Final = 2_000
 HIDDEN_MS: Final = 6_000
 REVIVE_MS: Final = 2_000
-"""How long after its invisible time a message is in the retry topic."""
+"""The time from the end of a message's invisible time until it is in the retry topic."""
 AT_LEAST_MS: Final = 4_000
-"""When the injected fault may begin."""
+"""The earliest time of the injected fault."""
 
 
 @frozen
 class Fault:
-    """What the broker does wrong, once."""
+    """A fault of the broker that occurs once."""
 
     sentence: str
     clause: str
@@ -58,7 +58,7 @@ FAULTS: Final = {
 
 @define(eq=False)
 class Message:
-    """A message, at its place or at one of the retry topic."""
+    """A message, at its own place or in the retry topic."""
 
     number: int
     queue: int
@@ -69,7 +69,7 @@ class Message:
 
 @define(eq=False)
 class Ask:
-    """A pop or a notification that waits."""
+    """A waiting pop or notification."""
 
     code: int
     request: str
@@ -80,7 +80,7 @@ class Ask:
     expression: str = "*"
 
     def wants(self, message: Message) -> bool:
-        """Whether it could take a message."""
+        """Whether the request could take a message."""
         is_there = message.is_retry or self.queue in {-1, message.queue}
         return is_there and (message.is_retry or self.expression in {"*", message.tag})
 
@@ -95,7 +95,7 @@ class World:
     events: list[tuple[float, dict[str, Any]]] = field(factory=list)
     _now: int = 0
     _stored: list[Message] = field(factory=list)
-    """What the group may take."""
+    """The messages that the group may take."""
     _asks: list[Ask] = field(factory=list)
     _later: list[tuple[int, Callable[[], None]]] = field(factory=list)
     _sent: int = 0
@@ -115,14 +115,14 @@ class World:
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def run(self) -> list[Event]:
-        """The history."""
+        """Run the simulation; returns the history."""
         for now in range(0, self.seconds * 1_000, TICK_MS):
             self._now = now
             due = [act for at_ms, act in self._later if at_ms <= self._now]
             self._later = [one for one in self._later if one[0] > self._now]
             for act in due:
                 act()
-            # The producer rests at last, so that what is to come again can be seen not to.
+            # The producer pauses at the end, so that a missing redelivery shows.
             if self._now < self.seconds * 400 and self._chance.random() < 0.012:
                 self._send()
             for member in sorted(self._idle):
@@ -142,7 +142,7 @@ class World:
         return [Event(sequence=number, source="s", **event) for number, event in enumerate(whole)]
 
     def _breaks(self, fault: str) -> bool:
-        """Whether the fault is due: the first time after a while."""
+        """Whether the fault is due, which is once after a while."""
         is_due = fault == self.fault and not self._is_spent and self._now > AT_LEAST_MS
         self._is_spent |= is_due
         return is_due
@@ -163,7 +163,7 @@ class World:
         self._arrive(message)
 
     def _arrive(self, message: Message) -> None:
-        """A message can be taken: wake those that wait for it."""
+        """Make a message available, and wake the requests that wait for it."""
         self._stored.append(message)
         waiting = [ask for ask in self._asks if ask.wants(message)]
         pops = [ask for ask in waiting if ask.code == POP]
@@ -185,7 +185,7 @@ class World:
         code = NOTIFICATION if self._chance.random() < 0.15 else POP
         queue = self._chance.choice([-1, -1, 0, 1])
         ask = Ask(code, f"c{member}-{self._asked}", member, queue, self._now + POLL_MS, self._chance.choice([1, 2, 8]))
-        # No member takes only the blue messages, so those that one member leaves are there for the others.
+        # Some member subscribes to every message, so messages that one member leaves are delivered to another.
         ask.expression = self._chance.choice(["*", "*", "*", "red"])
         own: dict[str, Any] = {"count_max": ask.most, "delay_ms": HIDDEN_MS} if code == POP else {}
         self._tell(
@@ -201,7 +201,7 @@ class World:
             self._answer(ask, 0, cause="woken")
 
     def _serve(self, ask: Ask) -> None:
-        """Give a pop what is there."""
+        """Answer a pop with the available messages."""
         found = [message for message in self._stored if ask.wants(message)][: ask.most]
         if ask not in self._asks or not found:
             return
@@ -223,7 +223,7 @@ class World:
         return True
 
     def _replaced(self, ask: Ask, found: list[Message]) -> list[Message]:
-        """The messages that it gets, after the faults of an answer's content."""
+        """The messages of the answer, after a fault in its content."""
         others = [message for message in self._stored if message not in found and not message.is_retry]
         strange = [one for one in others if ask.queue in {0, 1} and one.queue != ask.queue]
         refused = [one for one in others if ask.queue in {-1, one.queue} and not ask.wants(one)]
@@ -242,7 +242,7 @@ class World:
             self._hide(ask.member, message)
 
     def _hide(self, member: int, message: Message) -> None:
-        """A message is invisible: it is acknowledged, changed or comes again."""
+        """Make a message invisible until it is acknowledged, changed or delivered again."""
         choice = self._chance.random()
         end_ms = self._now + HIDDEN_MS
         if choice < 0.7:
