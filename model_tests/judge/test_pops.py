@@ -16,7 +16,7 @@ from model_tests.judge.second.faults import changed_histories
 from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 from model_tests.judge.test_evidence import not_convicting
-from model_tests.support.judge.pops import FAULTS, META, World
+from model_tests.support.judge.pops import ACK, CHANGE, FAULTS, META, MS, World
 from model_tests.support.judge.recording import write
 
 from longpoll_judge.contract.pops import POP_CLAUSES
@@ -94,6 +94,147 @@ def test_both_judges_agree_on_changed_records(name: str, tmp_path: Path) -> None
     for changed in changed_histories(history, 1, CHANGED[name], used):
         found.compare(changed.history, f"{changed.operation} {changed.place}", tmp_path / "history", was_open=False)
     assert not found.disagreements, found.told()
+
+
+# -- small histories ---------------------------------------------------------------------------------------------------
+
+Told = dict[str, Any]
+PLACE: Final = {"broker": "b", "topic": "T"}
+
+
+def at(ms: float, event: str, **fields: Any) -> Told:
+    """One event that takes half a millisecond."""
+    after_ns = round((10_000 + ms) * MS)
+    return (
+        {"event": event, "after_ns": after_ns, "before_ns": after_ns + MS // 2} | PLACE | {"connection": "c"} | fields
+    )
+
+
+def sent(ms: float, number: int = 1, offset: int = 0) -> list[Told]:
+    """A message, acknowledged after 1 ms."""
+    own = {"request": f"p{offset}", "connection": "p", "queue": 0, "ids": [number]}
+    told = at(ms + 1, "message_acknowledged", queue_offset=offset, **own)
+    return [at(ms, "request_received", code=10, **own), told]
+
+
+def pop(ms: float, end_ms: float, got: int | None = None, code: int = 0, **fields: Any) -> list[Told]:
+    """A pop that may wait for 2 s, and its answer: the message at an offset of queue 0, or none."""
+    own = {"request": f"r{ms:g}", "queue": fields.pop("queue", -1), "connection": fields.pop("connection", "c")}
+    popped = {"ids": [1], "delay_ms": 6_000, "queue_offset": got, "group": "G", "queue": 0}
+    popped["cause"] = fields.pop("cause_got", "")
+    told = fields.pop("told", {})
+    asked = {
+        "code": fields.pop("code_asked", 200_050),
+        "group": "G",
+        "count_max": 8,
+        "may_hold": True,
+        "timeout_ms": 2_000,
+        "delay_ms": 6_000,
+    }
+    asked |= {"expression_type": "TAG", "expression": "*"} | fields
+    answered = {"code": code if got is None else 0} | told
+    return [
+        at(ms, "request_received", **own, **asked),
+        at(end_ms, "answer_sent", **(own | answered)),
+        *([] if got is None else [at(end_ms, "message_popped", **(own | popped))]),
+    ]
+
+
+def about(ms: float, code: int, **fields: Any) -> list[Told]:
+    """An acknowledgement or a change of the message at offset 0, answered after 1 ms."""
+    own = {"request": f"a{ms:g}", "queue": 0}
+    asked = at(ms, "request_received", code=code, group="G", queue_offset=0, **own, **fields)
+    return [asked, at(ms + 1, "answer_sent", code=0, **own)]
+
+
+GOT: Final = [*sent(0), *pop(-100, 3, 0)]
+"""A message that a waiting pop gets at once, for 6 s."""
+AGAIN: Final[dict[str, Any]] = {"cause_got": "retry"}
+WAKE, KEPT, FINAL = "pop.wake.prompt", "pop.invisible.kept", "pop.acknowledged.final"
+STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {
+    "a waiting pop gets a message at once": ([GOT], "valid"),
+    "a message just before the pop": ([sent(0), pop(50, 400, 0)], WAKE),
+    "a slow read of an older message": ([sent(0), pop(1_000, 2_000, 0)], "valid"),
+    "a very slow read of an older message": ([sent(0), pop(1_000, 3_200, 0, timeout_ms=5_000)], WAKE),
+    "a pop that times out next to a message": ([sent(0), pop(-500, 1_500, code=210), pop(1_600, 1_602, 0)], WAKE),
+    "a notification that does": (
+        [sent(0), pop(-500, 1_500, told={"cause": "expired"}, code_asked=200_054), pop(1_600, 1_602, 0)],
+        WAKE,
+    ),
+    "a message of another queue": ([sent(0), pop(-500, 1_500, code=210, queue=1), pop(1_600, 1_602, 0)], "valid"),
+    "a message that came from the retry topic first": (
+        [sent(0), pop(-500, 1_500, code=210), pop(1_600, 1_602, 0, **AGAIN)],
+        "valid",
+    ),
+    "a late wake in a hole": (
+        [sent(0), pop(-500, 1_500, code=210), pop(1_600, 1_602, 0), [at(700, "lost", lost_count=1)]],
+        "unknown",
+    ),
+    "again after its time": ([GOT, pop(6_100, 6_102, 0, **AGAIN)], "valid"),
+    "again before its time, which begins at the send": ([GOT, pop(5_990, 5_992, 0, **AGAIN)], KEPT),
+    "an orderly pop gets it again": ([GOT, pop(1_000, 1_002, 0, cause="orderly", **AGAIN)], "valid"),
+    "one id at two places": ([GOT, sent(500, 1, 1), pop(600, 602, 1)], "valid"),
+    "again after the topic was deleted": (
+        [GOT, [at(500, "request_received", code=215)], pop(1_000, 1_002, 0, **AGAIN)],
+        "unknown",
+    ),
+    "again after its offsets were reset": (
+        [GOT, [at(500, "request_received", code=222, group="G")], pop(1_000, 1_002, 0, **AGAIN)],
+        "unknown",
+    ),
+    "again after a time without connections": (
+        [
+            GOT,
+            [at(100, "connection_closed"), at(110, "connection_closed", connection="p")],
+            [at(2_500, "connection_opened", connection="d")],
+            pop(3_000, 3_002, 0, connection="d", **AGAIN),
+        ],
+        "unknown",
+    ),
+    "acknowledged, and again": ([GOT, about(100, ACK), pop(8_000, 8_002, 0, **AGAIN)], FINAL),
+    "acknowledged in the last second, and again": ([GOT, about(5_500, ACK), pop(8_000, 8_002, 0, **AGAIN)], "valid"),
+    "changed, acknowledged by the old handle, and again": (
+        [GOT, about(100, CHANGE, delay_ms=6_000), about(200, ACK), pop(8_000, 8_002, 0, **AGAIN)],
+        "valid",
+    ),
+    "changed to a shorter time, and again": (
+        [GOT, about(100, CHANGE, delay_ms=50), pop(900, 902, 0, **AGAIN)],
+        "valid",
+    ),
+    "changed to a longer time, and again": (
+        [GOT, about(100, CHANGE, delay_ms=60_000), pop(8_000, 8_002, 0, **AGAIN)],
+        KEPT,
+    ),
+    "not again after 20 s": ([GOT, pop(24_000, 26_000, code=210)], "valid"),
+    "not again after 31 s": ([GOT, pop(36_000, 38_000, code=210)], "unknown"),
+    "not again, but acknowledged": ([GOT, about(100, ACK), pop(36_000, 38_000, code=210)], "valid"),
+    "nothing 55 ms early": ([pop(0, 1_945, code=210)], "valid"),
+    "nothing 70 ms early": ([pop(0, 1_925, code=210)], "pop.hold.not_early"),
+    "nothing early, and the connection is closed": (
+        [pop(0, 1_000, code=210), [at(4_000, "connection_closed")]],
+        "unknown",
+    ),
+    "a refusal at once": ([pop(0, 5, code=16), GOT], "valid"),
+    "an answer that names another topic": ([GOT, pop(5_000, 9_000, code=210, told={"topic": "U"})], "unknown"),
+    "an answer 100 ms late": ([pop(0, 2_100, code=210)], "pop.deadline.met"),
+}
+
+
+@pytest.mark.parametrize("title", STORIES)
+def test_both_judges_judge_a_small_history_alike(title: str, tmp_path: Path) -> None:
+    several, expected = STORIES[title]
+    told = sorted((one for each in several for one in each), key=lambda one: one["after_ns"])
+    opened = [at(-900, "connection_opened", connection=name) for name in ("c", "p")]
+    whole = [at(-1_000, "source_started"), *opened, *told, at(70_000, "source_stopped")]
+    events = [Event(sequence=number, source="s", **one) for number, one in enumerate(whole)]
+    result, history = judged(tmp_path / "history", events), history_of(events)
+    opinion = weigh(history.meta, history.events)
+    violated = {one.clause for one in result.findings if one.verdict == "violated"}
+
+    assert violated == opinion.violated == ({expected} if expected.startswith("pop.") else set()), opinion.reasons
+    assert result.verdict == opinion.verdict == ("invalid" if expected.startswith("pop.") else expected), (
+        opinion.reasons
+    )
 
 
 def test_each_clause_has_a_fault() -> None:
