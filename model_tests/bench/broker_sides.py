@@ -28,7 +28,7 @@ class Side:
     address: Address
     process_id: int
     memory_bytes: Callable[[], int]
-    """Its current memory: our private memory, or a Java broker's live heap."""
+    """The broker's current memory: our private memory, or a Java broker's live heap."""
 
 
 @contextmanager

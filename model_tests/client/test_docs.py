@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 """Names that `docs/client.md` uses and `longpoll_client` lacks: Java's, Python's, and names of other packages."""
 ELSEWHERE |= {"ConnectionError", "TimeoutError"}
-ELSEWHERE |= {"OpenTelemetry"}  # This name is in `longpoll_client.otel`, which needs an extra.
+ELSEWHERE |= {"OpenTelemetry"}  # The name is in `longpoll_client.otel`, which needs an extra.
 
 
 def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,7 +33,7 @@ def test_every_snippet_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     printed = ""
 
     def wait_until_consumed() -> None:
-        """Wait as the reader's program would."""
+        """Wait until the listener has consumed the messages, in place of the reader's own program."""
 
         def has_come() -> bool:
             nonlocal printed

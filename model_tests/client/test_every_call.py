@@ -229,7 +229,7 @@ class EveryCall(RuleBasedStateMachine):
         consumer, queue = self.consumer, self.queues[queue_id]
         assert consumer is not None
         if name in {"poll", "commit"} and where != "here":
-            # These methods belong to one thread.
+            # `poll` and `commit` may only be called on one thread.
             where = "here"
         self.made(
             lambda: self.tried(

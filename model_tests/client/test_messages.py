@@ -79,7 +79,7 @@ def told(body: bytes) -> tuple[object, str]:
 
 
 def plainly(body: bytes) -> tuple[object, str]:
-    """The same records, read without the fast path."""
+    """The messages of the same bytes, read without the fast path."""
     with patch.object(messages, "read_plain", lambda _data, at, *_rest: at):
         return told(body)
 

@@ -167,7 +167,7 @@ def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
 
 
 def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
-    """Its message was already sent back, so the late result is ignored."""
+    """The message of a hanging listener was already sent back, so the listener's late result is ignored."""
     runtime = Watched()
 
     def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -556,7 +556,7 @@ def test_what_a_thread_took_before_the_stop_is_consumed() -> None:
 
 
 def test_threads_take_messages_in_order_and_consume_what_they_took() -> None:
-    """Otherwise a close would repeat messages that were consumed after an unconsumed one."""
+    """Otherwise the close of a consumer would repeat messages that were consumed after an unconsumed one."""
     begun: list[int] = []
     both, go, ended = threading.Event(), threading.Event(), threading.Event()
     messages = [mock.Mock(queue_offset=offset) for offset in range(8)]

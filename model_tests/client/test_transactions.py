@@ -201,7 +201,7 @@ def test_a_process_sends_heartbeats_from_its_first_message_on(name_server: str) 
     """A forked process starts its own timer for heartbeats, and only one."""
     with TransactionProducer(name_server, group="PG", check_transaction=unknown) as producer:
         producer._timer._entries.clear()
-        producer._heartbeat_process = None  # This is the parent's timer.
+        producer._heartbeat_process = None  # Without this process id, the timer counts as that of a parent process.
         for body in (b"1", b"2"):
             producer.send("T", body, lambda: ROLLBACK)
             assert len(producer._timer._entries) == 1

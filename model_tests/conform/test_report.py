@@ -95,7 +95,7 @@ def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, w
 
 
 def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
-    """This is the first example of the help; with another policy the same broker fails, and the result says why."""
+    """The first example of the help passes; with another policy the same broker fails, and the result says why."""
     places = rocketmq.address, rocketmq.name_server_address
     own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict", "--knob=take=in_place")
     told = json.loads(conform(*places, *DIFFERENT, "--json").stdout)

@@ -101,7 +101,7 @@ def send_some(client: RawClient, sent: Sent, count: int) -> None:
         reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body)
         assert reply.code == ResponseCode.SUCCESS, reply.remark
         assert (reply.ext_fields or {})["queueOffset"] == str(len(sent.records[topic, queue_id]))
-        # Its bytes are recorded at the first pull.
+        # The bytes of a message are recorded at its first pull.
         sent.records[topic, queue_id].append(b"")
         sent.count += 1
 

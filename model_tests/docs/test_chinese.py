@@ -67,7 +67,7 @@ def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> Non
 
     assert lacking(words, wanted) == []
     assert len(wanted) > 150
-    spare = set(words) - wanted - {"queues", "tags"}  # These are sizes of other bounds.
+    spare = set(words) - wanted - {"queues", "tags"}  # Other bounds have sizes with these names.
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 

@@ -47,7 +47,7 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 @pytest.mark.long
 def test_the_page_is_fresh() -> None:
     """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates the page."""
-    # This runs in its own process, because the order of a junction's operands depends on earlier terms.
+    # The command runs in its own process, because the order of a junction's operands depends on earlier terms.
     told = subprocess.run(
         [sys.executable, "-m", "longpoll_spec.render.spec_page"], capture_output=True, text=True, check=True
     )

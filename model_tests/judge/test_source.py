@@ -234,7 +234,7 @@ def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
 
 
 def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp_path: Path) -> None:
-    """It is unknown which of the two declarations is right."""
+    """The declarations contradict each other, so the clock of the source counts as unknown."""
     meta = simulated_meta()
     other = msgspec.structs.replace(meta.sources[0], uncertainty_ns=10**15)
     write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[*meta.sources, other]))

@@ -179,7 +179,7 @@ def test_a_duration_has_a_unit(text: str, seconds: float | None) -> None:
 def test_no_call_outlives_a_nats_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise asyncio logs each such task when it is garbage-collected, perhaps during another test."""
+    """An unfinished task is logged by asyncio when it is garbage-collected, perhaps during another test."""
 
     async def connect(*_words: Any, **_options: Any) -> None:
         await asyncio.Event().wait()

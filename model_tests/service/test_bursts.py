@@ -125,7 +125,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
-    """Both brokers give the same bytes, the same log and the same counters."""
+    """The broker with bursts and the one without give the same bytes, log and counters."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
     told = [(number, content.replace(TOPIC.encode(), topic)) for number, content in told]

@@ -75,7 +75,7 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
     runtime.gone_ms = 2 * HOUR_MS - 60_000
     send_message(client, "T", b"other", properties="DELAY\x011\x02")
-    # Its delivery ends a round over all levels.
+    # The delivery of this message ends a round over all levels.
     wait_visible(broker, "T", 1)
     assert client.bodies("T") == [b"other"]
     runtime.gone_ms = 2 * HOUR_MS + NOTED_MS

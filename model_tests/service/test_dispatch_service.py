@@ -364,7 +364,7 @@ def due(bench: NotedBench) -> None:
 
 
 def taken_meanwhile(bench: NotedBench) -> None:
-    """Another notifier empties the bucket after this one checked it."""
+    """Let another notifier empty the bucket after the first one has checked it."""
     bench.hold(offset=7)
     (shard,) = bench.service._shards
     with shard.lock:

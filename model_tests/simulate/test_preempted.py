@@ -498,7 +498,7 @@ def locks_for_one(*, seed: int) -> bool:
 
 @pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all, locks_for_one])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
-    """These tables are correct under any interleaving; the patches of the zoo remove their guards."""
+    """The tables are correct under any interleaving; patches of the zoo remove their guards."""
     assert all(keeps(seed=seed) for seed in range(80))
 
 

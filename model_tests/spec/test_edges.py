@@ -182,7 +182,7 @@ def _old_commit(state: State, action: Action) -> Effect:
     ],
 )
 def test_what_needs_two_features_is_seen(pair: str, action: str, change: Change) -> None:
-    """These mutants combine two features, so no exploration of a single feature detects them."""
+    """Some mutants need two features, so no exploration of a single feature detects them."""
     wrong = edges_of(mutated(STRICT, PAIRS[pair], action, change))
 
     assert wrong.edges != PINNED["strict", pair].edges

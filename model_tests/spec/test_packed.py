@@ -90,7 +90,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
 
 
 def test_an_interrupt_while_workers_work_counts_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C the foreman finishes the current step, and takes no answer for another one's."""
+    """After Ctrl-C the foreman finishes the current step, and never assigns an answer to the wrong step."""
     asked: list[int] = []
 
     def interrupted(pipes: list[object]) -> object:

@@ -23,9 +23,8 @@ ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
 """The most modules and packages in one package."""
 LARGER: Final = {
-    "spec/longpoll_spec": 20,  # This package holds the chapters of the specification, in reading order.
-    # Each module of this package holds one rule, or helpers that several rules share.
-    "reference/longpoll_judge/kernel": 21,
+    "spec/longpoll_spec": 20,  # The modules are the chapters of the specification, in reading order.
+    "reference/longpoll_judge/kernel": 21,  # Each module has one rule, or helpers that several rules share.
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its package, and perhaps a name in the module, as a docstring writes it."""

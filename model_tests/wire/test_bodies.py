@@ -114,7 +114,7 @@ def test_any_bytes_are_a_body_or_a_header_error(cls: type[bodies.Body], raw: byt
         b'{"clientID":"\xff"}',
         b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","expressionType":"%s"}]}]}'
         % (b"x" * 256),
-        # These numbers beyond Java's int differ by 2**61 - 1, so they have equal hashes and a set of them is slow.
+        # Numbers beyond Java's int that differ by 2**61 - 1 have equal hashes, so a set of them is slow.
         b'{"consumerDataSet":[{"groupName":"g","subscriptionDataSet":[{"topic":"t","codeSet":[%d]}]}]}' % (2**61 - 1),
     ],
 )
@@ -146,7 +146,7 @@ def test_the_limits_of_a_body() -> None:
 @pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
 @pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
 def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], end: bytes) -> None:
-    """Otherwise the parser would try each of its quotes as a string that reaches to the end."""
+    """Without this rule the parser would try each quote of the string as a string that reaches to the end."""
     text = b'"' + b'\\"' * 1000 + end
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 

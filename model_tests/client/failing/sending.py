@@ -96,7 +96,7 @@ class _Message:
     failures: int = 0
 
     def sent(self, result: SendResult) -> Sent:
-        """Its acknowledgement."""
+        """The acknowledgement of the message."""
         place = result.queue.queue_id, result.queue_offset
         return Sent(self.number, self.key, self.sender, self.begun_ns, time.monotonic_ns(), self.failures, place)
 

@@ -45,7 +45,7 @@ def _of_one_log(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
 
 
 def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
-    """Those of `_pairs` whose first event certainly came before the second."""
+    """Pairs of `_pairs` whose first event certainly came before the second."""
     for one, other in _pairs(record, kind):
         if before(one, other):
             yield one, other
@@ -54,7 +54,7 @@ def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
 
 
 def _repeated(record: Record, kind: str) -> Iterator[Seen]:
-    """Those of `_pairs` with the same offset, the first pair of each."""
+    """Events that have the same offset as a later event of their pair."""
     return (one for one, other in _pairs(record, kind) if one.queue_offset == other.queue_offset)
 
 

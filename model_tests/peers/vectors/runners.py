@@ -30,7 +30,7 @@ class Place:
     name: str
     cluster: str
     has: frozenset[str]
-    """Its features, by their names in the vectors."""
+    """The features of the broker, by their names in the vectors."""
 
 
 @frozen

@@ -303,7 +303,7 @@ def orderly(name_server: str, count: int, push: Push = PushConsumer) -> OrderRep
             put_off = message.queue_offset % 50 == 7 and message.msg_id not in tried
             tried.add(message.msg_id)
         if message.queue_offset % 10 == 0:
-            # This is long enough for another listener to get the queue too, if it could.
+            # The pause is long enough for another listener to get the queue too, if it could.
             moment.wait(0.002)
         with lock:
             busy[queue_id] -= 1
@@ -422,7 +422,7 @@ class RetryReport:
     reconsume_times: tuple[int, ...]
     """The numbers of retries that the listener saw, in order."""
     topics: frozenset[str]
-    """Its topics at the listener: the original, even from the retry topic."""
+    """The topics of the message at the listener: the original one, even from the retry topic."""
     dead: tuple[bytes, ...]
     """Bodies of the group's dead letters."""
     tags: str | None

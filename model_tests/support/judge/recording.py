@@ -1,6 +1,6 @@
 """A recorded history in memory that can be changed, and functions that pick one of its exchanges.
 
-The changes: `faults`.
+The faults that change it are in `faults`.
 """
 
 from __future__ import annotations

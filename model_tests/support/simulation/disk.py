@@ -117,7 +117,7 @@ class FileBytes:
             zeros = bytes(end - begin)
             if self.memory[begin:end] != zeros:
                 self.memory[begin:end] = zeros
-                # It was changed: the system treats later content as changed, even if equal to the old one.
+                # The page was changed, so the system treats later content as changed, even if equal to the old one.
                 self._lost.pop(page, None)
 
     # ------------------------------------------------------------------ what is durable

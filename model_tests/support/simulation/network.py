@@ -64,7 +64,7 @@ class Pipe:
     cut: bool = False
     """The connection was cut: its reader gets ECONNRESET, and `came` is lost."""
     deaf: bool = False
-    """Its reader has closed: sending breaks the connection."""
+    """Whether the pipe's reader has closed, so that sending breaks the connection."""
     count: int = 0
     """Total bytes that arrived."""
 

@@ -111,7 +111,7 @@ class Run:
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
         if self.broker.store.troubles:
-            # As an operator would when the broker reports that it is not well.
+            # The test stops the broker as an operator would when the broker reports trouble.
             self.stop()
             self._start_again()
         reader = SimulatedClient("reader", peers, connect, self.account, self.plan.topic)

@@ -108,7 +108,7 @@ class SimulatedQueue(Generic[T]):
             first = items[0]
             if not wanted(first):
                 return None
-            # Another actor may have taken it during the check; a real queue is locked meanwhile.
+            # Another actor may have taken the item during the check; a real queue is locked meanwhile.
             if items and items[0] is first:
                 return items.popleft()
         return None

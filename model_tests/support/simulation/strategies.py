@@ -160,7 +160,7 @@ class WithPauses(Strategy):
         self._plan(world)
 
     def choose(self, world: World) -> Actor:
-        """The other strategy's choice."""
+        """Choose as the other strategy does."""
         return self.strategy.choose(world)
 
     def became_ready(self, world: World, actor: Actor) -> None:

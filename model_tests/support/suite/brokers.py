@@ -63,7 +63,7 @@ class EmbeddedBroker(Stoppable):
 
     @property
     def address(self) -> Address:
-        """Its current address."""
+        """The broker's current address."""
         return self.broker.address
 
     def restart(self) -> None:

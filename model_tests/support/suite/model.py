@@ -127,7 +127,7 @@ class WireMessage(Message):
 
     @property
     def tag(self) -> str:
-        """Its tag, "" for none."""
+        """The tag of the message, "" for none."""
         return self.properties.get("TAGS", "")
 
     def is_given_back(self, properties: Mapping[str, str]) -> bool:

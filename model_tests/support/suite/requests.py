@@ -73,7 +73,7 @@ class Draft:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its properties, the tag among them."""
+        """The properties of the message, including the tag."""
         return {**self.extra, "TAGS": self.tag} if self.tag else self.extra
 
 

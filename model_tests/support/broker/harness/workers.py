@@ -114,7 +114,7 @@ def private_bytes(process_id: int) -> int:
     for line in Path(f"/proc/{process_id}/smaps").read_text().splitlines():
         name, _space, rest = line.partition(" ")
         if not name.endswith(":"):
-            # This is the head of a mapping: addresses, permissions such as rw-p or rw-s, and so on.
+            # The head of a mapping has addresses, permissions such as rw-p or rw-s, and so on.
             is_mapped_file = rest[3:4] == "s"
         elif name in {"Private_Clean:", "Private_Dirty:"} and not is_mapped_file:
             size_bytes += int(rest.split()[0]) * 1024
