@@ -34,6 +34,14 @@ NOT_TYPED: Final = {
     "--name-server 192.0.2.7:9876": DOCKER,
     "longpoll kit redis://127.0.0.1:6379": "needs a Redis server; `model_tests/kit/test_servers.py` starts one",
     "longpoll kit http://127.0.0.1:8080 --service feed.toml": "needs a service; the same test serves one",
+    **dict.fromkeys(
+        (
+            "longpoll observe --listen 127.0.0.1:0 --broker 127.0.0.1:17064 --record /tmp/popped",
+            "longpoll judge /tmp/popped --engine local",
+            "longpoll judge /tmp/popped --engine local --wake-ms 1500 --late-ms 5000",
+        ),
+        "needs ten minutes of a Java broker; `model_tests/peers/test_pops_java.py` records and judges some seconds of one",
+    ),
     "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
 }
