@@ -40,7 +40,7 @@ NOT_TYPED: Final = {
             "longpoll judge /tmp/popped --engine local",
             "longpoll judge /tmp/popped --engine local --wake-ms 1500 --late-ms 5000",
         ),
-        "needs ten minutes of a Java broker; `model_tests/peers/test_pops_java.py` records and judges some seconds of one",
+        "needs ten minutes of a Java broker; `model_tests/peers/test_pops_java.py` judges some seconds of one",
     ),
     "java -cp tla2tools.jar tlc2.TLC longpoll_strict": "needs TLC's jar, which is not fetched; "
     "`model_tests/conformance/test_tlc.py` has TLC check the same where there is one",
