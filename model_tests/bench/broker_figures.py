@@ -1,7 +1,4 @@
-"""The figures of `broker_bench`: their names, units and limits.
-
-The measurements: `broker_measures`.
-"""
+"""The figures of `broker_bench`: their names, units and limits. The measurements: `broker_measures`."""
 
 from __future__ import annotations
 

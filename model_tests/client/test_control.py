@@ -398,10 +398,7 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
 
 
 def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
-    """A deferred message goes to the group's retry topic and a rejected one to the dead letters.
-
-    Messages that the last poll did not return are refused.
-    """
+    """A deferred message goes to the retry topic and a rejected one to the dead letters; the last poll must have it."""
     of_group = config(batch_count_max=3)
     consumer = polling(clients, topic, of_group)
     (late,) = consumer.poll(PATIENCE_S, 1)

@@ -482,10 +482,7 @@ def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: 
 
 
 def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
-    """A quick refusal does not count as slow.
-
-    A send that names its queue goes there, even to a slow broker.
-    """
+    """A quick refusal does not count as slow, and a send that names its queue even goes to a slow broker."""
     slow = SlowBrokers()
     tries = SendAttempts(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
     name = tries.begin(ROUTE, count().__next__, 0).queue.broker_name

@@ -354,10 +354,7 @@ def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
 def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
-    """After zeros in the last record each broker keeps the records before.
-
-    With a truncated file 4.9.7 does not start.
-    """
+    """After zeros each broker keeps the records before them; with a truncated file 4.9.7 does not start."""
     sent = Sent()
     go_round(tmp_path / "0", sent, ours, 40)
     (tmp_path / "0" / "store" / "abort").touch()

@@ -95,10 +95,7 @@ def start(browser: Browser, site: Path) -> tuple[Browser, Path]:
 
 @pytest.mark.parametrize("width", [1_400, 390])
 def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Path], width: int) -> None:
-    """Six steps lose a wakeup, which page and command line name alike.
-
-    A removed line is a mutant, which the search catches with a run.
-    """
+    """Six steps lose a wakeup, which page and command line name alike, and the search catches a removed line."""
     browser, page = start
     browser.call("Page.navigate", url="about:blank")
     reader = Reader(browser)

@@ -171,10 +171,7 @@ def searched_source(source: str, directory: Path, bounds: Bounds) -> Search:
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None:
-    """The dojo reports the shortest failing schedule, even if it is long.
-
-    Its token replays it, and the trace fits on a page.
-    """
+    """The dojo reports the shortest failing schedule, even if it is long; its trace fits on a page and replays."""
     old, new, prop, steps_max = FAULTY[name]
     assert VARIED.count(old) == 1
     search = searched_source(VARIED.replace(old, new), tmp_path, Bounds() if steps_max == 5 else SHORT)

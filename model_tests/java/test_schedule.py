@@ -78,10 +78,7 @@ def test_a_lost_wakeup_as_moves() -> None:
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
 def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
-    """The schedule of a finding that can be shown ends with steps that show it.
-
-    Other findings name the missing step.
-    """
+    """A schedule ends with the steps that show its finding; other findings name the missing step."""
     trace = finding.trace
     assert breaks(trace)
     gates = breakpoints_of("5.5.0" if finding.policy == "rocketmq-5" else "4.9.7", lmq=finding.policy == "rocketmq-lmq")

@@ -44,10 +44,7 @@ print(json.dumps(told))
 
 
 def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
-    """The estimate reads no event.
-
-    It is exact for Parquet, within 10 % for lines, and within a factor of 3 if compressed.
-    """
+    """The estimate is exact for Parquet, within 10 % for lines, and within a factor of 3 if compressed."""
     events = convert(clean, tmp_path / "parquet", into="parquet")
     (tmp_path / "zst").mkdir()
     for part in clean.glob("part-*.ndjson"):

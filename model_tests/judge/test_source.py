@@ -82,10 +82,7 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, p
     [(b"A A\n\n", [0]), (b"\nA A\n", [1]), (b"A\nA A\n\nA", [1]), (b"A A\nA1\nA2\nA\n", [0, 1, 2])],
 )
 def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: bytes, places: list[int]) -> None:
-    """Two objects on one line are damage, and so is one object on two lines.
-
-    `A` is an event, `A1` and `A2` are its halves.
-    """
+    """Two objects on one line (`A1`, `A2` are halves of an event `A`) or one object on two lines are damage."""
     encoded = msgspec.json.encode(event(0))
     head, comma, tail = encoded.partition(b",")
     content = content.replace(b"A1", head + comma).replace(b"A2", tail).replace(b"A", encoded)

@@ -53,10 +53,7 @@ def judged(directory: Path) -> Result:
 
 @pytest.mark.parametrize("title", TITLES, ids=" ".join)
 def test_the_judge_reports_the_clauses_of_a_story(title: tuple[str, str], tmp_path: Path) -> None:
-    """The judge reports exactly these clauses.
-
-    Most stories are judged together in one history, which takes less time than one by one.
-    """
+    """The judge reports exactly these clauses; most stories share one history, which takes less time."""
     mixed = [one for one in TITLES[title] if one in MIXED]
     for first in range(0, len(mixed), MANY):
         several = mixed[first : first + MANY]

@@ -466,10 +466,7 @@ def test_the_judge_finds_a_fault_in_the_same_run(name: str, prop: str, tmp_path:
 
 @pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One late poll is not recorded, because the host may have caused it.
-
-    With the injected fault it is recorded and violates the contract.
-    """
+    """One late poll is not recorded, because the host may be the cause; with the injected fault it is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     if is_planted:
         tell = Example._tell_answered

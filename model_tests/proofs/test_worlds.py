@@ -213,10 +213,7 @@ def _raises_limit() -> None:
 def test_a_process_that_fails_fails_the_call(
     end: Callable[[], object], error: type[Exception], text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A task's error is raised, a bug shows its traceback, and a killed process is reported as out of memory.
-
-    No process is left.
-    """
+    """A task's error is raised, a bug shows its traceback, and a killed process is reported; no process is left."""
     before = set(active_children())
     with pytest.raises(error, match=text):
         in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)

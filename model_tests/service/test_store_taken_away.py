@@ -156,10 +156,7 @@ def replaced(lock: Path) -> None:
 def test_without_its_lock_file_a_store_takes_nothing_and_no_other_process_serves_it(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None], config: StoreConfig
 ) -> None:
-    """Without the lock file another broker could write the same files.
-
-    When the file is restored, the broker uses the store again.
-    """
+    """Another broker could write the same files; when the lock file is restored, the broker uses the store again."""
     broker, lock = start(tmp_path / "store", attrs.evolve(config, flush_interval_ms=10)), tmp_path / "store" / "lock"
     with RawClient(broker.address) as client:
         send_message(client, "T")

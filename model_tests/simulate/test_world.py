@@ -184,10 +184,7 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
-    """`count += 1` is one line with two accesses, so only the finer granularity loses an increment.
-
-    Written on two lines, each granularity loses one.
-    """
+    """`count += 1` on one line is lost only at the finer granularity, and on two lines at each granularity."""
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()

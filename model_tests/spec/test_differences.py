@@ -45,10 +45,7 @@ def test_lines_that_are_the_same_stand_beside_each_other() -> None:
 
 
 def test_a_knob_is_told_by_the_command() -> None:
-    """The command prints a table or JSON.
-
-    One policy alone is an error, and two equal policies are reported as equal.
-    """
+    """The command prints a table or JSON; one policy alone is an error, and equal policies are reported as equal."""
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none", "--json"])
     data = json.loads(told.stdout)
 

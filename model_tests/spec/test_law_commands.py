@@ -375,10 +375,7 @@ def run(*words: str) -> Result:
     ],
 )  # fmt: skip
 def test_the_worst_come_first(violated: Sequence[str], shown: Sequence[str]) -> None:
-    """Lost wakeups come before late answers, and these before violations after a crash.
-
-    Implied violations are left out.
-    """
+    """Lost wakeups come before late answers, then come violations after a crash; implied ones are left out."""
     assert worst(violated, 3) == shown
     assert worst(reversed(violated), 3) == shown
 

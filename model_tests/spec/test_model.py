@@ -288,10 +288,7 @@ def test_lists_are_shared_only_under_one_lock() -> None:
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag has the first one's hash and so passes, unwanted.
-
-    A pull with SQL92 wants what its filter passes.
-    """
+    """The third tag has the first one's hash and so passes, unwanted; SQL92 pulls want what their filter passes."""
     bounds = Bounds("tags", tags=3, aspects=frozenset({"sql"}))
     tags, (*_, sql) = tags_of(bounds), wishes_of(bounds)
 

@@ -188,10 +188,7 @@ def test_two_goes_give_the_numbers_of_one(
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path: Path) -> None:
-    """Another specification, a damaged file, a missing level and foreign files each get one line.
-
-    No file is deleted.
-    """
+    """Another specification, a damaged or missing file and foreign files each get one line; no file is deleted."""
     model, other = _least(), specification_of(preset("strict"), Bounds("least", requests=1, messages=1))
     explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "mine", limit_states=10)
 

@@ -140,10 +140,7 @@ def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, mo
 
 
 def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C in a stage the page has the earlier rows and one for the interrupt.
-
-    The exit code is 3, or 1 after a violation.
-    """
+    """After Ctrl-C the page has the earlier rows and one for the interrupt; the exit code is 3, or 1 if violated."""
     outcomes: list[Outcome] = ["ok", "violated"]
     for outcome in outcomes:
         page = Page()
