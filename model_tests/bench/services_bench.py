@@ -2,8 +2,8 @@
 
     python -m model_tests.bench.services_bench [--seconds 20] [--only redis] [--json]
 
-Prints the table of docs/services.md, measured through the subjects of `longpoll kit`. A server that is not on this
-machine is left out, with how to get it. Exits with 1 if a wake was lost.
+Prints the table of docs/services.md, measured through the subjects of `longpoll kit`, and draws docs/services.svg. A
+server that is not on this machine is left out, with how to get it. Exits with 1 if a wake was lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 from attrs import define, field
-from model_tests.bench import leaving
+from model_tests.bench import leaving, services_plot
 from model_tests.bench.served import machine, parser_of, print_json
 from model_tests.support.real_servers import KINDS, Server, running
 
@@ -291,7 +291,9 @@ def main() -> int:
     if chosen.json:
         print_json(rows)
     else:
-        sys.stdout.write(f"{machine()}\n\n{table(rows, versions)}\n")
+        found = table(rows, versions)
+        sys.stdout.write(f"{machine()}\n\n{found}\n")
+        services_plot.write(found)
     return int(any(row.lost for row in rows))
 
 

@@ -531,6 +531,73 @@ class Leased(LooksAgain, TakeQueue):
             self.queues[queue] = [each for each in self.queues[queue] if each not in bodies]
 
 
+class OfKeys(TakeQueue):
+    """The messages of a key are in order; the keys are not."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """The first message of the last key."""
+        queue = self.queues[poll.queue]
+        last = max((body.partition(b"=")[0] for body in queue), default=b"")
+        return self.take(queue, [body for body in queue if body.startswith(last)])
+
+    def take(self, queue: list[bytes], of_key: list[bytes]) -> list[bytes]:
+        for body in of_key[:1]:
+            queue.remove(body)
+        return [body.partition(b"=")[2] for body in of_key[:1]]
+
+
+class NewestOfKeyFirst(OfKeys):
+    """The newest message of a key comes first."""
+
+    def take(self, queue: list[bytes], of_key: list[bytes]) -> list[bytes]:
+        return super().take(queue, of_key[::-1])
+
+
+@define(eq=False, slots=False)
+class KeepsForTheGone(TakeQueue):
+    """The poll that came first is served first, also if its time is up and its client has not read the answer."""
+
+    line: list[Poll] = field(factory=list)
+
+    def begin(self, queue: str, offset: int, timeout_ms: int) -> Poll:
+        poll = super().begin(queue, offset, timeout_ms)
+        self.line.append(poll)
+        return poll
+
+    def has_some(self, poll: Poll) -> bool:
+        first = next((each for each in self.line if each.queue == poll.queue), poll)
+        return super().has_some(poll) and first is poll
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        return super().answer(poll) if self.has_some(poll) else []
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        found = super().poll(poll)
+        with self.changed:
+            self.line.remove(poll)
+            self.changed.notify_all()
+        return found
+
+
+@define(eq=False, slots=False)
+class Slow(TakeQueue):
+    """Requests wait in line, and each publish takes long; then all is as it should be."""
+
+    takes_s: float = 0.5
+    is_busy: bool = False
+
+    def publish(self, queue: str, body: bytes) -> None:
+        with self.changed:
+            while self.is_busy:
+                self.changed.wait()
+            self.is_busy = True
+        self.runtime.event().wait(self.takes_s)
+        super().publish(queue, body)
+        with self.changed:
+            self.is_busy = False
+            self.changed.notify_all()
+
+
 # -- subjects ----------------------------------------------------------------------------------------------------------
 
 
@@ -593,6 +660,15 @@ class Acknowledged(LongPollSubject):
 
     def acknowledge(self, handle: tuple[Poll, list[bytes]]) -> None:
         self.service.acknowledge(handle[0].queue, handle[1])
+
+
+class Keyed(InMemory):
+    """Its messages have keys."""
+
+    order = "key"
+
+    def publish_keyed(self, queue: str, key: str, body: bytes) -> None:
+        self.publish(queue, key.encode() + b"=" + body)
 
 
 class Able(InMemory):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from model_tests.bench import services_plot
 from model_tests.kit.services import Feed, InMemory
 from model_tests.kit.test_kit import machine as machine_of
 
@@ -74,3 +75,14 @@ def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 def test_the_page_tells_of_each_property() -> None:
     section = PAGE.partition("## Properties\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(HINTS)
+
+
+def test_the_picture_of_real_servers_shows_the_table() -> None:
+    """A dot, a line and a stroke for both kinds of each server, to the right as it takes longer."""
+    page = services_plot.PAGE.read_text("utf-8")
+    lines = services_plot.of_table(page)
+
+    assert len(lines) == page.partition("## What")[0].count("\n| ") - 2  # the head and its rule
+    assert services_plot.DRAWN.read_text("utf-8") == services_plot.drawn(lines)
+    assert services_plot.drawn(lines).count("<circle") == 2 * len(lines) + 2
+    assert [round(services_plot.x(each)) for each in (0.0, 0.1, 10, 1_000)] == [190, 190, 470, 750]

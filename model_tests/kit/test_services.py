@@ -30,6 +30,7 @@ from model_tests.kit.services import (
 from model_tests.kit.virtual import SOME, exercise, in_world, machine
 
 from longpoll_kit.errors import HINTS
+from longpoll_kit.run import KitReport
 from longpoll_kit.subject import LongPollSubject, wait_of
 from longpoll_runtime import Runtime
 
@@ -108,6 +109,8 @@ FAULTS: Final[dict[str, tuple[set[str], Making]]] = {
     "of several queues the first is looked at": (LOST, able(LOOKS_AT=1)),
     "of several queues none is waited for": (EARLY, of(Feed, services.EndsSeveralEarly, beats=100)),
     "of several queues, and of another": ({"right_messages"}, of(Feed, services.AddsToSeveral, beats=100)),
+    "of a key the newest first": ({"in_order"}, of(services.NewestOfKeyFirst, services.Keyed)),
+    "kept for a client that stopped polling": (LOST, of(services.KeepsForTheGone)),
     "a deleted queue's polls wait on": ({"deleted_is_over"}, of(services.DeletesQuietly, Able, beats=100)),
     "a deleted queue's polls hang": (LATE, of(services.HangsAtDeletion, Able, beats=100, ENDS_AT_DELETION=False)),
     "no heartbeats": ({"heartbeats"}, able(beats=0)),
@@ -124,6 +127,7 @@ RIGHT: Final[dict[str, Making]] = {
     "0 is for ever": of(Feed, holds=lambda ms: ms or NEVER_MS, WAIT_MIN_MS=1),
     "a second at most": of(Feed, holds=lambda ms: min(ms, 1_000), WAIT_MAX_MS=1_000),
     "any order": of(services.AnyOrder, ORDER="none"),
+    "of each key in order": of(services.OfKeys, services.Keyed),
     "the newest alone": of(TellsNewest, Newest, SEMANTICS="newest"),
     "a position confirms": of(Confirmed, SEMANTICS="confirming"),
     "given again": leased(),
@@ -199,3 +203,24 @@ def test_a_message_of_another_queue_comes_when_a_poll_is_held() -> None:
         return after_ns
 
     assert in_world(main) >= 500_000_000
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "verdict", "burst"), [(0.5, "valid", "12 messages"), (2.0, "unknown", "not shown")]
+)
+def test_a_slow_service_has_its_verdict_in_time(takes_s: float, verdict: str, burst: str) -> None:
+    """The report names what was left out; a burst has the messages for which there was time."""
+
+    def main(runtime: Runtime) -> tuple[float, KitReport]:
+        slow = of(services.Slow, takes_s=takes_s, WAIT_UNIT_MS=1_000)
+        begun_ns = runtime.monotonic_ns()
+        report = machine(slow, runtime, silence_ms=30_000).exercise(SOME, 14, seconds=60)
+        return (runtime.monotonic_ns() - begun_ns) / 1e9, report
+
+    took_s, report = in_world(main)
+
+    assert took_s < 90, report
+    assert report.verdict == verdict, report
+    assert report.axes["polls at once"].endswith(" (no further, because the time was over)")
+    assert report.axes["burst"].startswith(burst)
+    assert ("no time was left for " in report.why) == (verdict == "unknown")

@@ -81,6 +81,7 @@ def exercise(
     history: Callable[[Runtime], AbstractContextManager[History]] | None = None,
     watch: HostPauseWatch | None = None,
     seed: int | None = None,
+    seconds: float | None = None,
     **attributes: Any,
 ) -> KitReport:
     """The kit's report on a service; with `seed` the threads are scheduled at random."""
@@ -88,7 +89,7 @@ def exercise(
     def main(runtime: Runtime) -> KitReport:
         mine = machine(make, runtime, watch, **attributes)
         with nullcontext() if history is None else history(runtime) as written:
-            report: KitReport = mine.exercise(chosen, SEED, history=written)
+            report: KitReport = mine.exercise(chosen, SEED, seconds=seconds, history=written)
         return report
 
     return in_world(main, None if seed is None else RandomWalk(seed))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, ClassVar, Final, Literal
 
 from attrs import define, field
@@ -65,6 +66,8 @@ REDELIVERY_MS_MAX: Final = 10_000
 """A longer redelivery time is not waited for."""
 BRINK_MS: Final = 4
 """A poll's deadline and its message differ by at most this, where they are to meet."""
+KEYS: Final = ("red", "blue", "red", "green")
+"""Of the messages in turn, where the order is that of each key; the first comes twice as often."""
 NOTHING_DONE: Final = "nothing to do"
 
 FOUND: Final = "answered at once"
@@ -116,6 +119,8 @@ class Example:
     short_ms: int
     told: RecordedHistory
     counts: Counter[str] = field(factory=Counter)
+    step_ms: float = inf
+    """After it, a step begins no further message of a burst."""
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
@@ -166,20 +171,29 @@ class Example:
     def send_burst(self, queue: Queue, count: int, size: int) -> str:
         """Publish many messages of `size` bytes in a row, the first of them to a waiting poll; then read them."""
         self.poll(queue, "end", self.long_ms, 1)
-        for _ in range(count):
-            self._publish(queue, b"", size)
-        self.settle()
+        done = self._publish_many(queue, count, size)
         self._read_up(queue)
-        return f"{count} messages"
+        return f"{done:,} of {size:,} bytes" if size else f"{done:,} messages"
+
+    def _publish_many(self, queue: Queue, count: int, size: int = 0) -> int:
+        """Publish in a row, as many as fit into the time of a step; how many those were."""
+        ends_ns = self.runtime.monotonic_ns() + self.step_ms * MS
+        done = 0
+        while done < count and self.runtime.monotonic_ns() < ends_ns:
+            self._publish(queue, b"", size)
+            done += 1
+        self.settle()
+        return done
 
     def together(self, queue: Queue, count: int) -> str:
         """Publish `count` messages at the same time, to a waiting poll; their order among them is free."""
         self.poll(queue, "end", self.long_ms, 1)
         begun_ns, number = self.runtime.monotonic_ns(), len(queue.messages)
-        messages = [queue.publish(self._body(queue, number + each), begun_ns) for each in range(count)]
+        numbers = range(number, number + count)
+        messages = [queue.publish(self._body(queue, each), begun_ns, self._key(each)) for each in numbers]
         for message in messages:
             message.is_unordered = True
-        joins = [self.polls.apart(partial(self.subject.publish, queue.name, each.body)) for each in messages]
+        joins = [self.polls.apart(partial(self._send, queue, each)) for each in messages]
         for join in joins:
             join()
         now_ns = self.runtime.monotonic_ns()
@@ -249,7 +263,7 @@ class Example:
             self.polls.wait_sent(ask)
         self.publish(other, b"")
         self._read_up(other)
-        return self.publish(queue, b"", 1 if is_shared else count)
+        return f"{self._publish_many(queue, 1 if is_shared else count)} messages"
 
     def herd_ends(self, queue: Queue, count: int, timeout_ms: int, place: Any = "end") -> str:
         """Hold many polls to their deadlines; meanwhile publish one message, which at most one of them gets."""
@@ -301,6 +315,32 @@ class Example:
         self._wait_over(ask)
         self._judge_ended()
         return str(ask)
+
+    def fall_silent(self, queue: Queue, count: int) -> str:
+        """Let clients send polls and read nothing more: others are served, also of their queue once their time is up.
+
+        At last they read their answers, which may be anything, so that no connection is left.
+        """
+        self._end_polls(queue)
+        first = self._first(queue, "end")
+        gone = [self._unsent(queue, first, self.short_ms) for _ in range(count)]
+        for ask in gone:
+            ask.handle = self.subject.start_poll(ask.queue, ask.position, ask.timeout_ms)
+            ask.is_stray = True
+        sent_ns = self.runtime.monotonic_ns()
+        self._note(f"{count} clients stop polling")
+        self.wake(self._other(queue), b"", 1)
+        self.polls.wait_ended(gone[0], sent_ns, gone[0].timeout_ms + self.allowances.late_ms)
+        self.wake(queue, b"", 1)
+        self._read_up(queue)
+        for ask in gone:
+            ask.begun_ns = self.runtime.monotonic_ns()
+            self.polls.begin(ask)
+        for ask in gone:
+            self.polls.wait_sent(ask)
+            self._wait_over(ask)
+        self._judge_ended()
+        return f"{count} at once"
 
     def brink(self, queue: Queue, payload: bytes, rounds: int, timeout_ms: int) -> str:
         """Publish a message just when a poll's time is up, repeatedly, some before and some after the deadline."""
@@ -477,11 +517,21 @@ class Example:
     def _publish(self, queue: Queue, payload: bytes, size: int = 0) -> Message:
         """Publish a message, of at least `size` bytes."""
         number = len(queue.messages)
-        message = queue.publish(self._body(queue, number, payload, size), self.runtime.monotonic_ns())
-        self.subject.publish(queue.name, message.body)
+        body = self._body(queue, number, payload, size)
+        message = queue.publish(body, self.runtime.monotonic_ns(), self._key(number))
+        self._send(queue, message)
         message.acked_ns = self.runtime.monotonic_ns()
         self.told.published(queue, message)
         return message
+
+    def _key(self, number: int) -> str:
+        return KEYS[number % len(KEYS)] if getattr(self.subject, "order", "total") == "key" else ""
+
+    def _send(self, queue: Queue, message: Message) -> None:
+        if message.key:
+            self.subject.publish_keyed(queue.name, message.key, message.body)
+        else:
+            self.subject.publish(queue.name, message.body)
 
     @staticmethod
     def _body(queue: Queue, number: int, payload: bytes = b"", size: int = 0) -> bytes:
@@ -489,10 +539,13 @@ class Example:
         return (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
-        ask = self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))
+        ask = self._unsent(queue, first, timeout_ms)
         ask.is_stopped = pause is not None
         self.polls.begin(ask, pause)
         return ask
+
+    def _unsent(self, queue: Queue, first: Any, timeout_ms: int) -> Ask:
+        return self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))
 
     def _asked(self, ask: Ask) -> Ask:
         """Give a poll that is about to begin its number and time."""

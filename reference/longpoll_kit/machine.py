@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec, get_args
+from math import inf
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeAlias, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,13 +29,15 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from longpoll_kit.errors import ServiceError, StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import BODY_MAX, HERD_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.history import History, history_for
-from longpoll_kit.model import Allowances
-from longpoll_kit.run import NOT_SHOWN, SETTINGS, Failure, KitReport, MachineTestCase, Run, run_examples
+from longpoll_kit.model import MS, Allowances
+from longpoll_kit.run import PAUSED, SETTINGS, TIME_OVER, Failure, KitReport, MachineTestCase, Run, run_examples
 from longpoll_kit.subject import LongPollSubject, wait_of
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
 
 Arguments = ParamSpec("Arguments")
+Extreme: TypeAlias = "tuple[str, str, Callable[[LongPollMachine], None]]"
+"""Axis, how far a step goes on it (empty: as the step says), and the step; further steps go further."""
 
 
 def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
@@ -74,12 +77,17 @@ HERDS: Final = (12, 40)
 BRINK_ROUNDS: Final = 5
 WIDE_TEXT: Final = " \u00fc\u20ac\U0001f600 ".encode()
 """Letters of two, three and four bytes, and spaces around them."""
+CANCELS: Final = "without, before and with a message"
 PUBLISHERS: Final = 8
+SILENT_MAX: Final = 12
 TURNS: Final = 4
 """Polls that wait in line."""
 EXTREME_TRIES: Final = 2
 """Of an extreme during which the host paused."""
-UNSHOWN: Final = " (no further, because the host paused)"
+EXTREMES_SHARE: Final = 0.7
+"""Of a run's time, after which no extreme begins."""
+STEP_SHARE: Final = 0.1
+"""Of a run's time, after which a step begins no further message."""
 SHARED_MS: Final = 500
 """Services whose waits are multiples of this have one example for all extremes."""
 FEW_EXAMPLES: Final = 3
@@ -137,9 +145,9 @@ class LongPollMachine(RuleBasedStateMachine):
         self._calls: list[str] = []
         self._ends_run = run is None
         self.run = run or self._new_run(0).__enter__()
-        self.run.examples += self.run.failure is None
+        self._is_sound = not self.run.is_over
+        self.run.examples += self._is_sound and self.run.failure is None
         self.run.started += 1
-        self._is_sound = True
         with self._kept("subject()"):
             self.example = self._new_example()
         self.run.abilities = self.example.tried
@@ -161,6 +169,7 @@ class LongPollMachine(RuleBasedStateMachine):
             self.short_ms[0],
             told,
             self.run.counts,
+            self.run.step_ms,
         )
 
     @classmethod
@@ -194,7 +203,8 @@ class LongPollMachine(RuleBasedStateMachine):
         Args:
             chosen: The number of examples and steps.
             seed: The seed of all choices; by default the machine's, or a random one.
-            seconds: Go on with further examples for this long, whatever their number in `chosen`.
+            seconds: End after this time, whatever the number of examples in `chosen`; a step that has begun is ended.
+                On a slow service or a busy host, fewer extremes fit, and the report names how far each axis went.
             history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
                 `longpoll.judge`; only for a subject with the semantics `offsets`.
             example_done: Called after each example with their number so far.
@@ -205,6 +215,9 @@ class LongPollMachine(RuleBasedStateMachine):
         seed = cls.seed if seed is None else seed
         seed = secrets.randbits(32) if seed is None else seed
         with cls._new_run(seed, history) as run:
+            if seconds is not None:
+                run.until_ns = run.runtime.monotonic_ns() + int(seconds * 1e9)
+                run.step_ms = seconds * 1_000 * STEP_SHARE
             try:
                 cls._run_short(run)
                 run.judged.update(run.counts)
@@ -213,7 +226,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.counts.clear()
                 run.rule_counts.clear()
                 run.example_done = example_done
-                cls._run_random(run, chosen, seconds)
+                cls._run_random(run, chosen)
             except FAULTS:
                 # The run keeps what a step raised. Hypothesis may only report that it did not recur.
                 if run.failure is None:
@@ -225,13 +238,13 @@ class LongPollMachine(RuleBasedStateMachine):
         return run.report()
 
     @classmethod
-    def _run_random(cls, run: Run, chosen: settings, seconds: float | None) -> None:
+    def _run_random(cls, run: Run, chosen: settings) -> None:
         """Run random examples: the chosen number, or a few at a time until the time is over."""
-        if seconds is None:
+        if run.until_ns is None:
             run_examples(lambda: cls(run), chosen, run.seed)
             return
-        end_ns, seed = run.runtime.monotonic_ns() + int(seconds * 1e9), run.seed
-        while run.runtime.monotonic_ns() < end_ns:
+        seed = run.seed
+        while not run.is_over:
             run_examples(lambda: cls(run), settings(chosen, max_examples=FEW_EXAMPLES), seed)
             seed += 1
 
@@ -248,16 +261,7 @@ class LongPollMachine(RuleBasedStateMachine):
             # The end of an example is a wait, which is long where waits are whole seconds.
             shared = cls(run) if wait_of(subject, 1) >= SHARED_MS else None
             try:
-                for axis, reached, body in cls._extremes(subject, quiet.example.tried):
-                    for _ in range(EXTREME_TRIES):
-                        before = cls._excused(run, shared)
-                        done = cls._run_alone(run, body, shared)
-                        if cls._excused(run, shared) == before:
-                            # A step that reached nothing does not count as tried.
-                            run.axes |= {axis: reached or done} if reached or done else {}
-                            break
-                    else:
-                        run.axes[axis] = run.axes.get(axis, NOT_SHOWN).removesuffix(UNSHOWN) + UNSHOWN
+                cls._run_extremes(run, quiet.example, shared)
             finally:
                 if shared is not None:
                     shared.teardown()
@@ -270,10 +274,33 @@ class LongPollMachine(RuleBasedStateMachine):
             quiet.teardown()
 
     @classmethod
-    def _extremes(
-        cls, subject: LongPollSubject, abilities: frozenset[str]
-    ) -> Iterator[tuple[str, str, Callable[[LongPollMachine], None]]]:
-        """Axis, how far a step goes on it (empty: as the step says), and the step; further steps go further."""
+    def _run_extremes(cls, run: Run, example: Example, shared: LongPollMachine | None) -> None:
+        """Run each step that can end in time; one during which the host paused is tried again."""
+        begun_ns = run.runtime.monotonic_ns()
+        ends_ns = inf if run.until_ns is None else begun_ns + EXTREMES_SHARE * (run.until_ns - begun_ns)
+        spent: dict[object, tuple[int, float]] = {}
+        for axis, reached, body in cls._extremes(example.subject, example.tried):
+            words = body.keywords if isinstance(body, partial) else {}
+            kind, count = (axis, len(words)), words.get("count", 1)
+            wait_ns = wait_of(example.subject, words.get("timeout_ms", 0)) * MS
+            for _ in range(EXTREME_TRIES):
+                now_ns, before = run.runtime.monotonic_ns(), cls._excused(run, shared)
+                smaller, took_ns = spent.get(kind, (count, 0.0))
+                if now_ns + wait_ns + (took_ns - wait_ns) * (count / smaller) ** 2 > ends_ns:
+                    run.goes_no_further(axis, TIME_OVER)
+                    break
+                done = cls._run_alone(run, body, shared)
+                spent[kind] = count, run.runtime.monotonic_ns() - now_ns
+                if cls._excused(run, shared) == before:
+                    # A step that reached nothing does not count as tried.
+                    run.axes |= {axis: reached or done} if reached or done else {}
+                    break
+            else:
+                run.goes_no_further(axis, PAUSED)
+
+    @classmethod
+    def _extremes(cls, subject: LongPollSubject, abilities: frozenset[str]) -> Iterator[Extreme]:
+        """The steps: the least of each axis first, those that take longest last."""
         first: dict[str, Any] = {"queue": 0, "payload": b""}
         yield "queues", str(QUEUE_COUNT), partial(cls.wake, **first, count=2)
         yield "text", "beyond ASCII", partial(cls.wake, queue=0, payload=WIDE_TEXT, count=1)
@@ -290,37 +317,33 @@ class LongPollMachine(RuleBasedStateMachine):
         yield "deadlines", f"{BRINK_ROUNDS} messages", partial(cls.brink, **first, rounds=BRINK_ROUNDS, timeout_ms=50)
         if subject.semantics != "consuming":
             yield "positions", "behind the end", partial(cls.beyond, queue=0)
-        herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
-        ends_ms = min(2 * cls.late_ms, cls.long_ms)
-        for count in herds:
-            yield "polls at once", f"{count:,} woken", partial(cls.herd, queue=0, count=count)
-        for count in herds:
-            ended = partial(cls.herd_ends, queue=0, count=count, timeout_ms=ends_ms)
-            yield "polls at once", f"{count:,} woken, {count:,} to their deadlines", ended
-        yield "burst", f"{cls.burst:,} messages", partial(cls.send_burst, queue=0, count=cls.burst, size=0)
-        size = min(cls.body_max, getattr(subject, "body_max", None) or cls.body_max)
-        large = partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=size)
-        yield "bodies", f"{LARGE_COUNT} of {size:,} bytes", large
+        least, *herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
+        yield from cls._herd_of(least)
+        silent = min(SILENT_MAX, cls.polls_max)
+        yield "clients that stop polling", f"{silent} at once", partial(cls.fall_silent, queue=0, count=silent)
         again = f"after {subject.redelivery_ms or 0:,} ms"
-        optional: list[tuple[str, str, str, Callable[[LongPollMachine], None]]] = [
-            ("acknowledge", "redelivery", again, partial(cls.redeliver, **first)),
-            *(
-                (
-                    "cancel",
-                    "cancelled polls",
-                    "without, before and with a message",
-                    partial(cls.cancel, **first, order=order, gap_us=0),
-                )
-                for order in get_args(Order)
-            ),
-            ("start_poll_of", "queues of a poll", str(QUEUE_COUNT), partial(cls.several, **first)),
-            *(
-                ("delete_queue", "deletion", "of a queue with a poll", partial(cls.delete_queue, queue=queue))
-                for queue in range(QUEUE_COUNT)
-            ),
-            ("restart", "restart", "of the service", cls.restart),
-        ]
-        yield from ((axis, reached, body) for ability, axis, reached, body in optional if ability in abilities)
+        optional: list[tuple[str, Extreme]] = [
+            ("acknowledge", ("redelivery", again, partial(cls.redeliver, **first))),
+            *(("cancel", ("cancelled polls", CANCELS, partial(cls.cancel, **first, order=order, gap_us=0)))
+              for order in get_args(Order)),
+            ("start_poll_of", ("queues of a poll", str(QUEUE_COUNT), partial(cls.several, **first))),
+            *(("delete_queue", ("deletion", "of a queue with a poll", partial(cls.delete_queue, queue=queue)))
+              for queue in range(QUEUE_COUNT)),
+            ("restart", ("restart", "of the service", cls.restart)),
+        ]  # fmt: skip
+        yield from (extreme for ability, extreme in optional if ability in abilities)
+        size = min(cls.body_max, getattr(subject, "body_max", None) or cls.body_max)
+        yield "bodies", "", partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=size)
+        yield "burst", "", partial(cls.send_burst, queue=0, count=cls.burst, size=0)
+        for count in herds:
+            yield from cls._herd_of(count)
+
+    @classmethod
+    def _herd_of(cls, count: int) -> Iterator[Extreme]:
+        ends_ms = min(2 * cls.late_ms, cls.long_ms)
+        ended = partial(cls.herd_ends, queue=0, count=count, timeout_ms=ends_ms)
+        yield "polls at once", f"{count:,} woken", partial(cls.herd, queue=0, count=count)
+        yield "polls at once", f"{count:,} woken, {count:,} to their deadlines", ended
 
     @classmethod
     def _run_alone(
@@ -352,7 +375,8 @@ class LongPollMachine(RuleBasedStateMachine):
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
         """Do one step."""
-        if self.run.is_over or not self._is_sound:
+        is_needed = name in {"end", "silence"} and self.run.failure is None  # polls wait
+        if not self._is_sound or (self.run.is_over and not is_needed):
             return
         self._is_sound = False
         self.run.rule_counts[name] += self.run.failure is None
@@ -409,6 +433,7 @@ class LongPollMachine(RuleBasedStateMachine):
     silence = example_step(Example.silence)
     herd = example_step(Example.herd)
     herd_ends = example_step(Example.herd_ends)
+    fall_silent = example_step(Example.fall_silent)
     beyond = example_step(Example.beyond)
     brink = example_step(Example.brink)
     redeliver = example_step(Example.redeliver)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll_kit.errors import SubjectError, ViolationError
-from longpoll_kit.subject import LongPollSubject, Polled
+from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled
 
 MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
@@ -66,6 +66,8 @@ class Message:
     read_ns: int | None = None
     """Of a consuming service with `acknowledge`: when its reader's acknowledgement returned."""
 
+    key: str = ""
+    """Messages of one key are in order; empty where all are."""
     is_unordered: bool = False
     """It was published at the same time as others, and its place among them was not read yet."""
 
@@ -132,9 +134,9 @@ class Queue(ABC):
     restarted_ns: int = 0
     """When the service's last restart began."""
 
-    def publish(self, body: bytes, begun_ns: int) -> Message:
+    def publish(self, body: bytes, begun_ns: int, key: str = "") -> Message:
         """Record the start of a message's publish."""
-        message = Message(len(self.messages), body, begun_ns)
+        message = Message(len(self.messages), body, begun_ns, key=key)
         self.messages.append(message)
         return message
 
@@ -294,18 +296,18 @@ class ConsumingQueue(Queue):
     message before `_first_free` is assigned or in doubt.
     """
 
-    is_ordered: bool = True
+    order: MessageOrder = "total"
     redelivery_ms: int | None = None
     """From a message's answer until it may come again; None: it may not."""
     _by_body: dict[bytes, Message] = field(factory=dict)
-    _answers: list[tuple[Ask, int]] = field(factory=list)
-    """With the highest number that each took."""
+    _answers: dict[str, list[tuple[Ask, int]]] = field(factory=dict)
+    """By key; with the highest number that each took."""
     _nothings: list[Ask] = field(factory=list)
     _first_free: int = 0
 
-    def publish(self, body: bytes, begun_ns: int) -> Message:
+    def publish(self, body: bytes, begun_ns: int, key: str = "") -> Message:
         """Record the start of a message's publish; bodies are unique."""
-        message = super().publish(body, begun_ns)
+        message = super().publish(body, begun_ns, key)
         assert body not in self._by_body
         self._by_body[body] = message
         return message
@@ -334,14 +336,11 @@ class ConsumingQueue(Queue):
         taken = [self._take(ask, body) for body in ask.answer.bodies]
         self.judge_after_cancel(ask, taken)
         ask.reached = len(taken)
-        if not self.is_ordered:
+        if self.order == "none":
             return
-        sure = [each.number for each in taken if not (each.in_doubt or each.is_unordered or each.body in repeated)]
-        if sure != sorted(sure):
-            raise ViolationError("in_order", f"{ask} got messages in the order {sure}")
-        if sure:
-            self._judge_order(ask, sure[0])
-            self._answers.append((ask, sure[-1]))
+        sure = [each for each in taken if not (each.in_doubt or each.is_unordered or each.body in repeated)]
+        for key in sorted({each.key for each in sure}):
+            self._judge_order(ask, key, [each.number for each in sure if each.key == key])
 
     def ended_unanswered(self, ask: Ask) -> None:
         """Every message that it could have taken is in doubt: the answer may have been in transit."""
@@ -380,20 +379,26 @@ class ConsumingQueue(Queue):
                 "answered_once", f"{what}, {after_ms:.0f} ms ago at most (redelivery_ms is {self.redelivery_ms:,})"
             )
 
-    def _judge_order(self, ask: Ask, lowest: int) -> None:
-        for earlier, highest in self._answers:
+    def _judge_order(self, ask: Ask, key: str, numbers: list[int]) -> None:
+        of_key = f" of key {key}" if key else ""
+        if numbers != sorted(numbers):
+            raise ViolationError("in_order", f"{ask} got messages{of_key} in the order {numbers}")
+        answers = self._answers.setdefault(key, [])
+        for earlier, highest in answers:
             assert earlier.ended_ns is not None
-            if earlier.ended_ns < ask.begun_ns and lowest < highest:
-                raise ViolationError("in_order", f"{ask} got message {lowest} after {earlier} got {highest}")
+            if earlier.ended_ns < ask.begun_ns and numbers[0] < highest:
+                what = f"{ask} got message {numbers[0]}{of_key} after {earlier} got {highest}"
+                raise ViolationError("in_order", what)
+        answers.append((ask, numbers[-1]))
 
 
 def queue_for(subject: LongPollSubject, name: str, allowances: Allowances) -> Queue:
     """A new queue as a service's documentation describes it."""
     match subject.semantics:
         case "consuming":
-            is_ordered = getattr(subject, "order", "total") == "total"
+            order: MessageOrder = getattr(subject, "order", "total")
             redelivery_ms = getattr(subject, "redelivery_ms", None)
-            return ConsumingQueue(name, allowances, is_ordered=is_ordered, redelivery_ms=redelivery_ms)
+            return ConsumingQueue(name, allowances, order=order, redelivery_ms=redelivery_ms)
         case "newest":
             return NewestQueue(name, allowances)
         case kind:

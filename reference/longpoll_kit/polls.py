@@ -111,6 +111,8 @@ class Polls:
             self._note(ask, error=error)
 
     def _start(self, ask: Ask) -> Any:
+        if ask.handle is not None:
+            return ask.handle
         if not ask.parts:
             return self._subject.start_poll(ask.queue, ask.position, ask.timeout_ms)
         names, positions = [part.queue for part in ask.parts], [part.position for part in ask.parts]

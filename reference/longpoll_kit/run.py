@@ -8,7 +8,7 @@ from __future__ import annotations
 import unittest
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from math import sqrt
+from math import inf, sqrt
 from typing import Any, ClassVar, Final, Literal, Self
 
 from attrs import define, field, frozen
@@ -30,7 +30,10 @@ WATCH_S: Final = 0.005
 EXCUSED_SHARE: Final = 0.5
 """If more wakes or deadlines than this were excused, the others do not speak for the service."""
 NOT_SHOWN: Final = "not shown"
-"""How far a run went on an axis of which every step met a host pause."""
+"""How far a run went on an axis of which no step counts."""
+NO_FURTHER: Final = " (no further, because "
+PAUSED: Final = "the host paused"
+TIME_OVER: Final = "the time was over"
 QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
 """How long a failing example is shrunk."""
@@ -143,6 +146,10 @@ class Run:
     """Answers that were late, but came."""
     failure: Failure | None = None
     ends_ns: int | None = None
+    until_ns: int | None = None
+    """When the run shall end; None: after its number of examples."""
+    step_ms: float = inf
+    """After it, a step that takes one thing after another begins no further one."""
     watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S))
     workers: Workers = field(init=False)
 
@@ -159,8 +166,13 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a failure and the time for shrinking is over."""
-        return self.ends_ns is not None and self.runtime.monotonic_ns() > self.ends_ns
+        """Whether the time is over: that of the run, or after a failure that for shrinking."""
+        ends_ns = self.until_ns if self.ends_ns is None else self.ends_ns
+        return ends_ns is not None and self.runtime.monotonic_ns() > ends_ns
+
+    def goes_no_further(self, axis: str, why: str) -> None:
+        """Record that a step of an axis was left out, or shows nothing."""
+        self.axes[axis] = f"{self.axes.get(axis, NOT_SHOWN).partition(NO_FURTHER)[0]}{NO_FURTHER}{why})"
 
     def suspect(self, error: ViolationError) -> None:
         """Record a lateness; raises it unless it is the first of the run.
@@ -220,15 +232,17 @@ class Run:
                 f"late, next to {judged[WOKEN]:,} and {judged[TIMED]:,} that count, and {self.standstills:,} examples "
                 f"ended; {LESS_BUSY}"
             )
-        unshown = [axis for axis, reached in self.axes.items() if reached.startswith(NOT_SHOWN)]
-        if unshown:
-            yield f"the host paused in each try of {', '.join(unshown)}; {LESS_BUSY}"
+        for why, what in ((PAUSED, "the host paused in each try of"), (TIME_OVER, "no time was left for")):
+            unshown = [axis for axis, reached in self.axes.items() if reached == f"{NOT_SHOWN}{NO_FURTHER}{why})"]
+            if unshown:
+                yield f"{what} {', '.join(unshown)}; {LESS_BUSY if why == PAUSED else 'run it longer'}"
         if self.suspicions:
             yield (
                 f"once, which can be the machine's doing: {self.suspicions[0]}; run it again: a second such answer in "
                 "one run is a violation"
             )
-        missing = [name for name, can in NEEDED.items() if not (judged if can else self.counts)[name]]
+        is_in_time = self.until_ns is not None  # then the extremes leave little time to a slow service's random steps
+        missing = [name for name, can in NEEDED.items() if not (judged if can or is_in_time else self.counts)[name]]
         missing = [name for name in missing if NEEDED[name] not in left_out]
         if missing:
             yield f"no poll was seen {', or '.join(missing)}; run more examples"

@@ -22,7 +22,7 @@ poll's position confirms everything before it, which may then be gone (like getU
 names the position that it knows, and gets the newest value after it; values in between may be left out (like a watch
 of Consul).
 """
-MessageOrder = Literal["total", "none"]
+MessageOrder = Literal["total", "key", "none"]
 
 
 @frozen
@@ -53,7 +53,9 @@ class LongPollSubject(Protocol):
 
     semantics: Semantics
     order: MessageOrder = "total"
-    """none: a consuming service may give messages in any order, like a standard queue of SQS."""
+    """Of a consuming service. key: the messages of one key come in order, like a FIFO queue of SQS; the kit then calls
+    `publish_keyed`. none: they come in any order, like a standard queue of SQS.
+    """
     redelivery_ms: int | None = None
     """A consuming service may give a message again this long after it gave it; None: never. 0: at any time.
 
@@ -85,6 +87,10 @@ class LongPollSubject(Protocol):
     def publish(self, queue: str, body: bytes) -> None:
         """Publish a message; returns when it is acknowledged, after which a poll can get it."""
         ...
+
+    def publish_keyed(self, queue: str, key: str, body: bytes) -> None:  # noqa: ARG002 - who derives takes it
+        """Publish a message with a key, as `publish` does."""
+        raise _not_written("publish_keyed")
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Any:
         """Send a poll that may wait for `timeout_ms`, without waiting for its answer; returns a handle of any kind.
@@ -147,7 +153,8 @@ def abilities_of(subject: object) -> frozenset[str]:
     if semantics not in get_args(Semantics):
         known = " or ".join(repr(each) for each in get_args(Semantics))
         raise SubjectError(f"{name}.semantics is {semantics!r}; set it to {known}")
-    missing = [each for each in NEEDED if not _has(subject, each)]
+    needed = (*NEEDED, *(["publish_keyed"] if getattr(subject, "order", "total") == "key" else []))
+    missing = [each for each in needed if not _has(subject, each)]
     if missing:
         raise SubjectError(f"{name} has no {' and no '.join(missing)}; longpoll.LongPollSubject describes them")
     return frozenset(each for each in OPTIONAL if _has(subject, each))

@@ -39,8 +39,8 @@ POLLS_MAX: Final = 5_000
     "--service", type=FilledPath(dir_okay=False), help="For http://: the TOML file that describes the service."
 )
 @click.option(
-    "--for", "seconds", type=Duration(above_zero=True), default=30.0, show_default=True,
-    help="How long to take random steps, after the extremes; the longest silence is half of it, at most 30 s.",
+    "--for", "seconds", type=Duration(above_zero=True), default=60.0, show_default=True,
+    help="Seconds until the verdict, when the step in progress is over. The longest silence is half of it, up to 30 s.",
 )  # fmt: skip
 @click.option("--wake-ms", type=Whole(1), default=LIMITS.wake_ms, show_default=True, help="Longest wake.")
 @click.option(

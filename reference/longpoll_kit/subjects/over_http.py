@@ -83,8 +83,11 @@ class HttpSubject(LongPollSubject):
 
     def publish(self, queue: str, body: bytes) -> None:
         """Send a message; raises ServiceError if it is refused."""
-        connection = self._sent(self._service.publish, body, queue=queue)
-        self._read(connection)
+        self._read(self._sent(self._service.publish, body, queue=queue))
+
+    def publish_keyed(self, queue: str, key: str, body: bytes) -> None:
+        """Send a message with a key, where the template has `{key}`."""
+        self._read(self._sent(self._service.publish, body, queue=queue, key=key))
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[http.client.HTTPConnection, Any]:
         """Send a poll."""
