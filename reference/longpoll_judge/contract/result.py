@@ -72,9 +72,9 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     queue: int
     count: int
     requests: list[str]
-    """None where the log is at fault."""
+    """The requests at fault; empty if the log is at fault."""
     why: str
-    """Of the first."""
+    """The reason of the first of these findings."""
 
 
 @with_table
@@ -88,7 +88,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     queue: int
     request: str
-    """Empty where the log is at fault."""
+    """The request at fault; empty if the log is at fault."""
     window_start_ms: float
     """Unix time of the earliest event that the finding needs."""
     window_end_ms: float
@@ -113,10 +113,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
     """The content of the evidence's `meta.json`."""
     id: str = ""
-    """The same however often it is found (`longpoll_judge.contract.causes`)."""
+    """An id that stays the same when a history is judged again (`longpoll_judge.contract.causes`)."""
 
     def told(self) -> list[Finding | Follow]:
-        """Itself, and what follows from the same cause."""
+        """Return the finding itself, and the findings that have the same cause."""
         return [self, *self.follows]
 
     def shown(self) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ class Percentiles(msgspec.Struct, frozen=True):
     max: float | None
 
     def texts(self) -> tuple[str, str, str]:
-        """The three as a person reads them, in ms."""
+        """The three latencies as text, in ms."""
         p50, p99, most = ("-" if value is None else f"{value:.3f}" for value in (self.p50, self.p99, self.max))
         return p50, p99, most
 
@@ -203,7 +203,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Pulls that were judged."""
     seconds: float
-    """Without the start of Spark."""
+    """The duration in seconds, without the start of Spark."""
     start_seconds: float
     engine: str
     findings: list[Finding]

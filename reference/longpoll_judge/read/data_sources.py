@@ -50,9 +50,9 @@ class Chosen:
     topic: str | None = None
     queue: int | None = None
     since_ns: int | None = None
-    """Events that ended before are left out, ..."""
+    """The query skips events that ended before this time, ..."""
     until_ns: int | None = None
-    """... and those that began then or later."""
+    """... and events that began at this time or later."""
 
     @classmethod
     def of(cls, schema: Any, options: Mapping[str, str]) -> Chosen:
@@ -68,7 +68,7 @@ class Chosen:
         return cls(tuple(names), options.get("topic"), None if queue is None else int(queue), *moments)
 
     def read(self, part: InputSplit) -> tuple[pa.Table, list[Damage]]:
-        """These columns and rows of a split, and what could not be read."""
+        """Return the selected columns and rows of a split, and its unreadable data."""
         needed = [name for name in dict.fromkeys((*REQUIRED, "topic", "queue", *self.columns)) if name != "time"]
         table, damages = read_split(part, needed)
         return self.framed(fill(table, needed)), damages
@@ -89,7 +89,7 @@ class Chosen:
 
 
 def _moment_ns(name: str, options: Mapping[str, str]) -> int | None:
-    """A moment in ns of Unix time; without a time zone it is UTC."""
+    """Return a timestamp in ns of Unix time. A text without a time zone is UTC."""
     if name not in options:
         return None
     try:
@@ -115,7 +115,7 @@ BATCH_BYTES: Final = 64 << 20
 PACKED: Final = 12
 """Assumed bytes of lines for each byte of Parquet or compressed lines."""
 Offset = dict[str, int]
-"""By part, how far it was read: a byte of lines, or a number of row groups."""
+"""How far each part was read: a byte offset in lines, or a number of row groups."""
 
 
 class HistoryStream(DataSourceStreamReader):
@@ -149,7 +149,7 @@ class HistoryStream(DataSourceStreamReader):
         return dict(ends)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The splits of what is new; a restarted query continues from `end`."""
+        """Return the splits of the new events. A restarted query continues from `end`."""
         return [InputPartition(part) for part in self.between(find(self._growth.paths), start, end)]
 
     def between(self, history: History, start: Offset, end: Offset) -> list[InputSplit]:

@@ -30,20 +30,20 @@ from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read.schema import filesystems
 
 READ_AHEAD_BYTES: Final = 1 << 20
-"""How much of a file elsewhere is asked for at once at least."""
+"""The smallest request for bytes of a remote file."""
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some shells and editors write before UTF-8 text."""
 ENTRIES_MAX: Final = 1_000_000
-"""Most files of a directory elsewhere."""
+"""The maximum number of files of a remote directory."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Names that Hadoop has for what Arrow calls otherwise."""
+"""Hadoop's URI schemes, with the names that Arrow uses for them."""
 _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
 
 
 @frozen
 class Stamp:
-    """Shows, without reading a file, that it may have changed. It also differs after a mere `touch`."""
+    """A value that shows, without reading a file, that it may have changed. `touch` changes it too."""
 
     size: int
     changed_ns: int = 0
@@ -59,9 +59,9 @@ class Entry:
     size: int
     is_file: bool
     changed_ns: int = 0
-    """When its content changed last, as its file system tells it; 0 where it does not."""
+    """When the content changed last, according to the file system; 0 if that is unknown."""
     number: int = 0
-    """Which file it is on this machine: one that takes another's place has another number."""
+    """The number of a local file. A file that replaces another one has a different number."""
 
     @property
     def stamp(self) -> Stamp:
@@ -70,7 +70,7 @@ class Entry:
 
 
 def is_uri(text: str) -> bool:
-    """Whether it names a file by URI; `file://` counts as one."""
+    """Return whether a name is a URI, which includes `file://`."""
     return _SCHEME.match(text) is not None
 
 
@@ -108,7 +108,7 @@ def beside(directory: str, name: str) -> str:
 
 
 def is_directory(directory: str) -> bool:
-    """Whether it is one; an object store has one wherever something lies below that name."""
+    """Return whether a path is a directory. An object store has one wherever an object's name continues the path."""
     if not is_uri(directory):
         return Path(directory).is_dir()
     system, path = _opened(directory)
@@ -162,7 +162,7 @@ def _directories(directory: str) -> list[str]:
             with os.scandir(directory) as listed:
                 names = [each.name for each in listed if each.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
-            return []  # it is gone
+            return []  # The file was deleted meanwhile.
     return [beside(directory, name) for name in sorted(names) if _is_data(name)]
 
 
@@ -215,7 +215,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 def read(path: str) -> bytes:
-    """All of a small file; raises OSError."""
+    """Return the content of a small file; raises OSError."""
     with open_file(path) as file:
         return file.read()
 
@@ -257,7 +257,7 @@ def _below(system: Any, path: str) -> Sequence[Any]:
 
 @contextmanager
 def _told(place: str) -> Iterator[None]:
-    """A service that does not answer, or refuses, is a sentence."""
+    """Turn the error of a service that refuses or does not answer into one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -265,7 +265,7 @@ def _told(place: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an exception says."""
+    """Return the first line of an exception's message."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

@@ -28,7 +28,7 @@ from longpoll_judge.read.source import History, InputSplit, RowGroups, find, kin
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 GONE: Final = -1
-"""The sum of a part that is not there any more."""
+"""The checksum that stands for a deleted part."""
 _PLACES: Final = 4
 """Of what was read that many places are compared, from its first to its last bytes, ..."""
 _PLACE_BYTES: Final = 4_096
@@ -55,7 +55,7 @@ def checksum_before(part: str, end: int) -> int:
 
 
 BLOCK_BYTES: Final = 1 << 16
-"""How much of a file's end is read at once in search of its last newline."""
+"""The number of bytes that are read at once, from the end of a file, to find its last newline."""
 
 
 def whole_end(part: Path | str) -> int:
@@ -73,7 +73,7 @@ def whole_end(part: Path | str) -> int:
 
 
 def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
-    """Every part with its size, and what else tells whether it is what it was."""
+    """Return every part with its size and the other values that show whether it changed."""
     return {part.path: part.stamp for place in directories for part in files.entries(files.absolute(place), PART_FILES)}
 
 
@@ -95,7 +95,7 @@ class GrowingHistory:
     """By complete part, how long it was when it last changed, and its checksum then."""
 
     def has_grown(self) -> bool:
-        """Whether a part is longer than at the last look, or another one, or new."""
+        """Return whether a part has grown, was replaced, or is new since the last look."""
         return stamps_of(self.paths) != self.stamps
 
     def look(self) -> History:
@@ -147,7 +147,7 @@ class GrowingHistory:
 TOGETHER_BYTES: Final = 64 << 20
 """New events are returned together up to this size, as columns."""
 AHEAD: Final = 2
-"""Pieces that are read before they are asked for, on each thread."""
+"""The number of batches that each thread reads ahead."""
 Read = tuple[list[pa.Table], list[Damage]]
 
 
@@ -171,7 +171,7 @@ class IncrementalRead:
         return history, new
 
     def read(self, splits: Sequence[InputSplit]) -> Iterator[Read]:
-        """The events of the splits, and what could not be read, in order and some of them together."""
+        """Yield the events and the unreadable data of the splits in order; small batches are merged."""
         tables: list[pa.Table] = []
         damages: list[Damage] = []
         size = 0

@@ -33,11 +33,11 @@ from longpoll_judge.read.schema import (
 from longpoll_spec.history import FIELD_TYPES, Event
 
 LINE_BYTES_MAX: Final = 16 << 20
-"""A longer line is damage; it is never held in memory whole."""
+"""A longer line is reported as damage, and is never held in memory as a whole."""
 PIECE_BYTES: Final = 8 << 20
-"""How much of a compressed part is decompressed at once."""
+"""The number of bytes of a compressed part that are decompressed at once."""
 NAMED_DAMAGES_MAX: Final = 100
-"""Most damaged lines that one split names; the others are only counted."""
+"""The maximum number of damaged lines that are listed for one split. Further lines are only counted."""
 
 
 def read_range(path: str, start: int, end: int) -> tuple[pa.Table, list[Damage]]:
@@ -121,7 +121,7 @@ _DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _parse_fast(content: bytes) -> pa.Table | None:
-    """All lines at once; None when any of them may be bad."""
+    """Parse all lines at once. Returns None if any line may be bad."""
     if not content.strip():
         return EVENT_SCHEMA.empty_table()
     if not content.startswith(b"{"):

@@ -31,7 +31,7 @@ from longpoll_judge.read.schema import (
 )
 
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
-"""A row group with more is damage; it is never held in memory whole."""
+"""A larger row group is reported as damage, and is never held in memory as a whole."""
 _AS_DICTIONARY: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
 """Encodings of texts, and of which of them are null, that pyarrow reads into a dictionary; others it refuses to."""
 _UNREADABLE_DICTIONARY: Final = (
@@ -41,7 +41,7 @@ _UNREADABLE_DICTIONARY: Final = (
 
 
 def row_group_count(path: str, damages: list[Damage]) -> int:
-    """How many row groups the part has; 0 when it cannot be read."""
+    """Return the number of row groups of a part; 0 if the part cannot be read."""
     try:
         with parquet.ParquetFile(to_arrow(path)) as file:
             return int(file.metadata.num_row_groups)
@@ -86,7 +86,7 @@ def read_row_groups(
         ) as file:
             numbers, together = list(range(first, end)), [name for name in names if name not in apart]
             table = file.read_row_groups(numbers, columns=together, use_threads=False)
-            # One by one, so that no more than one of them is ever held as texts.
+            # Columns are converted one by one, so that at most one is held as plain texts at a time.
             for name in sorted(apart):
                 column = file.read_row_groups(numbers, columns=[name], use_threads=False)[name]
                 table = table.append_column(name, column.dictionary_encode())
@@ -103,7 +103,7 @@ def read_row_groups(
 
 
 def _refusal(schema: pa.Schema, groups: Iterable[Any]) -> str:
-    """Why nothing of these row groups can be read, whatever is asked for; empty where it can."""
+    """Return why these row groups cannot be read, whatever columns are requested; empty if they can."""
     twice = [name for name in EVENT_SCHEMA.names if schema.names.count(name) > 1]
     if twice:
         return f"the column {twice[0]} is there more than once"

@@ -44,7 +44,7 @@ LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
-"""The same columns as the judge holds them; nulls in `may_hold` alone, where an event does not tell it."""
+"""The same columns in the judge's memory. Only `may_hold` has nulls, for events that do not record it."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
@@ -98,7 +98,7 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
     elif values.null_count and DEFAULTS.get(column.name) is not None:
         values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
     if values.type == pa.string_view() and column.name in NAMES:
-        values = values.cast(pa.string())  # from which alone Arrow makes dictionaries
+        values = values.cast(pa.string())  # Arrow makes dictionaries only from this type.
     return values if values.type == column.type else values.cast(column.type)
 
 
@@ -149,7 +149,7 @@ def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.Strin
 
 
 def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
-    """Which of the texts are not empty."""
+    """Return a mask of the texts that are not empty."""
     if not len(texts):
         return np.zeros(0, dtype=np.bool_)
     ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
@@ -158,7 +158,7 @@ def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
 
 
 def integers_of(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """A column of integers; it may be missing, and takes no memory then."""
+    """Return a column of integers. A missing column takes no memory."""
     if not has_column(table, name):
         return np.broadcast_to(np.int64(DEFAULTS[name]), len(table))
     found: NDArray[np.int64] = table[name].to_numpy()
@@ -193,7 +193,7 @@ def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
 
 @with_table
 class Damage(msgspec.Struct, frozen=True, order=True):
-    """Something in the files that could not be read: evidence that is missing."""
+    """Data in the files that could not be read, so that evidence is missing."""
 
     file: str
     position: int

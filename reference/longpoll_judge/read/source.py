@@ -39,9 +39,9 @@ from longpoll_spec.tables import with_table
 
 Read = TypeVar("Read")
 MONOTONIC: Final = "monotonic"
-"""The clock that cannot be set."""
+"""The name of the clock that cannot be set."""
 SPLIT_BYTES: Final = 8 << 20
-"""Bytes of an NDJSON part that are read at once."""
+"""The number of bytes of an NDJSON part that are read at once."""
 _BELOW: Final = (
     "nothing is read, and of no part in a directory of a history's: write a table without partitions, its files named "
     f"{PART_FILES} beside {META_FILE}, and name a history within another one by itself"
@@ -60,9 +60,9 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
     """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one split."""
     end: int
     rename: dict[str, str]
-    """New names of sources whose names occur in several directories."""
+    """The new names of sources whose names occur in several directories."""
     clocks: dict[str, tuple[int, int]]
-    """By the source's name in the file: (offset_ns, uncertainty_ns)."""
+    """The clock of each source, by its name in the file: (offset_ns, uncertainty_ns)."""
 
 
 @frozen
@@ -79,7 +79,7 @@ class History:
     laws: dict[str, tuple[str, Law]]
     """By source: the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
-    """By source: how many pulls its broker promises to hold at most."""
+    """The maximum number of held pulls that each source's broker promises."""
     sources: dict[str, Source]
     """Name -> the declaration of the source."""
     policy_of: dict[str, str]

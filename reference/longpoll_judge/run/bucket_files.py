@@ -1,4 +1,4 @@
-"""The buckets of a history that is more than one window, in files of this machine. What a bucket is: `buckets`."""
+"""Writes the buckets of a history that exceeds one window to local files. `buckets` defines a bucket."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Buckets:
     """The events of a history on disk, by whole queues."""
 
     _weights: dict[QueueName, int]
-    """How many events each queue has, as far as is known."""
+    """The number of events of each queue, as far as the survey has counted them."""
     _most: int
-    """Most of these events of a bucket, unless one queue has more."""
+    """The maximum number of events of a bucket, unless a single queue has more."""
     _part_events: int
-    """About the number of events of a part of a larger bucket."""
+    """The approximate number of events in each part of a bucket that is too large."""
     _file: BinaryIO
     _keys: KeyFile
     _places: dict[QueueName, int] = field(factory=dict)
     _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[Piece]] = field(init=False)
     _samples: list[list[Integers]] = field(init=False)
-    """By bucket the times of some of its events."""
+    """The times of some events of each bucket, by bucket."""
     _guests: list[list[pa.Table]] = field(init=False)
     _ends: list[pa.Table] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        """Put the largest queues first, each where there are fewest events, or into another bucket."""
+        """Assign the queues, largest first, each to the bucket with the fewest events, or to a new bucket."""
         for name in sorted(self._weights, key=lambda name: (-self._weights[name], name)):
             if 0 < min(self._sizes) > self._most - self._weights[name]:
                 self._sizes.append(0)
@@ -53,11 +53,11 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """How many buckets there are."""
+        """The number of buckets."""
         return len(self._sizes)
 
     def _place(self, name: QueueName, _buckets: int) -> int:
-        """The bucket of a queue, from its first event on."""
+        """Return the bucket of a queue; a new queue is assigned to the smallest bucket."""
         if name not in self._places:
             least = self._sizes.index(min(self._sizes))
             self._places[name] = least
@@ -65,7 +65,7 @@ class Buckets:
         return self._places[name]
 
     def put(self, table: pa.Table) -> None:
-        """Add some events."""
+        """Add events to the files of their buckets."""
         self._keys.put(placed_keys(table, partial(self._place, _buckets=self.count)))
         self._ends.append(connection_ends(table))
         for bucket, events, is_own in in_buckets(table, self.count, self._place):
@@ -79,7 +79,7 @@ class Buckets:
         return read_pieces(self._file, self._pieces[bucket])
 
     def verdicts(self, context: Context) -> Iterator[pa.Table]:
-        """The rows of each bucket, after all events were put."""
+        """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
             for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
@@ -90,7 +90,7 @@ class Buckets:
             tables = chain(self._events(bucket), self._guests[bucket])
             are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
             borders = borders_of(self._samples[bucket], self._part_events)
-            # A property of the caller is promised whole queues. Pops need all that happened to their messages.
+            # A custom property is promised whole queues, and a pop is judged with every event of its messages.
             if len(borders) < 2 or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue
@@ -103,6 +103,6 @@ class Buckets:
 
 @contextmanager
 def open_buckets(weights: dict[QueueName, int], most: int, window_events: int) -> Iterator[Buckets]:
-    """Buckets that go with the block."""
+    """Open buckets whose files are deleted at the end of the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
         yield Buckets(weights, most, window_events, file, keys)

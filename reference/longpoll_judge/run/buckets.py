@@ -1,4 +1,4 @@
-"""Buckets of whole queues: where a history is more than one window, and on Spark.
+"""Puts whole queues into buckets, for a history that exceeds one window and for Spark.
 
 The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
 each of them, with all its events: those of other buckets visit. So do the few events that concern every queue, and the
@@ -44,13 +44,13 @@ from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of
 
 WINDOW_EVENTS: Final = 300_000
-"""Most events of a window, unless one queue has more."""
+"""The maximum number of events of a window, unless a single queue has more."""
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
-"""Odd, and another one than that of requests."""
+"""The multiplier of the hash. It is odd, and differs from the multiplier that hashes requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""Of more connections the ends of the longest visit other buckets."""
+"""If there are more connections than this, only the ends of the longest ones are copied to other buckets."""
 Place = Callable[[QueueName, int], int]
-"""Which of so many buckets a queue is in."""
+"""Return the index of a queue's bucket among this number of buckets."""
 
 
 def slot_of(name: QueueName) -> int:
@@ -59,19 +59,19 @@ def slot_of(name: QueueName) -> int:
 
 
 def bucket_of(name: QueueName, buckets: int) -> int:
-    """The bucket of a queue."""
+    """Return the bucket of a queue."""
     return slot_of(name) % buckets
 
 
 def buckets_of(table: pa.Table, buckets: int, place: Place = bucket_of) -> Integers:
-    """The bucket of each event."""
+    """Return the bucket of each event."""
     numbers, rows = queue_numbers(table)
     found: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)[numbers]
     return found
 
 
 def are_in(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of) -> Booleans:
-    """Which events are of queues of a bucket."""
+    """Return a mask of the events whose queues belong to a bucket."""
     found: Booleans = buckets_of(table, buckets, place) == bucket
     return found
 
@@ -90,14 +90,14 @@ def are_common(table: pa.Table) -> Booleans:
 
 
 def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Iterator[tuple[int, pa.Table, bool]]:
-    """The events of each bucket, and whether they are its own: some concern every bucket."""
+    """Yield the events of each bucket, and whether the bucket owns them, because some events concern every bucket."""
     numbers, rows = queue_numbers(table)
     of_queue: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)
     of = of_queue[numbers]
     common = np.flatnonzero(are_common(table))
     guests = taken(table, common)
     ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
-    # Queue by queue, in each by time: a window puts such pieces together without looking at each row again.
+    # Rows are sorted by queue and then by time, so that a window can merge batches without comparing each row again.
     rank = np.argsort(np.argsort(of_queue, kind="stable"))
     table = rearranged(table, order_by(rank[numbers], integers_of(table, "after_ns")))
     for bucket in range(buckets):
@@ -108,7 +108,7 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
 
 
 def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
-    """The first and the last answer on each connection, with their requests: they show how long a broker lived.
+    """The first and the last answer on each connection, with their requests. They show how long a broker lived.
 
     An answer may lie in another split than its request. So a split tells both kinds of answers apart, and its requests
     without an answer. Of the events of all splits, which are a whole, only answers with a request are left.
@@ -119,7 +119,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     pulls = received[is_one_of(integers_of(table, "code")[received], PULL_CODES)]
     answers = np.flatnonzero(are_reads(table) & are_named(names)[connections])
     at = first_of(request[answers], request[pulls])
-    # Of an identifier that came twice, or an answer that names another queue, it is not known what was answered.
+    # If an identifier occurs twice, or an answer names another queue, the answered request is unknown.
     is_sure = (at >= 0) & (np.bincount(request[received], minlength=int(request.max(initial=0)) + 1) < 2)[
         request[answers]
     ]
@@ -134,7 +134,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
 
 
 def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers:
-    """Of these answers the first and the last on each connection; those of the longest, if there are too many."""
+    """Return the first and last answers of each connection; of too many connections, only of the longest ones."""
     before_ns, after_ns = integers_of(table, "before_ns"), integers_of(table, "after_ns")
     first, last = (
         rows[order[np.unique(connection[rows][order], return_index=True)[1]]]
@@ -145,21 +145,21 @@ def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers
 
 
 def _pairs(table: pa.Table, name: str) -> Integers:
-    """A small number for each event's (source, name)."""
+    """Return a small number for each event, equal for events with equal (source, name)."""
     sources, source_names = coded_texts(table, "source")
     codes, _texts = coded_texts(table, name)
     return codes.astype(np.int64) * len(source_names) + sources
 
 
 def judge_bucket(tables: Iterable[pa.Table], ends: pa.Table, context: Context, are_own: Native) -> pa.Table:
-    """The rows of a bucket, of its events with those that visit it and the ends of connections."""
+    """Return the rows of a bucket: its own events, copies of other buckets' events, and the ends of connections."""
     guests = ends.filter(pa.array(~are_own(ends)))
-    # Nothing here holds the events, so they go once the window has them in order.
+    # This function keeps no reference to the events, so their memory is freed once the window has sorted them.
     return judge_window(each_once(joined(chain(tables, [guests])), are_own), context, are_own)
 
 
 def each_once(table: pa.Table, are_own: Native) -> pa.Table:
-    """The events without those that visit for two reasons."""
+    """Return the events without duplicates, because an event may be copied to a bucket for two reasons."""
     guests = np.flatnonzero(~are_own(table))
     told: list[NDArray[Any]]
     told = [coded_texts(table, name)[0][guests] for name in ("source", "event", "request")]
@@ -177,7 +177,7 @@ def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
         return NO_KEYS
     queue, queue_rows = queue_numbers(table)
     places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
-    # One event of each request in a queue is enough, and few requests have events in several ones.
+    # One event of each request in a queue is enough, and few requests have events in several queues.
     pairs, rows = _pairs(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows
@@ -229,7 +229,7 @@ def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[in
         wanted = np.intersect1d(keys[where == other], own)
         mine = np.zeros(len(table), dtype=np.bool_)
         mine[messages[np.isin(ids, wanted)]] = True
-        # With a message come all events of its requests, and where it was appended.
+        # A message is copied together with its append and with all events of its requests.
         mine = has_request & (np.isin(requests, wanted) | np.isin(requests, requests[mine & has_request]))
         offsets = integers_of(table, "queue_offset")
         places = queue.astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets
@@ -241,7 +241,7 @@ def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[in
 
 
 def _places(table: pa.Table, rows: Integers, queue: NDArray[Any]) -> Integers:
-    """Numbers of the queues and offsets of the messages that these events tell."""
+    """Return the queue numbers and the offsets of the messages that these events name."""
     bounds, values = lists_of(table, "offsets")
     counts = np.diff(bounds)[rows]
     spread = np.repeat(rows, counts)

@@ -39,30 +39,30 @@ if TYPE_CHECKING:
     Streaming = Callable[[GrowingHistory, Limits, Path | None], AbstractContextManager[StreamJudge]]
 
 PERIOD_S: Final = 0.5
-"""How often there is a look for something new."""
+"""The time between two looks for new events, in seconds."""
 LONG_PERIOD_S: Final = 2.0
-"""The same of a long history at most: the more comes at once the less an event costs."""
+"""The longest time between two looks at a long history, whose large batches cost less per event."""
 REST_SHARE: Final = 4
-"""A look at a long history begins this number of times later after the last one than that took, within these two."""
+"""The pause after a look at a long history is this multiple of its duration, within the two limits above."""
 TRIES: Final = 5
-"""How often a history is judged of which parts change meanwhile."""
+"""The maximum number of attempts to judge a history whose parts change during the judgement."""
 WHOLE_EVENTS: Final = 200_000
-"""A history with fewer events is judged again each time."""
+"""A history with fewer events is judged as a whole each time."""
 UNSURE: Final = "requests and messages about which the last events leave a doubt"
 
 
 @define(eq=False)
 class Progress:
-    """How far a history has been judged, noted by who follows it and asked from other threads."""
+    """How far a history has been judged. The follower writes it, and other threads read it."""
 
     paths: Sequence[Path | str]
     stamps: Mapping[str, Stamp] = field(factory=dict)
-    """Of every part at the look that was judged last."""
+    """The stamp of every part at the look whose events were judged last."""
     looked_s: float = field(factory=time.monotonic)
-    """When that look was, by the monotonic clock."""
+    """When the follower last looked, by the monotonic clock."""
 
     def behind(self, now_s: float) -> tuple[float, int]:
-        """How long something may have waited to be judged, in seconds, and how many bytes wait; 0 where none do."""
+        """Return the longest possible wait of unjudged events in seconds, and their bytes; 0 if there are none."""
         stamps = stamps_of(self.paths)
         if stamps == self.stamps:
             return 0.0, 0
@@ -130,7 +130,7 @@ def follow(
             if not is_long:
                 return judged(running) if growth.has_grown() else result
             listing.picked.seen = {finding.id for finding in result.findings}
-        growth.rewritten = 0  # every part is read once more
+        growth.rewritten = 0  # The whole history is judged at the end, so every part is read once more.
         if streaming is None:
             _follow_growing(growth, listing, tell, stops, progress)
         else:
@@ -156,7 +156,7 @@ def _follow_growing(
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
-    """Judge what is new until it `stops`; after a part was rewritten, all of the history."""
+    """Judge new events until `stops`. After a part was rewritten, judge the whole history again."""
     arriving = IncrementalRead(growth, threads=os.cpu_count() or 1)
     sliding = Sliding(listing.limits.wake_ms, listing.limits.late_ms)
     while True:
@@ -189,7 +189,7 @@ def _follow_stream(
 ) -> None:
     """Report what a stream judges until it `stops`; after a part was rewritten, it judges all of the history."""
     while True:
-        # If the batch has read a part that was rewritten, the look after it shows that.
+        # If the batch has read a rewritten part, the next look detects that.
         looked_s, batch, history = time.monotonic(), judging.look(), judging.growth.look()
         if judging.growth.rewritten:
             judging.growth.rewritten = 0
@@ -206,16 +206,16 @@ def _follow_stream(
 
 @define(eq=False)
 class Listing:
-    """Makes results of the events so far."""
+    """Makes results from the events so far."""
 
     limits: Limits
     engine: EngineName = "local"
-    """The engine that judges, as named in results."""
+    """The name of the engine, as results show it."""
     picked: Picked = field(factory=Picked)
     begun_s: float = field(factory=time.monotonic)
 
     def result(self, so_far: SoFar, history: History) -> Result:
-        """The judgement of what has come; what is new in it is listed, or counted as not told."""
+        """Judge the events so far. New findings are listed; those beyond the limit are only counted."""
         survey = so_far.survey
         limits = {"wake_ms": self.limits.wake_ms, "late_ms": self.limits.late_ms}
         _context, gaps = context_and_gaps(history, survey, **limits)
@@ -237,7 +237,7 @@ class Listing:
 
 
 def is_begun(directory: Path | None) -> bool:
-    """Whether a query on Spark with this directory has judged a batch."""
+    """Return whether a Spark query with this checkpoint directory has judged a batch."""
     return directory is not None and any((directory / CHECKPOINT / "commits").glob("[0-9]*"))
 
 

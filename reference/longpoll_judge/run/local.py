@@ -26,17 +26,17 @@ from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 @define
 class LocalReading:
-    """A history that is surveyed once, and judged then."""
+    """Surveys a history once, and then judges it."""
 
     _splits: Sequence[InputSplit]
     _engine: LocalEngine
     _stack: ExitStack
     _extents: list[Extent] = field(factory=list)
     _weights: dict[QueueName, int] = field(factory=dict)
-    """How many events each queue has."""
+    """The number of events of each queue."""
     _buckets: Buckets | None = None
     _kept: dict[int, pa.Table] = field(factory=dict)
-    """Splits in memory, by number; all of a history that is one window."""
+    """The splits that are kept in memory, by number. A history of one window is kept as a whole."""
 
     @property
     def _count(self) -> int:
@@ -50,7 +50,7 @@ class LocalReading:
             self._kept[number] = table
             _count_queues(table, self._weights)
             if self._buckets is None and self._count > self._engine.window_events:
-                # The other splits have as many events of each queue as those so far.
+                # The estimate assumes that the unread splits have as many events of each queue as the read ones.
                 window = self._engine.window_events
                 most = window * len(self._kept) // len(self._splits)
                 self._buckets = self._stack.enter_context(open_buckets(self._weights, most, window))

@@ -47,22 +47,22 @@ from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
 from longpoll_judge.run.buckets import are_common, each_once, placed_keys, visitors_of
 
 MARGIN_NS: Final = 1_000 * MS
-"""What lies this near to a part comes along, ..."""
+"""Events within this distance of a part are copied to it, ..."""
 MARGIN_PART: Final = 16
-"""... unless it is more than this fraction of a part."""
+"""... unless the distance exceeds this fraction of the part."""
 SAMPLES: Final = 600
-"""About as many times of a part's events are known before its bucket is cut."""
+"""The approximate number of event times per part that are sampled before the bucket is cut."""
 STREAMS_MAX: Final = 2_000
-"""Of more connections or groups, the extremes of the latest come along."""
+"""If there are more connections or groups than this, only the extremes of the latest ones are copied."""
 
 
 def sample_of(table: pa.Table, most: int) -> Integers:
-    """The times of some events, by which a bucket is cut into parts of about `most` events each."""
+    """A sample of event times, which cuts a bucket into parts of about `most` events each."""
     return integers_of(table, "after_ns")[:: _step(most)].copy()
 
 
 def borders_of(samples: Iterable[Integers], most: int) -> Integers:
-    """The moments at which parts begin, without the first one's."""
+    """Return the times at which the parts begin, except for the first part."""
     moments = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *samples]))
     count = -(-len(moments) * _step(most) // most)
     return distinct(moments[np.arange(1, count) * len(moments) // count])
@@ -74,7 +74,7 @@ def _step(most: int) -> int:
 
 @define
 class Intervals:
-    """By queue the offsets that a part names, as intervals that do not overlap."""
+    """The offsets that a part names, by queue, as disjoint intervals."""
 
     of: dict[QueueName, tuple[Integers, Integers]] = field(factory=dict)
 
@@ -89,21 +89,21 @@ class Intervals:
 
 
 Told = dict[QueueName, tuple[Integers, Integers]]
-"""By queue some offsets, ascending, and the row that tells each."""
+"""Ascending offsets of each queue, and the row that names each offset."""
 
 
 @define
 class Needs:
-    """What a part names that other parts may tell of."""
+    """The offsets that a part names, whose events may lie in other parts."""
 
     messages: Intervals = field(factory=Intervals)
     passed: Intervals = field(factory=Intervals)
-    """The offsets that its answers pass over."""
+    """The offsets that the part's answers skip."""
     commits: Intervals = field(factory=Intervals)
     """Twice the offsets that its queries were told, which never adjoin."""
 
     def add(self, table: pa.Table) -> None:
-        """Add what these events name, answers next to their requests."""
+        """Add the offsets that these events name; answers stand next to their requests."""
         table = place_answers(table)
         queue, firsts = queue_numbers(table)
         rows, value = _of_log(table)
@@ -137,7 +137,7 @@ class Needs:
 
 @define
 class Telling:
-    """The events of a part, by what other parts may need of them."""
+    """The events of a part, grouped by the reason why other parts may need them."""
 
     table: pa.Table
     messages: Told
@@ -176,7 +176,7 @@ class Telling:
         ]
         asked = [rows[_ranges(first, end)] for rows, first, end in _meeting(needs.passed, self.deliveries)]
         for rows, first, end in _meeting(needs.commits, self.commits):
-            # Of an offset the first and the last who tell it.
+            # Keep the first and the last row that name an offset.
             is_there = end > first
             asked += [rows[first[is_there]], rows[end[is_there] - 1]]
         none = np.empty(0, dtype=np.int64)
@@ -192,7 +192,7 @@ def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers
 
 
 def _ranges(first: Integers, end: Integers) -> Integers:
-    """All places from each first one to its end."""
+    """Return all indices of the ranges [first, end)."""
     count = end - first
     return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
 
@@ -206,13 +206,13 @@ def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
 
 
 def _requests(table: pa.Table) -> Integers:
-    """A small number for each event's request."""
+    """Return a small number for each event, equal for events of the same request."""
     sources, names = coded_texts(table, "source")
     return coded_texts(table, "request")[0].astype(np.int64) * len(names) + sources
 
 
 def _exchanges(table: pa.Table) -> tuple[Integers, Integers]:
-    """The pulls that have an answer here, and these answers."""
+    """Return the pulls whose answers are among these events, and the answers."""
     request, named = _requests(table), have_request(table)
     asked = np.flatnonzero(rows_where(table, "request_received") & named)
     answers = np.flatnonzero(rows_where(table, "answer_sent") & named)
@@ -221,7 +221,7 @@ def _exchanges(table: pa.Table) -> tuple[Integers, Integers]:
 
 
 def _with_requests(table: pa.Table, rows: Integers) -> Integers:
-    """The rows, with all events of their requests."""
+    """Return the rows together with all events of their requests."""
     if not len(rows):
         return rows
     request, named = _requests(table), have_request(table)
@@ -230,7 +230,7 @@ def _with_requests(table: pa.Table, rows: Integers) -> Integers:
 
 
 def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
-    """The place of the highest value of each key; of equal ones the last."""
+    """Return the index of the highest value of each key, and of equal values the last index."""
     if not len(value):
         return np.empty(0, dtype=np.int64)
     (key,) = numbered(keys)
@@ -240,7 +240,7 @@ def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
 
 
 def extremes(table: pa.Table, context: Context) -> pa.Table:
-    """Of each queue and generation the events that later ones are compared with; the same of several such tables."""
+    """Return the events of each queue and generation that later events are compared with; such tables can be merged."""
     placed = place_answers(table)
     queue = queue_numbers(placed)[0].astype(np.int64)
     after_ns = integers_of(placed, "after_ns")
@@ -292,11 +292,11 @@ class Parts:
     """About the number of events of a part."""
     _borders: Integers
     _are_own: Native
-    """Which events are of the bucket's queues."""
+    """Return a mask of the events that belong to the bucket's queues."""
     _pieces: list[list[Piece]] = field(init=False)
     _guests: list[list[Piece]] = field(init=False)
     _before: list[pa.Table] = field(factory=list)
-    """By part the extremes of what comes before it; the last ones are of everything."""
+    """The extremes of all events before each part; the last entry holds the extremes of all events."""
     _common: list[pa.Table] = field(factory=list)
     """The events that concern every part."""
 
@@ -306,7 +306,7 @@ class Parts:
         self._guests = [[] for _ in self._pieces]
 
     def put(self, table: pa.Table) -> None:
-        """Add some events of the bucket, or that visit it."""
+        """Add events of the bucket, or events of other buckets that were copied to it."""
         part = self._parts_of(table)
         for number in distinct(part).tolist():
             events = compacted(table.filter(pa.array(part == number)), FEW_NAMES)
@@ -314,7 +314,7 @@ class Parts:
             self._pieces[number].append(write_piece(self._file, events))
 
     def verdicts(self, ends: pa.Table, context: Context) -> Iterator[pa.Table]:
-        """The rows of each part, after all events were put, with the ends of all connections."""
+        """Yield the rows of each part, with the ends of all connections. Call this after all events were added."""
         needs = self._visit(context)
         for number in range(len(self._pieces)):
             self._lend(number, needs)
@@ -355,7 +355,7 @@ class Parts:
             before = extremes(joined([before, table]), context)
         self._before.append(before)
         for number, asked in enumerate(waiting):
-            # Their answers are among the visitors.
+            # The answers to these requests are among the copied events.
             needs[number].add(joined([asked, *read_pieces(self._file, self._guests[number])]))
         return needs
 
@@ -383,7 +383,7 @@ def _placed(_name: QueueName, part: int) -> int:
 
 
 Piece = tuple[int, int]
-"""Where some events lie in a file: the first byte, and how many."""
+"""The location of events in a file: the first byte, and the number of bytes."""
 
 
 def read_pieces(file: BinaryIO, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
@@ -394,7 +394,7 @@ def read_pieces(file: BinaryIO, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
 
 
 def write_piece(file: BinaryIO, table: pa.Table) -> Piece:
-    """Write events to the end of a file; where they lie."""
+    """Append events to a file, and return their location."""
     content = encode(table)
     start = file.seek(0, SEEK_END)
     file.write(content)

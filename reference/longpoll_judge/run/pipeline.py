@@ -150,7 +150,7 @@ def judge_on(
     say: Callable[[str], None],
     properties: Sequence[OwnProperty] = (),
 ) -> Result:
-    """Judge on an engine that is already running."""
+    """Judge a history on an engine that is already running."""
     begun = time.monotonic()
     say(f"surveying {len(history.splits)} splits")
     with engine.read(history.splits) as reading:
@@ -182,7 +182,7 @@ def judge_on(
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
-"""Which findings are listed, in order, and how much is not among them."""
+"""The listed findings in order, and the number of findings that are not listed."""
 
 
 def added_up(
@@ -195,14 +195,14 @@ def added_up(
 
 @define
 class Others:
-    """The results that belong to no single queue."""
+    """The results that do not belong to a single queue."""
 
     judged: dict[str, int]
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
     observed: list[Finding] = attrs.field(factory=list)
     steps: Share | None = None
-    """How many steps of declared laws were judged."""
+    """The number of judged steps of declared specifications."""
 
 
 def beside_of(tally: Tally) -> list[Finding]:

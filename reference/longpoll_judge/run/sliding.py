@@ -49,26 +49,26 @@ from longpoll_spec.history import WHITE_BOX
 CHECKPOINT: Final = "query-1"
 """Where a query on Spark keeps its checkpoint in the directory for it; the number is that of its format."""
 SPAN_NS: Final = 20_000 * MS
-"""How long events are at hand, if there are not too many: longer than a send may stay without an answer."""
+"""How long events are kept, unless there are too many. A send may not stay unanswered for as long."""
 EVENTS_MAX: Final = 1_000_000
-"""Most events that are at hand."""
+"""The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
-"""This number of new events is judged at once, or half of what is at hand, ..."""
+"""A judgement begins after this number of new events, or half of the kept ones, ..."""
 FRESH_NS: Final = 2_000 * MS
-"""... or what came in this time."""
+"""... or after this time."""
 OPEN_NS: Final = 600_000 * MS
 """How long a request without an answer is kept, which must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
-"""A source that is so far behind the others does not go on."""
+"""A source that is further behind the others than this is considered stopped."""
 FINDINGS_MAX: Final = 1_000
-"""Most findings that are kept, those that were found last."""
+"""The maximum number of findings that are kept; the oldest are dropped first."""
 CLOSES_MAX: Final = 20_000
-"""Closes of connections that are remembered, the latest."""
+"""The number of connection closes that are kept; the latest ones stay."""
 RARE_MAX: Final = 50_000
 KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
 """Notes that no event from before can remove; of others only the last count is known."""
 OF_ALL: Final = frozenset({"commit.told.most"})
-"""Clauses that rest on all that came before."""
+"""Clauses that depend on all earlier events."""
 
 
 @define(eq=False)
@@ -78,31 +78,31 @@ class Sliding:
     wake_ms: float
     late_ms: float
     pieces: list[tuple[pa.Table, int]] = field(factory=list)
-    """Events, and the last moment among them."""
+    """Batches of events, each with its latest time."""
     open: pa.Table = field(factory=lambda: joined([]))
-    """The requests of before that have no answer."""
+    """Earlier requests without an answer."""
     rare: pa.Table = field(factory=lambda: joined([]))
-    """Events that findings rest on without naming them (`excerpt`)."""
+    """Events that findings depend on without naming them (`excerpt`)."""
     survey: Survey = field(factory=Survey)
     gone_ns: int = BEGINNING
     counted_ns: int = BEGINNING
-    """The pulls that were answered before are counted."""
+    """Pulls that were answered before this time are already counted."""
     fresh: int = 0
-    """Events that were not judged."""
+    """The number of events that were not judged yet."""
     judged_ns: int = BEGINNING
-    """The last moment of what was."""
+    """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
     """By text of a note, the highest count at any time; of pulls that may still be answered, the last."""
     unsure: int = 0
-    """Findings that stayed unknown when all events around them were at hand."""
+    """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)
-    """By name, what is certain."""
+    """The certain findings, by name."""
     completed: dict[str, Finding] = field(factory=dict)
-    """The same, with the evidence of each made a history."""
+    """The certain findings, by name, each with its evidence completed to a history."""
 
     def add(self, table: pa.Table, survey: Survey, history: History, native: Native | None = None) -> None:
-        """Take what is new, and judge if it is enough."""
+        """Add new events, and judge once there are enough of them."""
         self.survey = _folded(merge([self.survey, survey]))
         if not len(table):
             return
@@ -117,15 +117,15 @@ class Sliding:
 
     @property
     def count(self) -> int:
-        """How many events are at hand."""
+        """The number of kept events."""
         return sum(len(table) for table, _last_ns in self.pieces)
 
     def tables(self) -> Iterator[pa.Table]:
-        """The events that findings rest on, as far as they are at hand."""
+        """Return the kept events that findings depend on."""
         return (fill(table) for table in (self.rare, self.open, *(piece for piece, _ns in self.pieces)) if len(table))
 
     def judge(self, history: History, native: Native | None = None) -> None:
-        """Judge what is at hand, and let go of what is too old."""
+        """Judge the kept events, and drop those that are too old."""
         if not self.pieces:
             return
         whole, _gaps = context_and_gaps(history, self.survey, wake_ms=self.wake_ms, late_ms=self.late_ms)
@@ -175,7 +175,7 @@ class Sliding:
         self.open = self._still_open(fill(joined(gone)), last_ns - OPEN_NS)
 
     def _still_open(self, table: pa.Table, since_ns: int) -> pa.Table:
-        """The events of pulls that have no answer and came since a moment."""
+        """Return the events of unanswered pulls that arrived since a given time."""
         if not len(table):
             return table
         at_hand = (table, *(piece for piece, _last_ns in self.pieces))
@@ -296,11 +296,11 @@ class SoFar:
     beside: list[Finding]
     survey: Survey
     completed: dict[str, Finding]
-    """By name, findings with the evidence of each made a history."""
+    """Findings by name, each with its evidence completed to a history."""
     left_out: int = 0
-    """Findings that were dropped before they were asked for."""
+    """The number of findings that were dropped before a result was requested."""
     unsure: int = 0
-    """Findings that stayed unknown."""
+    """The number of findings that stayed unknown."""
 
     @classmethod
     def of(cls, sliding: Sliding) -> SoFar:

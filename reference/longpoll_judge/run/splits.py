@@ -1,4 +1,4 @@
-"""Splits that are read twice: first to survey them, then to judge their events."""
+"""Reads each split twice: first to survey it, then to judge its events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from longpoll_judge.read.source import InputSplit, read_split
 Extent = tuple[int, int, int, int]
 """How many events a split has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
 _SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
-"""Columns of numbers in which no two splits are alike; few, since they are added up twice."""
+"""Columns of numbers that differ between any two splits. There are few, because each is summed twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
-"""Odd ones, so that what moves from one column to another shows."""
+"""Odd factors, one for each column, so that a value that moved to another column changes the sum."""
 
 
 def extent_of(table: pa.Table) -> Extent:
-    """The extent of some events."""
+    """Return the extent of these events."""
     after_ns = integers_of(table, "after_ns")
     sums = np.array([_sum_of(table, name) for name in _SUMMED], np.uint64)
     least, most = int(after_ns.min(initial=NEVER)), int(after_ns.max(initial=BEGINNING))
@@ -29,7 +29,7 @@ def extent_of(table: pa.Table) -> Extent:
 
 
 def _sum_of(table: pa.Table, name: str) -> int:
-    """The sum of a column of numbers, as of ones without a sign and of 64 bits."""
+    """Return the sum of a column, computed as unsigned 64-bit integers."""
     if not has_column(table, name):
         return int(DEFAULTS[name]) * len(table) % 2**64
     return int(integers_of(table, name).view(np.uint64).sum())

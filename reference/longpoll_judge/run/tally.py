@@ -38,7 +38,7 @@ class Latest(Generic[Key, Value]):
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:
-        """Keep a value; if there are more than `most` then, the one that was not found for longest is let go."""
+        """Keep a value. If more than `most` are kept then, drop the value that was found least recently."""
         if key not in self.values:
             self._fresh.add(key)
         self.values[key] = self.values.pop(key, value)
@@ -49,17 +49,17 @@ class Latest(Generic[Key, Value]):
             self._fresh.discard(oldest)
 
     def look(self) -> Iterable[Value]:
-        """All values; who asks tells them."""
+        """Return all values, and mark them as reported."""
         self._fresh.clear()
         return self.values.values()
 
 
 FINDINGS_MAX: Final = 50
-"""Most findings that are listed of one queue, property and verdict; what else breaks it is counted."""
+"""The maximum number of findings listed for one queue, property and verdict. Further findings are counted."""
 HIGHEST: Final = ("wake_max", "late_max")
-"""Kinds of rows of which the highest counts; the counts of the others are added."""
+"""Kinds of rows that are combined by their maximum. The counts of other kinds are added."""
 FIRST_KEPT: Final = 10
-"""How many of a group's first findings are kept in addition to the latest."""
+"""The number of a group's earliest findings that are kept in addition to its latest ones."""
 
 
 @define
@@ -67,7 +67,7 @@ class Tally:
     """The sum of some result rows. Invariant: each group of findings keeps the `most` earliest; the others count."""
 
     most: int = LOOKED_AT_MAX
-    """Findings that are kept of a group."""
+    """The maximum number of findings that are kept for each group."""
     counts: Counter[tuple[str, int, str]] = field(factory=Counter)
     highest: dict[str, int] = field(factory=dict)
     found: dict[str, list[Found]] = field(factory=dict)
@@ -89,7 +89,7 @@ class Tally:
                 del found[self.most :]
 
     def merge(self, other: Tally) -> None:
-        """Add the rows that another tally has."""
+        """Add the rows of another tally."""
         self.counts.update(other.counts)
         for kind, most in other.highest.items():
             self.highest[kind] = max(self.highest.get(kind, 0), most)
@@ -98,7 +98,7 @@ class Tally:
 
 
 def _summed(rows: pa.Table) -> Iterator[Row]:
-    """The rows, those that are counted and equal added up first: most of them count latencies, queue by queue."""
+    """Yield the rows. Equal counted rows are added up first, because most of them count latencies of one queue."""
     is_counted = compute.invert(compute.is_in(rows["kind"], value_set=pa.array([FINDING, *HIGHEST])))
     kept = rows.filter(compute.invert(is_counted))
     counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
@@ -109,7 +109,7 @@ def _summed(rows: pa.Table) -> Iterator[Row]:
 NOT_TOLD: Final = (
     "findings came with more than can be told one by one: judging the whole history counts them, at the end"
 )
-"""The end of the text of the gap that counts them."""
+"""The end of the text of the gap that counts unlisted findings."""
 AT_THE_END: Final = "judging the whole history tells, at the end"
 """The end of the text of a gap about subjects that wait for the end."""
 
