@@ -18,7 +18,7 @@ from longpoll_protocol.bodies import MessageQueue
 
 T = TypeVar("T")
 Allocate: TypeAlias = Callable[[str, Iterable[str], Iterable[MessageQueue]], tuple[MessageQueue, ...]]
-"""A client's share by its id, the ids of all members and all queues; every member must use the same."""
+"""Computes a client's share from its id, the ids of all members and all queues. Members must use the same one."""
 
 REPLICA_COUNT: Final = 10
 """`virtualNodeCnt`: places of each client on the ring."""
@@ -66,7 +66,7 @@ def allocate_by_consistent_hash(
     clients = sorted(set(client_ids))
     if client_id not in clients:
         return ()
-    # Where two fall on one place the last client has it, as in Java's map.
+    # If two clients have the same position, the last one gets it, as in Java's map.
     ring = {_place(f"{name}-{number}"): name for name in clients for number in range(REPLICA_COUNT)}
     places = sorted(ring)
 
@@ -131,11 +131,11 @@ def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> Mapping[str, l
 
 
 def _room_of(broker_name: str) -> str | None:
-    """The room that a broker's name begins with, if it is `room@name`."""
+    """Return the room of a broker whose name has the form `room@name`."""
     room, *rest = broker_name.split("@")
     return room if len(rest) == 1 and rest[0] else None
 
 
 def _place(key: str) -> int:
-    """The first four bytes of its MD5 (`ConsistentHashRouter.MD5Hash`): no secret, so any hash would do."""
+    """Return the first four bytes of the MD5 (`ConsistentHashRouter.MD5Hash`). This is not a security measure."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")

@@ -40,14 +40,14 @@ Topics: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 
 class ConnectOptions(TypedDict, total=False):
-    """Options of every client."""
+    """The options that every client accepts."""
 
     tls: ssl.SSLContext | None
     """How to connect over TLS. Default: plain connections."""
     credentials: Credentials | None
     """The account, for a broker with access control."""
     runtime: Runtime | None
-    """For tests."""
+    """The clock, sockets and threads of the client, which only tests replace."""
 
 
 def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
@@ -95,13 +95,13 @@ def wanted_of(topics: Topics) -> Mapping[str, str]:
 
 
 def check_group(group: object) -> None:
-    """A group has a name that every broker takes."""
+    """Check that every broker accepts a group's name; raises ConfigError."""
     if not isinstance(group, str) or len(group) > GROUP_SIZE_MAX or not LEGAL_NAME.fullmatch(group):
         raise ConfigError(f"group {repr(group)[:40]} is not allowed: pass text of 1 to {GROUP_SIZE_MAX} {_LETTERS}")
 
 
 def check_client_id(client_id: object) -> None:
-    """A member's name, or None."""
+    """Check the name of a member, or None; raises ConfigError."""
     if client_id is None:
         return
     if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not client_id.isprintable():
@@ -110,13 +110,13 @@ def check_client_id(client_id: object) -> None:
 
 
 def check_topic(topic: object) -> None:
-    """A topic has one too."""
+    """Check that every broker accepts a topic's name; raises ConfigError."""
     if not isinstance(topic, str) or name_problem(topic):
         raise ConfigError(f"topic {repr(topic)[:140]} is not allowed: pass text of 1 to {NAME_SIZE_MAX} {_LETTERS}")
 
 
 def check_wanted(topic: object, expression: object) -> None:
-    """A topic that may be subscribed to, of a group of any length too, and an expression."""
+    """Check a subscription: a topic, which may be a group's retry topic of any length, and an expression."""
     if not isinstance(topic, str) or not topic.startswith(OF_GROUPS):
         check_topic(topic)
     if not isinstance(expression, str):
@@ -124,7 +124,7 @@ def check_wanted(topic: object, expression: object) -> None:
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
-    """A whole number, and no less than the least."""
+    """Check that a value is a whole number, and is not less than the minimum."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} is {repr(value)[:40]}: it must be a whole number")
     if least is not None and value < least:
@@ -132,7 +132,7 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
 
 
 def delay_level(delay_s: float) -> int:
-    """The level of the first delay that is as long; brokers have no others. Raises ConfigError."""
+    """Return the level of a delay, rounded up to the next delay that brokers support. Raises ConfigError."""
     check_seconds("delay_s", delay_s, may_be_none=True)
     if delay_s > DELAYS_S[-1]:
         raise ConfigError(f"delay_s is {delay_s:g}; pass at most {DELAYS_S[-1]} seconds")
@@ -140,14 +140,14 @@ def delay_level(delay_s: float) -> int:
 
 
 def unix_ms(name: str, value: object) -> int:
-    """A time with a time zone, Unix milliseconds; raises ConfigError."""
+    """Convert a time with a time zone to Unix milliseconds; raises ConfigError."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise ConfigError(f"{name} is {repr(value)[:60]}; pass a datetime with a time zone, such as datetime.now(UTC)")
     return max(0, int(value.timestamp() * 1000))
 
 
 def check_tag(value: object) -> None:
-    """The one tag of a message, as a subscription can name it."""
+    """Check the tag of a message, which a subscription must be able to name."""
     if value is None:
         return
     if not isinstance(value, str):
@@ -159,7 +159,7 @@ def check_tag(value: object) -> None:
 
 
 def keys_text(keys: object) -> str:
-    """Keys as they are sent, separated by spaces; raises ConfigError."""
+    """Join keys with spaces, as they are sent; raises ConfigError."""
     if isinstance(keys, str):
         return keys
     if not isinstance(keys, Sequence) or not all(isinstance(key, str) and key for key in keys):
@@ -170,21 +170,21 @@ def keys_text(keys: object) -> str:
 
 
 def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
-    """Seconds, which may be without end; `may_be_none` says whether 0 will do."""
+    """Check a number of seconds, which may be infinite. `may_be_none` allows 0."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass {'0 or more' if may_be_none else 'more than 0'} seconds")
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
-    """A member of an enum; its text would be compared with the members and found to be none."""
+    """Check for a member of an enum. Its text is rejected, because it would compare unequal to every member."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")
 
 
 def check_callable(name: str, value: Callable[..., Any] | None) -> None:
-    """Something to be called."""
+    """Check that a value is callable."""
     if not callable(value):
         raise ConfigError(f"{name} is {repr(value)[:40]}, which is not callable; pass a function")
 

@@ -1,9 +1,9 @@
-"""One connection to a broker or name server on an event loop: calls are awaited, writes of one turn go out together.
+"""One connection to a broker or name server on an event loop. Writes of one loop iteration are sent together.
 
-A call that is cancelled leaves nothing behind but how long it was silent meanwhile, and an answer that comes for it is
-thrown away. A peer that does not read is waited for by its own callers alone.
+After a cancelled call the connection keeps only how long the peer was silent, and a late answer is
+discarded. If a peer does not read, only the callers of this connection wait for it.
 
-Leaves out which broker to ask (`instance`), and what answers mean (`link.exchange` matches them to calls).
+`instance` chooses the broker, and `link.exchange` matches answers to calls.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     async def call(
         self, code: int, header: Header | None = None, body: Buffer = EMPTY, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Command:
-        """Ask and wait for the answer, whatever its code.
+        """Send a request and wait for its answer, whatever the answer's code is.
 
         Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
         """
         return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
-        """The same with a request that the caller writes."""
+        """Do as `call` with a request that the caller writes."""
         if self._is_paused:
             timeout_s = await self._room(code, timeout_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
@@ -170,7 +170,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             await asyncio.wait([self._ended])
 
     def cut(self) -> asyncio.Future[None]:
-        """Close the connection at once, whatever waits to be sent; what is done when the socket is closed."""
+        """Close the connection at once and drop unsent bytes. Returns a future that ends when the socket is closed."""
         if self.is_open:
             self._give_up(ConnectionLostError(f"the connection to {self.address} was closed by this client"))
         return self._ended
@@ -178,7 +178,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     # ------------------------------------------------------------ writing
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
-        """As `call_async` with a request that the caller writes; its opaque."""
+        """Do as `call_async` with a request that the caller writes. Returns the request's opaque."""
         now_ns = self._now_ns()
         exchange = self._exchange
         opaque = exchange.ask(code, callback, now_ns, timeout_s, write, self._write)
@@ -188,7 +188,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         return opaque
 
     def _write(self, buffers: list[Buffer]) -> None:
-        """Have it sent in this turn of the loop; raises LocalProtocolError when too much waits."""
+        """Schedule the sending for this loop iteration; raises LocalProtocolError if too many bytes wait."""
         assert self._transport is not None, "it is not connected"
         size = sum(map(len, buffers))
         if self._is_paused:
@@ -212,7 +212,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         self._transport.write(b"".join(batch))
 
     async def _room(self, code: int, timeout_s: float) -> float:
-        """Wait until the peer reads; the time that is left. Raises AnswerTimeoutError and ConnectionLostError."""
+        """Wait until the peer reads; return the time left. Raises AnswerTimeoutError and ConnectionLostError."""
         deadline_ns = self._now_ns() + wait_ns(timeout_s)
         while self._is_paused:
             self._exchange.check_open(code)
@@ -230,24 +230,24 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     # ------------------------------------------------------------ asyncio's own calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
+        """Note that the connection is open."""
         assert isinstance(transport, _WriteTransport), "a loop's transport writes bytes"
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
 
     def pause_writing(self) -> None:
-        """The peer does not read: calls wait."""
+        """Note that the peer does not read, so that calls wait."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Note that the peer reads again, and wake the waiting calls."""
         self._is_paused = False
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and handle every whole command."""
+        """Take received bytes, and handle every complete command."""
         exchange = self._exchange
         if exchange.failure is not None:
             return
@@ -271,7 +271,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """Note that the socket is closed."""
         if self.is_open:
             why = f"the connection to {self.address} broke: {exc}" if exc else f"{self.address} closed the connection"
             self._lose(ConnectionLostError(why))
@@ -281,7 +281,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     # ------------------------------------------------------------ what ends
 
     def _set_timer(self, now_ns: int) -> None:
-        """Have `_expire` called at the first deadline."""
+        """Set the timer that calls `_expire` at the first deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -291,7 +291,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._timer = self._loop.call_later(max(0.0, (due_ns - now_ns) / 1e9), self._expire)
 
     def _expire(self) -> None:
-        """End the calls whose deadline has come, and give the connection up if it is silent."""
+        """End the calls whose deadline has passed, and close the connection if its peer is silent."""
         now_ns = self._now_ns()
         self._timer = None
         expired = self._exchange.expire(now_ns)
@@ -301,7 +301,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._set_timer(now_ns)
 
     def _look_at_failure(self) -> bool:
-        """Give the connection up if it has turned out to be silent; whether it is given up."""
+        """Close the connection if its peer is silent. Returns whether the connection was closed."""
         if self._exchange.failure is None:
             return False
         self._give_up(self._exchange.failure)
@@ -313,7 +313,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._transport.abort()
 
     def _lose(self, failure: ClientError) -> None:
-        """End every call, and let those who wait for room see it."""
+        """End every call, and wake the callers that wait for room."""
         for call, error in self._exchange.lose(failure):
             self._exchange.tell(call, error)
         if self._timer is not None:
@@ -324,6 +324,6 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
-    """Give an answer to the one who awaits it, unless that was cancelled in this very turn."""
+    """Give an answer to its waiting call, unless the call was cancelled in this loop iteration."""
     if not future.done():
         future.set_result(answer)

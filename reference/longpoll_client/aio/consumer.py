@@ -1,4 +1,4 @@
-"""Consumers on an event loop: one is polled by tasks, one calls a listener, also for each queue in order.
+"""Consumers on an event loop: tasks poll one kind, and the other kind calls a listener, in queue order if wanted.
 
 Delivery is at least once, as on threads.
 
@@ -103,7 +103,7 @@ class AsyncMember(GroupMember):
             raise
 
     async def _undo_start(self, *, is_cancelled: bool) -> None:
-        """Leave no task, connection or queue of a failed start.
+        """End every task and connection of a failed start, and give up its queues.
 
         After a cancellation this waits for no broker: locks end by themselves after 60 s.
         """
@@ -123,7 +123,7 @@ class AsyncMember(GroupMember):
 
     async def close(self) -> None:
         """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
-        # An exchange that is cut off has requests on their way, which a broker may apply after later ones.
+        # A cancelled exchange may have requests in flight, which a broker might apply after later requests.
         async with self._rebalancing:
             await self._instance.end_jobs()
         await self.run(self.leave())
@@ -277,14 +277,14 @@ class _Lot:
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
-    """As they were pulled."""
+    """The messages as they were pulled."""
     again_count: int
-    """How often it had them already without the broker knowing."""
+    """How often the listener already got these messages without the broker knowing."""
     taken_count: int = 0
-    """How many of them tasks have taken."""
+    """How many of the messages tasks have taken."""
 
     def rest(self, at: int) -> _Lot:
-        """Take everything from an index on, as a separate lot."""
+        """Split off all messages from an index on, as a separate lot."""
         self.taken_count = len(self.messages)
         return _Lot(self.puller, self.messages[at:], self.again_count)
 
@@ -295,21 +295,21 @@ class _Giving:
 
     task: asyncio.Task[Any]
     began_ns: int = 0
-    """When the listener was called that has not answered yet; 0: none."""
+    """When the running call of the listener began; 0 if no call is running."""
     is_late: bool = False
     """Whether the listener was cancelled: its messages are sent back, unless it still returns."""
     lot: _Lot | None = None
-    """The lot of which it gives messages."""
+    """The lot whose messages this task gives to the listener."""
     puller: Puller | None = None
     """The queue of `consumed`."""
     consumed: list[ReceivedMessage] = field(factory=list)
     """Messages that the listener consumed in this loop iteration, not yet reported."""
     consumed_ns: int = 0
-    """The listener's time for these."""
+    """The time that the listener took for the messages in `consumed`."""
     took_ns: int = 0
     """How long the last call of the listener took."""
     is_due: bool = False
-    """Whether the next loop iteration reports them, before tasks that the listener has woken."""
+    """Whether the next loop iteration reports `consumed`, before it runs tasks that the listener has woken."""
 
 
 class _Lots:
@@ -321,7 +321,7 @@ class _Lots:
 
     def __init__(self) -> None:
         self.ready: deque[_Lot | None] = deque()
-        """In order; None is the end of one task."""
+        """The waiting lots in order. A None ends one task."""
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def put(self, lot: _Lot | None) -> None:
@@ -330,7 +330,7 @@ class _Lots:
         self._wake()
 
     def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
-        """Take `count` messages of the first lot; empty if none is left."""
+        """Take `count` messages of the first lot. Returns an empty list if no message is left."""
         at = lot.taken_count
         lot.taken_count = end = at + count
         if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
@@ -346,7 +346,7 @@ class _Lots:
             self._wake()
 
     async def first(self) -> _Lot | None:
-        """Wait for a lot, and leave it in its place."""
+        """Wait until a lot is ready, without removing it."""
         while not self.ready:
             waiting = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -441,7 +441,7 @@ class AsyncPushConsumer(AsyncConsumer):
         await self._member.close()
 
     async def _ended(self, tasks: set[asyncio.Task[Any]], fate: str) -> set[asyncio.Task[Any]]:
-        """Wait for tasks, at most `close_timeout_s`; those that have not ended, which are logged."""
+        """Wait for tasks for at most `close_timeout_s`. Returns and logs the tasks that have not ended."""
         if not tasks:
             return tasks
         _done, late = await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
@@ -455,7 +455,7 @@ class AsyncPushConsumer(AsyncConsumer):
     # ------------------------------------------------------------ for the member
 
     def _deliver(self, batch: Batch) -> None:
-        """Have a pull's messages given to the listener."""
+        """Queue a pull's messages for the listener."""
         self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
     def _is_busy(self, puller: Puller) -> bool:
@@ -466,7 +466,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._orderly_queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
-        """Have a task deliver the first messages of a queue."""
+        """Let a task deliver the first messages of a queue."""
         self._lots.put(_Lot(puller, (), 0))
 
     def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
@@ -594,12 +594,12 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
-        """The listener's result, and its error. After an error or a time-out the messages come again."""
-        first = messages[0]  # The listener may do with the list what it likes.
+        """Call the listener; return its result and its error. After an error or time-out, the messages come again."""
+        first = messages[0]  # Read before the call, because the listener may change the list.
         giving.began_ns = self._now_ns()
         try:
             given = self._listener(messages)
-            # A plain function has done its work by now: it is taken at its word.
+            # A plain function has finished its work by now, so its result counts despite the time limit.
             if type(given) is CoroutineType or isinstance(given, Awaitable):
                 given = await given
             return (None if given is None else read_result(given)), None

@@ -53,7 +53,7 @@ class AsyncInstance(InstanceCore):
 
     def _set_up(self) -> None:
         self.closing: Closing = Closing()
-        """Of the client that it is of."""
+        """The closing of the client that owns these connections."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
@@ -64,7 +64,7 @@ class AsyncInstance(InstanceCore):
         self._is_ending = False
 
     def check(self) -> None:
-        """Raise LifecycleError after the close, and on another event loop than the first."""
+        """Raise LifecycleError after the close, and on any other event loop than the first one."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
@@ -84,7 +84,7 @@ class AsyncInstance(InstanceCore):
         await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
 
     def disconnect(self) -> list[asyncio.Future[Any]]:
-        """Cut every connection, also those being made; the tasks and transports that are ending.
+        """Cut every connection, including unfinished ones. Returns the tasks and transports that are ending.
 
         Waiting calls get an error; later calls connect again.
         """
@@ -98,12 +98,12 @@ class AsyncInstance(InstanceCore):
     # ------------------------------------------------------------ connections
 
     def opened(self, address: str) -> AsyncConnection | None:
-        """The open connection to host:port, if there is one."""
+        """Return the open connection to host:port, or None."""
         found = self._connections.get(address)
         return found if found is not None and found.is_open else None
 
     async def connection(self, address: str, timeout_s: float | None = None) -> AsyncConnection:
-        """An open connection to host:port, within this time; raises UnreachableError."""
+        """Return an open connection to host:port, connecting if needed; raises UnreachableError after the time."""
         self.check()
         found = self.opened(address)
         if found is not None:
@@ -202,7 +202,7 @@ class AsyncInstance(InstanceCore):
             return error
 
     async def _write(self, file: WriteFile) -> None:
-        """To its end, even if the caller is cancelled: an old content must never replace a new one."""
+        """Finish the write even if the caller is cancelled, because old content must never replace newer content."""
         async with self._writing:
             content = file.unwritten()
             if content is not None:
@@ -215,7 +215,7 @@ class AsyncInstance(InstanceCore):
     # ------------------------------------------------------------ one task for all who wait
 
     def _task_of(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """The task with this key, which is started if there is none."""
+        """Return the task with this key, and start it if none is running."""
         task: asyncio.Task[T] | None = self._tasks.get(key)
         if task is None:
             task = asyncio.create_task(work(), name=" ".join(key))
@@ -233,7 +233,7 @@ class AsyncInstance(InstanceCore):
     async def _shared(
         self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None, late: str
     ) -> T:
-        """The result of a task that several callers may wait for; raises UnreachableError after the time-out."""
+        """Return the result of a task that several callers may share; raises UnreachableError after the time-out."""
         task = self._task_of(key, work)
         done, _pending = await asyncio.wait([task], timeout=timeout_s)
         if not done:
@@ -268,7 +268,7 @@ class AsyncInstance(InstanceCore):
             connection.reply(request, code, remark, body)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something after the delay, unless the client is closed by then."""
+        """Call a function after the delay, unless the client is closed by then."""
         if self._is_ending:
             return
 
@@ -281,7 +281,7 @@ class AsyncInstance(InstanceCore):
         self._handles.add(handle)
 
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Do something after each period, until the client is closed."""
+        """Call a function after each period, until the client is closed."""
 
         def act() -> None:
             action()
@@ -301,7 +301,7 @@ class AsyncInstance(InstanceCore):
 
         def ended(task: asyncio.Task[None]) -> None:
             self._jobs.discard(task)
-            # Of a task that was cancelled before its first step this was never begun, which Python warns of.
+            # Close the coroutine of a task that was cancelled before its first step, or Python warns.
             work.close()
 
         task = asyncio.create_task(kept())
@@ -309,12 +309,12 @@ class AsyncInstance(InstanceCore):
         task.add_done_callback(ended)
 
     async def end_jobs(self) -> None:
-        """End every task and timer, except the calling task; no other begins."""
+        """End every task and timer except the calling task. New ones are refused."""
         self._is_ending = True
         await asyncio.gather(*self.cut_jobs(), return_exceptions=True)
 
     def cut_jobs(self) -> list[asyncio.Task[None]]:
-        """Cancel every task and timer, except the calling task; the cancelled tasks."""
+        """Cancel every task and timer except the calling task. Returns the cancelled tasks."""
         for handle in self._handles:
             handle.cancel()
         self._handles.clear()

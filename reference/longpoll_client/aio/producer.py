@@ -72,7 +72,7 @@ class AsyncRequests(Replies):
                 await send(self.expect(correlation_id, timeout_s, replied.set_result))
                 outcome = await replied
         except ClientError:
-            raise  # one of them is a TimeoutError too
+            raise  # AnswerTimeoutError is a TimeoutError too, so it must be caught first.
         except TimeoutError:
             raise too_late(timeout_s) from None
         finally:
@@ -230,12 +230,12 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     async def _send(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
     ) -> tuple[SendResult, ...]:
-        """Try up to three queues; raises the last one's error."""
+        """Send to up to three queues in turn; raises the error of the last attempt."""
         self._instance.check()
         return await self._tried(self._sender.begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
-        """Try until the send has ended, and call the hooks. `send_nowait` also retries with it."""
+        """Try until the send has ended, and call the hooks. `send_nowait` uses this for its retries."""
         outcome: Outcome | None = None
         tries = sending.tries
         try:
@@ -257,7 +257,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
             self._sender.ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Ask one broker, and wait for the answer."""
+        """Send a request to one broker, and wait for its answer."""
         try:
             connection = self._instance.opened(attempt.address)
             if connection is None:
@@ -347,7 +347,7 @@ class AsyncPreparedProducer(AsyncProducer):
 
 
 def _as_told(error: Exception) -> LongpollError:
-    """The error of a send, as its callback gets it."""
+    """Return the error of a send in the form that its callback gets."""
     return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
 
 

@@ -1,1 +1,1 @@
-"""A group shares queues: pulls them, gives their messages to a listener or to a caller of `poll`, and commits."""
+"""Consumers of a group: they share queues, pull, deliver to a listener or a caller of `poll`, and commit."""

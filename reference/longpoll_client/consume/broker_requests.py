@@ -36,10 +36,10 @@ from longpoll_protocol.sizes import MIB
 log: logging.Logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = Callable[..., None]
-"""Takes code, remark and body of the answer to a request."""
+"""A function that sends the answer to a request. Its arguments are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""Most messages that are consumed directly at one time; one more is answered 2."""
+"""The maximum number of messages that are consumed directly at once. A further request gets code 2."""
 
 
 class BrokerRequests:
@@ -83,14 +83,14 @@ class BrokerRequests:
         self._member.reset_soon(offsets)
 
     def _tell_offsets(self, command: Command, reply: Reply) -> None:
-        """221; raises HeaderError."""
+        """Answer 221 with the member's offsets; raises HeaderError."""
         topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
         pullers = self._member.assigned_queues.pullers().items()
         table = encode_by_queue({queue: puller.offset_done for queue, puller in pullers if queue.topic == topic})
         reply(ResponseCode.SUCCESS, None, msgspec.json.encode({"consumerTable": {}, "messageQueueTable": table}))
 
     def _tell_running(self, command: Command, reply: Reply) -> None:
-        """307; raises HeaderError."""
+        """Answer 307 with the member's state; raises HeaderError."""
         group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
         if group != self._member.config.group:
             reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
@@ -98,7 +98,7 @@ class BrokerRequests:
         reply(ResponseCode.SUCCESS, None, running_body(self._member, self._instance.runtime.unix_ms()))
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
-        """309, answered by a listener's thread; raises a ProtocolError."""
+        """Let a listener's thread consume the message of a 309 and answer it; raises a ProtocolError."""
         group = self._member.config.group
         messages = decode_messages(command.body)
         if len(messages) != 1:

@@ -37,7 +37,7 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 3600.0
-"""How long one poll of an iteration lasts."""
+"""The time limit of each poll while the caller iterates over the consumer."""
 
 
 class ConsumerCore:
@@ -85,7 +85,7 @@ class ConsumerCore:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake a poll; there is none here."""
+        """Wake a waiting poll. This base class has none."""
 
 
 class Polled:
