@@ -208,6 +208,7 @@ def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Path) -> None:
