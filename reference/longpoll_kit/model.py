@@ -54,25 +54,25 @@ class Message:
     """A message that is or was being published."""
 
     number: int
-    """Its index in its queue: 0, 1, 2, ..."""
+    """The index of the message in its queue: 0, 1, 2, ..."""
     body: bytes
     begun_ns: int
     acked_ns: int | None = None
-    """When its publish returned; None while it has not."""
+    """When the publish of this message returned; None while it has not."""
     taken_by: Ask | None = None
-    """Of a consuming service: the poll that got it."""
+    """The poll that got this message from a consuming service."""
     in_doubt: bool = False
-    """A poll that ended without an answer may have taken it, so it may never be delivered."""
+    """Whether a poll that ended without an answer may have taken this message, so no other poll need get it."""
     read_ns: int | None = None
-    """Of a consuming service with `acknowledge`: when its reader's acknowledgement returned."""
+    """When the reader's acknowledgement of this message returned; only for a service with `acknowledge`."""
 
     key: str = ""
-    """Messages of one key are in order; empty where all are."""
+    """The ordering key: messages of one key are in order. Empty if the whole queue is in order."""
     is_unordered: bool = False
-    """It was published at the same time as others, and its place among them was not read yet."""
+    """Whether the order of this message among others published at the same time is still unknown."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
-        """Whether it was acknowledged, optionally before a given time."""
+        """Return whether the message was acknowledged, optionally before a given time."""
         return self.acked_ns is not None and (moment_ns is None or self.acked_ns < moment_ns)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Ask:
     number: int
     queue: str
     first: int
-    """Of an `offsets` service: the number of the first message requested; 0 of a consuming one."""
+    """The number of the first message that the poll requests; 0 for a consuming service."""
     position: Any
     timeout_ms: int
     begun_ns: int
@@ -98,21 +98,21 @@ class Ask:
     handle: Any = None
     answer: Polled | None = None
     error: Exception | None = None
-    """How it ended without an answer."""
+    """The exception with which this poll ended without an answer."""
     is_suspected: bool = False
-    """It was already reported as late."""
+    """Whether this poll was already reported as late."""
     is_excused: bool = False
-    """It was late, but not by more than the host paused."""
+    """Whether the answer was late, but by no more than the host paused."""
     is_stopped: bool = False
-    """It was stopped on its way, so it may have reached the service long after it was sent."""
+    """Whether the kit stopped this poll on its way, so it may have reached the service long after it was sent."""
     is_stray: bool = False
-    """Its position is not one of its queue, so any answer is right if it comes in time."""
+    """Whether the poll's position is not one of its queue, so any answer in time is right."""
     is_kept: bool = False
-    """Its messages are not acknowledged, to see whether they come again."""
+    """Whether the kit does not acknowledge the messages of this poll, to see whether they come again."""
     parts: list[Ask] = field(factory=list)
-    """Of a poll of several queues: one for each."""
+    """For a poll of several queues: one `Ask` for each queue."""
     reached: int = 0
-    """The number after the last message of its answer."""
+    """The number after the last message in the poll's answer."""
 
     def __str__(self) -> str:
         start = f" from message {self.first}" if self.first else ""
@@ -142,7 +142,7 @@ class Queue(ABC):
 
     @property
     def end(self) -> int:
-        """The number of acknowledged messages, which is the number of the next one."""
+        """The number of acknowledged messages, which is also the number of the next message."""
         return len(self.messages) - bool(self.messages and not self.messages[-1].is_sure())
 
     @abstractmethod
@@ -203,12 +203,12 @@ class OffsetQueue(Queue):
     """Whether a position confirms what is before it, so that no earlier one can be read again."""
 
     def owed(self, ask: Ask) -> Message | None:
-        """The message that it asks for, once it is there."""
+        """Return the message that the poll requests, once that message is there."""
         message = self.messages[ask.first] if ask.first < len(self.messages) else None
         return message if message is not None and message.is_sure() else None
 
     def judge(self, ask: Ask) -> None:
-        """The answer must be the messages from the requested one on, in order and without gaps."""
+        """Check that the answer has the messages from the requested one on, in order and without gaps."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:
@@ -224,7 +224,7 @@ class OffsetQueue(Queue):
         self.positions[ask.reached] = ask.answer.position_next
 
     def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
-        """The messages of an answer; raises ViolationError."""
+        """Return the messages of an answer; raises ViolationError."""
         for number, body in enumerate(bodies, ask.first):
             self._judge_body(ask, number, body)
         return self.messages[ask.first : ask.first + len(bodies)]
@@ -298,10 +298,10 @@ class ConsumingQueue(Queue):
 
     order: MessageOrder = "total"
     redelivery_ms: int | None = None
-    """From a message's answer until it may come again; None: it may not."""
+    """The time after a delivery, from which a message may come again; None if it never may."""
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: dict[str, list[tuple[Ask, int]]] = field(factory=dict)
-    """By key; with the highest number that each took."""
+    """Maps each key to its answered polls, with the highest message number that each poll took."""
     _nothings: list[Ask] = field(factory=list)
     _first_free: int = 0
 
@@ -321,11 +321,11 @@ class ConsumingQueue(Queue):
         return None
 
     def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
-        """Any unassigned message: while there is one, no poll may wait."""
+        """Return any unassigned message: while there is one, no poll may wait."""
         return self.waiting()
 
     def judge(self, ask: Ask) -> None:
-        """Each message must be new, in order, and after those of polls that ended before this one began."""
+        """Check that each message is new, in order, and after those of polls that ended before this poll began."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:
@@ -343,7 +343,7 @@ class ConsumingQueue(Queue):
             self._judge_order(ask, key, [each.number for each in sure if each.key == key])
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Every message that it could have taken is in doubt: the answer may have been in transit."""
+        """Mark every message that the poll could have taken as in doubt: the answer may have been in transit."""
         super().ended_unanswered(ask)
         assert ask.cancelled_ns is not None
         for message in self.messages:

@@ -62,23 +62,23 @@ class LongPollSubject(Protocol):
     With `acknowledge`, only an unacknowledged message may come again, and must.
     """
     wait_unit_ms: int = 1
-    """Waits are multiples of it: 1,000 for a service that counts whole seconds."""
+    """The timeout of each poll is a multiple of this: 1,000 for a service that counts whole seconds."""
     wait_min_ms: int = 0
     """The shortest wait that the service accepts; 1 or more if 0 means to wait for ever, as for BLPOP of Redis."""
     wait_max_ms: int | None = None
     """The longest wait that the service accepts; None: any."""
     body_max: int | None = None
-    """Bytes of the largest message that the service accepts; None: as large as the test's."""
+    """Bytes of the largest message that the service accepts; None if it accepts every size that the test sends."""
     gone: tuple[type[Exception], ...] = ()
-    """What its client raises when the service refuses requests or is gone, which ends the test as unknown."""
+    """Exceptions of the client that mean the service refuses requests or is gone; they end the test as unknown."""
     visible_ms: int = 0
-    """From a publish's return until a poll must find its message."""
+    """How long after its publish returns, a message may still be invisible to polls."""
     serves_longest_waiting: bool = False
-    """Of a consuming service: whether a message goes to the poll that has waited longest, as with BLPOP of Redis."""
+    """Whether a consuming service gives a message to the poll that has waited longest, as BLPOP of Redis does."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     heartbeat_ms: int | None = None
-    """A held poll gets a heartbeat in each such time, which `heartbeats` counts; None: no heartbeats."""
+    """The interval of heartbeats to a held poll, which `heartbeats` counts; None for a service without them."""
     ends_at_deletion: bool = False
     """Whether the deletion of a queue ends its polls at once; otherwise they may wait until their deadlines."""
     process_id: int | None = None
@@ -116,11 +116,11 @@ class LongPollSubject(Protocol):
         raise _not_written("cancel")
 
     def answered_again(self, handle: Any) -> bool:  # noqa: ARG002 - who derives takes it
-        """Whether anything came for a poll after its answer; does not wait."""
+        """Return whether the service answered a poll a second time; does not wait."""
         raise _not_written("answered_again")
 
     def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Any:  # noqa: ARG002 - who derives takes it
-        """Send one poll of several queues, as `start_poll` does; `finish_poll` returns messages of any of them."""
+        """Send one poll that waits for several queues; `finish_poll` returns messages of any of these queues."""
         raise _not_written("start_poll_of")
 
     def delete_queue(self, queue: str) -> None:  # noqa: ARG002 - who derives takes it
@@ -136,7 +136,7 @@ class LongPollSubject(Protocol):
         raise _not_written("restart")
 
     def close(self) -> None:
-        """Release what this subject started."""
+        """Release the resources that this subject opened."""
         raise _not_written("close")
 
 
@@ -166,7 +166,7 @@ def _has(subject: object, method: str) -> bool:
 
 
 def wait_of(subject: LongPollSubject, wanted_ms: int) -> int:
-    """A wait that the service accepts, the next one from `wanted_ms` on if there is one, milliseconds."""
+    """Return a timeout in milliseconds that the service accepts, if possible at least `wanted_ms`."""
     unit_ms = max(1, getattr(subject, "wait_unit_ms", 1))
     whole_ms = -(-max(wanted_ms, getattr(subject, "wait_min_ms", 0)) // unit_ms) * unit_ms
     most_ms = getattr(subject, "wait_max_ms", None)

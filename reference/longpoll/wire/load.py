@@ -37,20 +37,20 @@ from longpoll_runtime import Address, Condition, Runtime
 
 TAGS: Final = ("red", "green", "blue")
 EXPRESSIONS: Final = ("*", "red || blue", "green")
-"""One consumer group each."""
+"""The tag expressions of the consumer groups: each expression has one group."""
 BY_REQUESTS: Final = frozenset({"group-1"})
 """Groups that commit by requests alone, one after another, so each commit is seen; the pulls of others commit too."""
 HOLD_MS: Final = 500
-"""How long a pull may be held: short enough that some pulls expire during a run."""
+"""How long the broker may hold a pull: short enough that some pulls expire during a run."""
 LONG_MS: Final = 10_000
 """A pull held this long that is answered in time was woken, and did not just expire."""
 ASKED_EVERY: Final = 4
-"""A queue's offset is queried after every fourth answer to its pulls: about a thousand times in a load."""
+"""A group queries a queue's offset after every fourth answer to its pulls: about a thousand times in a load."""
 SEND_S: Final = 90.0
 STALL_S: Final = 30.0
-"""Without progress for this long, something is lost."""
+"""If a load makes no progress for this long, a message or an answer is lost."""
 ANSWER_S: Final = 30.0
-"""Longer than the judge needs to report a missing answer."""
+"""A call waits this long for its answer: longer than the judge needs to report a missing answer."""
 PULLED: Final = frozenset(
     {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
 )
@@ -58,7 +58,7 @@ PULLED: Final = frozenset(
 
 @frozen
 class LoadPlan:
-    """How much to send, and where."""
+    """What a load sends: its messages, producers and queues, and whether groups commit offsets."""
 
     topic: str
     message_count: int = 6_000
@@ -67,7 +67,7 @@ class LoadPlan:
     commits: bool = False
     """Whether the groups commit and query offsets."""
     send_s: float = SEND_S
-    """No message is sent later: a broker far away or on a busy machine gets fewer."""
+    """The load sends no message after this time, so a slow or distant broker gets fewer messages."""
 
 
 @frozen
@@ -87,9 +87,9 @@ class LoadReport:
     troubles: Sequence[str] = ()
     """Interruptions of the load: a closed connection, a missing answer, a rejection."""
     unknown_codes: frozenset[int] = frozenset()
-    """Requests about offsets that the broker does not know."""
+    """The codes of offset requests that the broker does not support."""
     told_count: int = 0
-    """Offset queries that were answered with one."""
+    """The number of offset queries that the broker answered with an offset."""
 
     def percentile_ms(self, share: float) -> float:
         """The delivery time that this share of the deliveries does not exceed; 0 without deliveries."""
@@ -106,7 +106,7 @@ class _Run:
     plan: LoadPlan
     moved: Condition
     sent: Counter[tuple[int, str]] = field(factory=Counter)
-    """(queue, tag) -> acknowledged messages."""
+    """Maps (queue, tag) to the number of acknowledged messages."""
     producers_left: int = 0
     delivered: int = 0
     problems: list[str] = field(factory=list)
@@ -139,21 +139,21 @@ def wanted_tags(expression: str) -> frozenset[str]:
 
 @define(eq=False)
 class _Consumer:
-    """One group: a connection with one pull in flight per queue. Its counters belong to the connection's reader."""
+    """A consumer group: a connection with one pull in flight per queue. The connection's reader owns its counters."""
 
     run: _Run
     expression: str
     client: RemotingClient
     received: Counter[tuple[int, str]] = field(factory=Counter)
     last: dict[int, int] = field(factory=dict)
-    """Queue -> highest queue offset received."""
+    """Maps each queue to the highest queue offset received."""
     delivery_ns: list[int] = field(factory=list)
     pull_count: int = 0
     expired_count: int = 0
     busy_count: int = 0
-    """Pulls for which the broker had no room."""
+    """The number of pulls that the broker rejected because it was busy."""
     asked: dict[int, int] = field(factory=dict)
-    """Queue -> the offset of the pull in flight."""
+    """Maps each queue to the offset of its pull in flight."""
     commits: _Commits = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -260,13 +260,13 @@ class _Commits:
     group: str
     topic: str
     unknown_codes: set[int] = field(factory=set)
-    """Requests that the broker does not know."""
+    """The codes of requests that the broker does not support."""
     told_count: int = 0
-    """Queries answered with an offset."""
+    """The number of queries that the broker answered with an offset."""
     _answers: Counter[int] = field(factory=Counter)
-    """Queue -> answers to its pulls."""
+    """Maps each queue to the number of answers to its pulls."""
     _waiting: set[int] = field(factory=set)
-    """Queues with a commit or a query in flight."""
+    """The queues that have a commit or a query in flight."""
 
     def answered(self, queue: int, offset: int) -> None:
         """Handle an answer to a pull of the queue; all messages below `offset` have come.
@@ -299,7 +299,7 @@ class _Commits:
             self.told_count += code == RequestCode.QUERY_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS
             then()
 
-        with suppress(ClientError):  # the connection has ended: the next pull tells
+        with suppress(ClientError):  # the connection has ended, which the next pull reports
             self.client.call_async(code, header, callback=told, timeout_s=ANSWER_S)
 
 

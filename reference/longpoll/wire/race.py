@@ -40,7 +40,7 @@ from longpoll_runtime import Address, Runtime
 from longpoll_runtime.host_pauses import HostPauseWatch
 
 QUEUE_IDS: Final = (*range(56), 63, 64, 65, 126, 127, 128, 254, 255)
-"""Beyond the shards of any known hold table: a misdirected wake affects only some ids."""
+"""More queues than any known hold table has shards, because a misdirected wake affects only some ids."""
 
 
 @frozen
@@ -50,16 +50,16 @@ class RacePlan:
     topic: str
     seconds: float
     queue_count: int = 8
-    """Queue ids from 0 on; `queues` of the load takes precedence."""
+    """The race uses queue ids from 0 on, unless its caller passes `queues`."""
     gap_ms: float = 1.5
     """How long after its message a pull is written at most, without a better estimate."""
     hold_ms: int = 15_000
     late_ms: float = 500.0
     """A delivery is late if it comes this long after both the acknowledgement and the pull's write."""
     patience_ms: float = 30_000.0
-    """An answer later than this is not awaited any more."""
+    """The race stops waiting for an answer after this time."""
     connection_count: int = 4
-    """A message and its pull use any of them: the same one, or two that different broker threads serve."""
+    """A message and its pull may use the same connection, or two that different broker threads serve."""
     seed: int = 0
 
 
@@ -74,11 +74,11 @@ class Delivery:
     stalled_ms: float = 0.0
     """The host pauses within the delay, as measured by a control thread."""
     overtaken_count: int = 0
-    """Deliveries on all queues in the meantime: few during a pause, many if this one was forgotten."""
+    """Deliveries on all queues during the delay: few in a host pause, many if the broker forgot this pull."""
     acknowledged_ms: float = 0.0
     asked_ms: float = 0.0
     answered_ms: float | None = None
-    """None: it had no answer in time."""
+    """When the pull was answered; None if it had no answer in time."""
 
     @property
     def own_ms(self) -> float:
@@ -105,7 +105,7 @@ class RaceReport:
     trouble: str | None = None
     """What interrupted the race: a rejection, a closed connection, silence."""
     unheld_count: int = 0
-    """Pulls answered "no message" long before their time: a broker that does not hold loses no wakeup."""
+    """Pulls answered "no message" long before their deadline: a broker that holds no pull loses no wakeup."""
 
     @property
     def unexplained(self) -> tuple[Delivery, ...]:
@@ -131,7 +131,7 @@ STEP: Final = 0.02
 """The relative change of a median per round."""
 FLOOR_MS: Final = 0.05
 GAP_MS_MAX: Final = 50.0
-"""However slow a broker is, a message and its pull are written within this time."""
+"""The longest time between the writes of a message and its pull, however slow the broker is."""
 
 
 @define
@@ -149,7 +149,7 @@ class PullTiming:
         return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
 
     def draw(self, sequence: random.Random) -> float:
-        """The delay of a pull after its message, milliseconds; negative: before it."""
+        """Draw the delay of a pull after its message, in milliseconds; a negative one puts the pull first."""
         kind = sequence.random()
         if kind < EARLY_SHARE:
             return self.middle_ms - CLEAR_MS * sequence.uniform(1.2, 3)
@@ -160,7 +160,7 @@ class PullTiming:
         return self.middle_ms + sequence.gauss(0, sequence.choice(SPREADS_MS))
 
     def draw_burst(self, sequence: random.Random) -> float:
-        """The same for many messages and pulls in one write: often at the same time."""
+        """Draw the delay for a burst of messages and pulls, which is often 0."""
         if sequence.random() < TOGETHER_SHARE:
             return 0.0
         return sequence.uniform(min(0.0, self.middle_ms), max(self.gap_ms, self.middle_ms))
@@ -179,7 +179,7 @@ def _median(now_ms: float, seen_ms: float) -> float:
 
 
 BODY: Final = bytes(128)
-"""5.5.0 fails on an empty one."""
+"""The body of each message; RocketMQ 5.5.0 fails on an empty body."""
 LOOKS: Final = 10
 LOOK_MS: Final = 500
 """How often, and for how long each time, to wait for a queue's first message."""
@@ -251,7 +251,7 @@ def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
 
 
 def _offset_of(answer: Command) -> int:
-    """The offset of a sent message; raises ClientError. An answer needs no other field."""
+    """Return the offset in the answer to a send; raises ClientError. No other field is read."""
     told = (answer.ext_fields or {}).get("queueOffset", "")
     if not (told.isascii() and told.isdigit() and len(told) <= DIGITS_MAX):
         raise ClientError(f"acknowledgement has no valid queueOffset: {told[:40]!r}")
@@ -279,7 +279,7 @@ RECEIVE_SIZE: Final = 1 << 18
 
 @define(slots=True)
 class _Queue:
-    """One queue's round. Invariant: a round has at most one message and one pull in flight."""
+    """The current round of a queue. Invariant: a round has at most one message and one pull in flight."""
 
     number: int
     offset: int
@@ -291,7 +291,7 @@ class _Queue:
     asked_ns: int = 0
     """When the round's first pull was written."""
     acknowledged_ns: int = 0
-    """0: not yet. The same holds for the others."""
+    """When the broker acknowledged the message; 0 if it has not. The other times use 0 in the same way."""
     answered_ns: int = 0
     delivered_before: int = 0
     """Total deliveries when the round could have ended."""
@@ -307,11 +307,11 @@ class _Queue:
         self.sent_ns = self.asked_ns = self.acknowledged_ns = self.answered_ns = 0
 
     def opaque(self, step: Step) -> int:
-        """The id of an answer: even for a message, odd for a pull."""
+        """Return the request id of a step of this round: even for the message, odd for the pull."""
         return 2 * self.number + (step == "pull")
 
     def request(self, step: Step) -> Command:
-        """The round's message, or its pull."""
+        """Build the request that sends the round's message, or its pull."""
         opaque = self.opaque(step)
         if step == "send":
             return Command(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=self.send_fields, body=BODY)
@@ -319,7 +319,7 @@ class _Queue:
         return Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=self.pull_fields)
 
     def written(self, step: Step, now_ns: int) -> None:
-        """Record a write; the first time counts."""
+        """Record that a request was written; only the time of its first write counts."""
         if step == "send":
             self.sent_ns = self.sent_ns or now_ns
         else:
@@ -333,7 +333,7 @@ class _Queue:
 
     @property
     def due_ns(self) -> int:
-        """Since when the pull should be answered; 0: not yet."""
+        """The time since which the pull should be answered; 0 if it need not be answered yet."""
         return max(self.acknowledged_ns, self.asked_ns) if self.acknowledged_ns and self.asked_ns else 0
 
 
@@ -365,7 +365,7 @@ class _Race:
         return self.begun_ns + int(self.plan.seconds * 1e9)
 
     def begin(self, queue: _Queue, now_ns: int) -> None:
-        """Plan a queue's next round: alone, or with the idle ones."""
+        """Plan a queue's next round: alone, or together with the idle queues."""
         if self._is_bursting(now_ns):
             self.idle.append(queue)
             return
@@ -398,7 +398,7 @@ class _Race:
         self._push([queue.opaque("pull") for queue in queues], at_ns + max(0, gap_ns))
 
     def _plan_burst(self, queues: list[_Queue], now_ns: int) -> None:
-        """All messages, then all pulls; or in one write, groups of messages followed by their pulls."""
+        """Plan all messages and then all pulls, or one write with groups of messages followed by their pulls."""
         if self.sequence.random() > ONE_PIECE_SHARE:
             self._plan(queues, now_ns, int(self.aim.draw_burst(self.sequence) * 1e6), now_ns)
             return
@@ -464,7 +464,7 @@ class _Race:
         self._push([queue.opaque(step)], at_ns)
 
     def _told_nothing(self, queue: _Queue, now_ns: int) -> None:
-        """Ask again. The round's clock continues: a pull that is not given an available message is late as well."""
+        """Pull again. The round's clock continues: a pull that is not given an available message is late as well."""
         is_unheld = (now_ns - queue.asked_ns) / 1e6 < self.plan.hold_ms / 2
         self.unheld_count += is_unheld
         self._again("pull", queue, now_ns + is_unheld * int(BUSY_PAUSE_MS * 1e6))

@@ -20,7 +20,7 @@ from longpoll_protocol.properties import encode_properties
 from longpoll_runtime import Runtime
 
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""The broker has no room for a request and has not processed it, as when it has waited 200 ms for a thread."""
+"""The codes with which a busy broker rejects a request that it has not processed."""
 BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 500
 BORN_MS: Final = 1_700_000_000_000
@@ -29,7 +29,7 @@ BORN_MS: Final = 1_700_000_000_000
 def send_header(
     topic: str, queue_id: int, properties: Mapping[str, str] = MappingProxyType({}), *, batch: bool = False
 ) -> SendMessageRequestHeaderV2:
-    """The header of a message, or of a batch."""
+    """Build the header that sends a message or a batch."""
     return SendMessageRequestHeaderV2(
         producer_group="longpoll",
         topic=topic,
@@ -55,7 +55,7 @@ def pull_header(
     count_max: int = 32,
     commit_offset: int | None = None,
 ) -> PullMessageRequestHeader:
-    """A pull with its subscription, held for up to `hold_ms`; 0 for not at all. It may commit an offset."""
+    """Build a pull with its subscription, which the broker may hold for `hold_ms`. The pull may commit an offset."""
     sys_flag = PullSysFlag.SUBSCRIPTION
     if hold_ms:
         sys_flag |= PullSysFlag.SUSPEND
@@ -77,7 +77,7 @@ def pull_header(
 
 
 def topic_header(topic: str, queue_count: int) -> CreateTopicRequestHeader:
-    """Creates a topic (code 17)."""
+    """Build the request that creates a topic (code 17)."""
     return CreateTopicRequestHeader(
         topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
     )
@@ -86,7 +86,7 @@ def topic_header(topic: str, queue_count: int) -> CreateTopicRequestHeader:
 def call_patiently(
     runtime: Runtime, client: RemotingClient, code: int, header: Header, body: bytes = b"", *, timeout_s: float
 ) -> Command:
-    """Send a request, and again while the broker has no room, as real clients do; raises ClientError."""
+    """Send a request, and retry while the broker is busy, as real clients do; raises ClientError."""
     answer = client.call(code, header, body, timeout_s=timeout_s)
     for _ in range(BUSY_TRIES):
         if answer.code not in BUSY:
