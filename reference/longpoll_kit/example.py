@@ -63,11 +63,11 @@ HELD_WAIT_MS: Final = 100
 UNHELD_MAX: Final = 5
 """Polls in a row that were not held, although nothing was there for them: the service holds none."""
 REDELIVERY_MS_MAX: Final = 10_000
-"""A longer redelivery time is not waited for."""
+"""The kit does not wait for a redelivery time longer than this."""
 BRINK_MS: Final = 4
 """A poll's deadline and its message differ by at most this, where they are to meet."""
 KEYS: Final = ("red", "blue", "red", "green")
-"""Of the messages in turn, where the order is that of each key; the first comes twice as often."""
+"""The keys of messages in turn, if the service orders messages by key; "red" comes twice as often."""
 NOTHING_DONE: Final = "nothing to do"
 
 FOUND: Final = "answered at once"
@@ -95,7 +95,7 @@ NEEDED: Final = {
     DELETED: "delete_queue",
     KEPT_ALIVE: "heartbeats",
 }
-"""What must occur at least once -> the ability that it needs."""
+"""Maps each situation that must occur at least once to the ability that it needs."""
 
 
 @define(eq=False)
@@ -114,7 +114,7 @@ class Example:
     """Unique among all examples against one service; part of the names of its queues."""
     workers: Workers
     suspect: Callable[[ViolationError], None]
-    """Gets minor lateness; raises it if there is enough."""
+    """Records a small delay; raises the violation if the run had such a delay before."""
     long_ms: int
     short_ms: int
     told: RecordedHistory
@@ -176,7 +176,7 @@ class Example:
         return f"{done:,} of {size:,} bytes" if size else f"{done:,} messages"
 
     def _publish_many(self, queue: Queue, count: int, size: int = 0) -> int:
-        """Publish in a row, as many as fit into the time of a step; how many those were."""
+        """Publish messages in a row while the step has time; returns the number of messages."""
         ends_ns = self.runtime.monotonic_ns() + self.step_ms * MS
         done = 0
         while done < count and self.runtime.monotonic_ns() < ends_ns:
@@ -495,7 +495,7 @@ class Example:
         self._look_for_second_answers()
 
     def _end_polls(self, queue: Queue) -> None:
-        """Give every poll in flight a message."""
+        """Publish messages until no poll of this queue is in flight."""
         while any(ask.queue == queue.name for ask in self.polls.under_way):
             self.publish(queue, b"")
 
@@ -535,7 +535,7 @@ class Example:
 
     @staticmethod
     def _body(queue: Queue, number: int, payload: bytes = b"", size: int = 0) -> bytes:
-        """A body that no other message has."""
+        """Return a body that no other message has."""
         return (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
@@ -702,7 +702,7 @@ class Example:
         self._count(ask, queue)
 
     def _judge_parts(self, ask: Ask) -> None:
-        """Judge the messages of each queue apart; a queue without any may have had none."""
+        """Judge the messages of each queue separately; a queue without any may have had none."""
         assert ask.answer is not None
         bodies = list(ask.answer.bodies)
         for part in ask.parts:
@@ -718,7 +718,7 @@ class Example:
         self.counts[SEVERAL] += 1
 
     def _judge_heartbeats(self, ask: Ask) -> None:
-        """Each heartbeat may be late too, and a host pause brings none."""
+        """Check a poll's heartbeats; each may be late, and during a host pause none can come."""
         every_ms = getattr(self.subject, "heartbeat_ms", None)
         if every_ms is None or "heartbeats" not in self.abilities or ask.sent_ns is None or ask.ended_ns is None:
             return
@@ -802,7 +802,7 @@ class Example:
         self._suspect(ask, lost)
 
     def _wait_ended_by(self, ask: Ask, prop: str, event: str) -> None:
-        """An event that is just over ends a poll."""
+        """Wait for the end of a poll that the event just before must end."""
         now_ns, wake_ms = self.runtime.monotonic_ns(), self.allowances.wake_ms
         if self.polls.wait_ended(ask, now_ns, wake_ms):
             self._excuse_wait(now_ns)

@@ -55,12 +55,12 @@ class RecordedHistory:
     _is_left: bool = False
 
     def published(self, queue: Queue, message: Message) -> None:
-        """It was acknowledged some time after the start of the publish."""
+        """Record a publish, whose message was acknowledged some time after the publish began."""
         if self.history is not None:
             self.history.published(queue.name, message.number, since_ns=message.begun_ns)
 
     def sent(self, ask: Ask) -> None:
-        """It was received some time after its start; called on the poll's own thread."""
+        """Record a poll, which the service received some time after its start; called on the poll's own thread."""
         with self._lock:
             if self.history is not None and not self._is_left:
                 self._open[ask] = self.history.polled(ask.queue, ask.first, ask.timeout_ms, since_ns=ask.begun_ns)
@@ -82,13 +82,13 @@ class RecordedHistory:
         self.history.answered(poll, offsets, end=end, since_ns=since_ns())
 
     def abandoned(self, ask: Ask) -> None:
-        """Like a client that disconnects: how it ends is not recorded."""
+        """Record that a poll's client disconnected, so that the poll's end is not recorded."""
         poll = self._take(ask)
         if self.history is not None and poll is not None:
             self.history.abandoned(poll)
 
     def left(self) -> None:
-        """No client waits for open polls, and polls sent from now on are not recorded."""
+        """Record that all clients of open polls disconnected, and record no later poll."""
         with self._lock:
             self._is_left = True
             asks = list(self._open)

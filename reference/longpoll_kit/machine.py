@@ -81,17 +81,17 @@ CANCELS: Final = "without, before and with a message"
 PUBLISHERS: Final = 8
 SILENT_MAX: Final = 12
 TURNS: Final = 4
-"""Polls that wait in line."""
+"""The number of polls that wait in line for their messages."""
 EXTREME_TRIES: Final = 2
-"""Of an extreme during which the host paused."""
+"""How often an extreme step is tried if the host pauses during it."""
 EXTREMES_SHARE: Final = 0.7
-"""Of a run's time, after which no extreme begins."""
+"""The share of a run's time after which no extreme step begins."""
 STEP_SHARE: Final = 0.1
-"""Of a run's time, after which a step begins no further message."""
+"""The share of a run's time after which a step publishes no further message."""
 SHARED_MS: Final = 500
 """Services whose waits are multiples of this have one example for all extremes."""
 FEW_EXAMPLES: Final = 3
-"""Between two looks at the clock."""
+"""The number of random examples between two checks of the clock."""
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
@@ -107,15 +107,15 @@ class LongPollMachine(RuleBasedStateMachine):
     kind: ClassVar[Callable[..., Example]] = Example
     """Performs the steps."""
     subject: ClassVar[Callable[[], LongPollSubject]]
-    """Makes a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
+    """Make a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
-    """From the time when a message and a poll for it are both there, to the poll's answer."""
+    """The longest time from when a message and a poll for it are both there to the poll's answer."""
     late_ms: ClassVar[int] = 250
-    """From a poll's deadline to its answer."""
+    """The longest time from a poll's deadline to its answer."""
     early_ms: ClassVar[int] = 2
     """How long before its deadline a poll may get an empty answer, for clocks with milliseconds."""
     visible_ms: ClassVar[int] = 0
-    """From a publish's acknowledgement until a poll must find its message."""
+    """How long after its publish is acknowledged, a message may still be invisible to polls."""
     long_ms: ClassVar[int] = 2_000
     """The timeout of most polls; nearly all are answered long before."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
@@ -131,7 +131,7 @@ class LongPollMachine(RuleBasedStateMachine):
     may_answer_early: ClassVar[bool] = False
     """Whether a poll may get an empty answer at any time, unless a message was there before it."""
     seed: ClassVar[int | None] = None
-    """All choices derive from it; None makes new ones each time."""
+    """The seed of all random choices; with None each run makes different choices."""
 
     def __init_subclass__(cls) -> None:
         """Give each machine its own test case; Hypothesis's would lose a failure that does not recur."""

@@ -30,13 +30,13 @@ WATCH_S: Final = 0.005
 EXCUSED_SHARE: Final = 0.5
 """If more wakes or deadlines than this were excused, the others do not speak for the service."""
 NOT_SHOWN: Final = "not shown"
-"""How far a run went on an axis of which no step counts."""
+"""The text that a report gives for an axis on which no step counts."""
 NO_FURTHER: Final = " (no further, because "
 PAUSED: Final = "the host paused"
 TIME_OVER: Final = "the time was over"
 QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
-"""How long a failing example is shrunk."""
+"""The longest time in which a failing example is shrunk."""
 
 
 @frozen
@@ -48,7 +48,7 @@ class KitReport:
     why: str
     """The violation, or the missing situation; empty for valid."""
     property: str
-    """The violated property; empty without one."""
+    """The violated property; empty if no property was violated."""
     steps: tuple[str, ...]
     """The steps of the shortest failing example."""
     counts: Mapping[str, int]
@@ -70,7 +70,7 @@ class KitReport:
     timeline: tuple[str, ...] = ()
     """The latest events of the failing example."""
     code: str = ""
-    """Python code that replays that example; empty without one."""
+    """Python code that replays the failing example; empty if no example failed."""
 
     def __str__(self) -> str:
         seen = ", ".join(f"{self.counts[name]} {name}" for name in NEEDED if self.counts.get(name))
@@ -132,7 +132,7 @@ class Run:
     examples: int = 0
     """Examples up to the first failure."""
     started: int = 0
-    """All examples, so that no two have the same queues."""
+    """The number of all examples, so that no two examples have the same queues."""
     excused: Counter[str] = field(factory=Counter)
     """Late answers during host pauses, by the kind of poll: WOKEN or TIMED."""
     standstills: int = 0
@@ -143,11 +143,11 @@ class Run:
     """The counts of the steps that were tried alone, which `counts` leaves out."""
     axes: dict[str, str] = field(factory=dict)
     suspicions: list[ViolationError] = field(factory=list)
-    """Answers that were late, but came."""
+    """The violations for answers that came, but late."""
     failure: Failure | None = None
     ends_ns: int | None = None
     until_ns: int | None = None
-    """When the run shall end; None: after its number of examples."""
+    """When the run ends; None if it ends after its number of examples."""
     step_ms: float = inf
     """After it, a step that takes one thing after another begins no further one."""
     watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S))
@@ -224,7 +224,7 @@ class Run:
         return "unknown" if why else "valid", why, ""
 
     def _open_questions(self, left_out: tuple[str, ...]) -> Iterator[str]:
-        """Why nothing is certain, and what to do."""
+        """Yield each reason why the run proves nothing, with advice."""
         judged = self.judged + self.counts
         if self.standstills or any(late > EXCUSED_SHARE * (late + judged[kind]) for kind, late in self.excused.items()):
             yield (

@@ -47,13 +47,13 @@ LARGE_COUNT: Final = 24
 # No tick fits between a pull and its deadline of 1 ms, so `tick_before` is first.
 EXTREME_KINDS: Final[tuple[Kind | None, ...]] = ("tick_before", None, "arrive", "arrive_late", "tick")
 BURSTS: Final = (16, 150, 300)
-"""How many messages arrive in a row, before the full burst."""
+"""The smaller numbers of messages in a row, which the search tries before the full burst."""
 HERDS: Final = (12, 40)
-"""How many pulls wait at once, before the full herd."""
+"""The smaller numbers of waiting pulls, which the search tries before the full herd."""
 FRESH_SCHEDULES: Final = 3
-"""Exhaustive schedules that are played again by fresh processes."""
+"""The number of schedules of the exhaustive search that fresh processes play again."""
 RANDOM_FACTOR: Final = 4
-"""How many times as much of everything a random schedule may have."""
+"""The most that a random schedule may have, as a multiple of the exhaustive search's bounds."""
 Name = TypeVar("Name")
 
 
@@ -74,9 +74,9 @@ class Bounds:
     """Bounds of a schedule."""
 
     moves: int = 5
-    """Steps of plain schedules."""
+    """The most steps of a plain schedule."""
     interleaved: int = 3
-    """Steps of interleaved ones."""
+    """The most steps of an interleaved schedule."""
     pulls: int = 3
     arrivals: int = 2
     closes: int = 1
@@ -84,9 +84,9 @@ class Bounds:
     queues: int = 2
     connections: int = 2
     burst: int = 1_100
-    """Messages that arrive in a row, once."""
+    """The number of messages of the full burst, which arrive in a row."""
     herd: int = 200
-    """Pulls that wait at once, once."""
+    """The number of pulls of the full herd, which wait at once."""
 
     def as_json(self) -> dict[str, int]:
         """The bounds for other tools."""
@@ -135,9 +135,9 @@ class Search:
     bounds: Bounds = field(factory=Bounds)
     limits: Allowances = STRICT
     plain: dict[int, int] = field(factory=dict)
-    """Number of steps -> the number of all schedules of that length."""
+    """Maps a number of steps to the number of plain schedules of that length."""
     interleaved: dict[int, int] = field(factory=dict)
-    """The same; empty if the program has no scheduling points."""
+    """The same map for interleaved schedules; empty if the program has no scheduling points."""
     played: int = 0
     """All schedules, including those of an incomplete number of steps."""
     drawn: int = 0
@@ -157,7 +157,7 @@ class Search:
             self.finding = self.finding or examined(start, self.limits, played.steps, played)
 
     def run_drawn(self, start: Start, seed: int, seconds: float, runtime: Runtime) -> None:
-        """Then play random schedules for some time, at least one; reduce what fails."""
+        """Play random schedules for some time, at least one, and reduce a schedule that fails."""
         until_ns = runtime.monotonic_ns() + seconds * 1e9
         with start() as partner:
             for number in itertools.count(seed):
@@ -245,7 +245,7 @@ def up_to(counts: Iterable[int], most: int) -> list[int]:
 
 
 def shortest(found: Finding, start: Start, limits: Allowances) -> Finding:
-    """Leave out steps until none can be left out."""
+    """Remove steps from a failing schedule while it still fails."""
     place = len(found.played.steps) - 1
     while place >= 0:
         try:
@@ -289,7 +289,7 @@ def examined(start: Start, limits: Allowances, steps: Sequence[Step], odd: Playe
 
 
 def first_difference(one: Played, other: Played) -> str:
-    """Where two plays of one schedule differ first."""
+    """Describe the first difference between two plays of the same schedule."""
     for mine, theirs in itertools.zip_longest(one.turns, other.turns):
         if mine is None or theirs is None:
             return "one of them ends sooner"
@@ -339,7 +339,7 @@ def _is_odd(before: Played, played: Played) -> bool:
 
 
 def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
-    """Follow the path, then take the first choice and record the others."""
+    """Return a chooser that follows the path, then takes each first choice and records the others."""
     depth = itertools.count()
 
     def choose(order: Schedule) -> Step | None:
@@ -386,7 +386,7 @@ def _wanted(order: Schedule, counts: Mapping[str, int], bounds: Bounds) -> Itera
 
 
 def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
-    """The names in use, and the first unused one."""
+    """Return the names in use, and the first unused name."""
     return list(known[: len(set(used)) + 1])
 
 

@@ -25,7 +25,7 @@ LINE_MAX: Final = 65_536
 LINES_MAX: Final = 1_000
 CHUNK: Final = 65_536
 COMPLAINT_MAX: Final = 1_000
-"""The bytes kept of its standard error, the last ones."""
+"""How many of the last bytes of the program's standard error are kept."""
 ANSWER_S: Final = 5.0
 START_S: Final = 30.0
 END_S: Final = 1.0
@@ -92,7 +92,7 @@ class Program:
         return replies
 
     def complaint(self) -> str:
-        """The end of its standard error."""
+        """Return the last bytes of the program's standard error."""
         return self._complaint.decode("utf-8", "backslashreplace")
 
     def end(self) -> None:
@@ -104,7 +104,7 @@ class Program:
             pipe.close()
 
     def _write(self, message: bytes) -> None:
-        """Does not block: a line fits into a pipe, and the previous one has been read."""
+        """Write a message without blocking: a line fits into a pipe, and the program has read the previous line."""
         try:
             os.write(self._in.fileno(), message + b"\n")
         except BrokenPipeError:

@@ -137,12 +137,12 @@ class Pull(Ask):
 
     @property
     def deadline_ms(self) -> int:
-        """When it must end."""
+        """The virtual time of this pull's deadline, in milliseconds."""
         return self.begun_ns // MS + self.timeout_ms
 
     @property
     def is_open(self) -> bool:
-        """Whether its answer is still to come."""
+        """Whether the answer to this pull is still to come."""
         return self.answer is None and self.cancelled_ns is None
 
 
@@ -154,7 +154,7 @@ class Work:
     what: str
     begun_ns: int
     is_alone: bool = True
-    """Whether nothing else has run since it began."""
+    """Whether no other work has run since this work began."""
     pull: Pull | None = None
     arrived: Message | None = None
     stops: int = 0
@@ -185,7 +185,7 @@ class Schedule:
     _stamps: int = 0
 
     def story(self) -> tuple[str, ...]:
-        """Its latest events."""
+        """The latest events of this schedule, as lines of text."""
         return lines_of(self.queues.values(), self.pulls.values(), self._moments, EVENTS_MAX)
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class Schedule:
         return self.queues.setdefault(name, OffsetQueue(name, self.limits))
 
     def _send(self, work: Work, **told: Any) -> None:
-        """Send a message; it has the next id."""
+        """Send a message with the next id to the program."""
         self._last_id += 1
         work.is_alone = not self.paused
         self._exchange(work, {"type": work.kind, "id": self._last_id}, told)
@@ -387,7 +387,7 @@ class Schedule:
         self.offsets[pull.connection, pull.queue] = wanted
 
     def _judge_waiting(self, ended: Work) -> None:
-        """Nothing is paused: each waiting pull must have a reason to wait."""
+        """Check, while no message is paused, that each waiting pull has a reason to wait."""
         for pull in self.pulls.values():
             if not pull.is_open or pull.sent_ns is None:
                 continue
@@ -442,6 +442,6 @@ def play(partner: Partner, limits: Allowances, choose: Chooser) -> Played:
 
 
 def given(steps: Sequence[Step]) -> Chooser:
-    """Choose exactly these steps."""
+    """Return a chooser that chooses exactly these steps."""
     rest: Iterator[Step] = iter(steps)
     return lambda _order: next(rest, None)

@@ -24,7 +24,7 @@ from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 VISIBILITY_S: Final = 1
 CONNECTIONS_MAX: Final = 5_000
-"""Polls that wait have a connection and a thread each."""
+"""The most connections to the service: each waiting poll has its own connection and thread."""
 
 
 class SqsSubject(LongPollSubject):

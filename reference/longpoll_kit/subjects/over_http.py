@@ -16,7 +16,7 @@ from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantic
 from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 Request = Annotated[str, msgspec.Meta(pattern="^[A-Z]+ /")]
-"""Method and path."""
+"""The method and path of a request, separated by a space."""
 ACCEPTED: Final = range(200, 300)
 SHOWN_MAX: Final = 200
 
@@ -39,21 +39,21 @@ class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How to publish and to poll; the file has these names."""
 
     publish: Request
-    """Such as `POST /{queue}`; the message is the request's body."""
+    """The request that publishes, such as `POST /{queue}`; its body is the message."""
     poll: Request
-    """Such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}` is in seconds."""
+    """The request that polls, such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}`: seconds."""
     first: str = "0"
     """The position of a queue's first message."""
     messages: str = ""
-    """Where the list of messages is in the JSON answer, such as `result.items`; empty: it is the answer."""
+    """The path of the message list in the JSON answer, such as `result.items`; empty if the answer is the list."""
     body: str = ""
-    """Where the body is in a message; empty: it is the message."""
+    """The path of the body in a message; empty if the message is the body."""
     position: str = ""
-    """Where the next position is in the answer; empty: the poll's position plus the number of messages."""
+    """The path of the next position in the answer; if empty, each message advances the position by 1."""
     encoding: Literal["text", "base64"] = "text"
-    """Of a body in the answer."""
+    """The encoding of each body in the answer."""
     nothing: tuple[int, ...] = (204, 304)
-    """The status of an answer without messages."""
+    """The HTTP status codes of answers without messages."""
 
 
 def read(file: Path) -> Service:
@@ -122,7 +122,7 @@ class HttpSubject(LongPollSubject):
         return connection
 
     def _read(self, connection: http.client.HTTPConnection) -> bytes:
-        """The content of an answer, empty for one without messages."""
+        """Return the content of an answer; empty for an answer without messages."""
         try:
             answer = connection.getresponse()
             content = answer.read()

@@ -54,14 +54,14 @@ class Starter:
     language: Language
     name: str
     says: str
-    """Its fault; empty for the correct one."""
+    """The fault of this program in words; empty for the correct program."""
     breaks: str
-    """The property that it breaks; empty for the correct one."""
+    """The property that this program breaks; empty for the correct program."""
     source: str
 
     @property
     def file(self) -> str:
-        """Its file name."""
+        """The file name of this program."""
         return self.name + self.language.suffix
 
     def words(self, template: Sequence[str]) -> list[str]:
