@@ -48,7 +48,7 @@ STEP: Final = 64 * 1024
 HELD_MAX: Final = 5 * 1024 * 1024
 """Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
 NEVER: Final = 1 << 63
-"""Greater than every position."""
+"""A number that is greater than every position."""
 
 
 class ArrivalTimes:
@@ -109,7 +109,7 @@ class ArrivalTimes:
         self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Everything read is acknowledged now; the sender may send at least up to the position `permitted`."""
+        """Record an acknowledgement of everything read; the sender may send at least up to the position `permitted`."""
         permits = self._permits
         if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
             permits.pop()
@@ -120,7 +120,7 @@ class ArrivalTimes:
             permits.popleft()
 
     def looked(self, looked_ns: int, come: int) -> None:
-        """At some time after `looked_ns`, exactly the bytes before position `come` had arrived."""
+        """Record a look: at some time after `looked_ns`, exactly the bytes before position `come` had arrived."""
         if come >= self._far_next:
             self._far.append((come + self._held_max, looked_ns))
             self._far_next = come + STEP
@@ -142,7 +142,7 @@ class ArrivalTimes:
             self._mark(come, acknowledged_ns)
 
     def ended(self, now_ns: int) -> None:
-        """The sender has ended and everything is read: no other bytes were or will be sent."""
+        """Record that the sender has ended and everything is read: no other bytes were or will be sent."""
         self._mark(self.read, now_ns)
 
     def _mark(self, position: int, since_ns: int) -> None:

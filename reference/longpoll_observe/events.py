@@ -91,7 +91,7 @@ _SHORT: Final = struct.Struct(">h")
 _AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
 """With IPv4 hosts, bytes from a record's head to the length of its body (`log_record`)."""
 _LONGER: Final = 12
-"""Additional bytes of an IPv6 host."""
+"""The bytes by which an IPv6 host is longer than an IPv4 host."""
 _QUEUE_OFFSET_FIELD: Final = 5
 _FLAGS_FIELD: Final = 7
 _RECORD_SIZE_MIN: Final = 91
@@ -307,13 +307,13 @@ class Sent(msgspec.Struct, frozen=True):
     ids: list[int] = []
     bodies: list[int] = []
     tags: tuple[str, ...] = ()
-    """None if tags or the answer's offsets have no meaning."""
+    """The tag of each message; empty if the tags or the offsets of the answer have no meaning."""
     delay_ms: int = -1
     delay_level: int = -1
     transaction: str = ""
 
     def fields(self) -> Fields:
-        """Returns the fields of its `request_received`."""
+        """Returns the fields of the send's `request_received` event."""
         names = ("topic", "queue", "ids", "bodies", "delay_ms", "delay_level", "transaction")
         return {name: getattr(self, name) for name in names}
 

@@ -78,7 +78,7 @@ class TapQueue:
 
 
 Direction = Literal["answers", "requests"]
-"""Waiting bytes: those for a client that does not read, or for such a broker."""
+"""The direction of waiting bytes: answers for a client, or requests for a broker, that does not read."""
 
 
 class Tap(Protocol):
@@ -160,7 +160,7 @@ class Side:
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """The watched conditions."""
+    """Whether the loop watches this socket for reading (`reads`) and for writing."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -176,7 +176,7 @@ class Link:
     client: Side
     broker: Side
     onward: PlainSocket
-    """The socket of the broker's side."""
+    """The socket of the connection to the broker."""
     peer: str
     opened_ns: int
     connected: bool = field(default=False)
@@ -187,7 +187,7 @@ class Link:
     half_closed: tuple[int, int] | None = field(default=None)
     """The times between which the client ended its sending; answers may still follow."""
     half_closed_told: bool = field(default=False)
-    """Whether the broker was informed."""
+    """Whether the broker was informed that the client ended its sending."""
     closed: bool = field(default=False)
 
     def other(self, side: Side) -> Side:

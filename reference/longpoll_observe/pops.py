@@ -41,7 +41,7 @@ from longpoll_spec.tables import with_table
 POPS: Final = frozenset(code.value for code in PopCode) | {BATCH_ACK_MESSAGE}
 SUCCESS: Final = ResponseCode.SUCCESS.value
 CLOCKS_MS: Final = 1_000
-"""So far a client's clock may be from the observer's, network included."""
+"""The most by which a client's clock may differ from the observer's, including the network delay."""
 RETRIED: Final = "retry"
 """The `cause` of a message that a pop read from the group's retry topic, and of requests about it."""
 ORDERLY: Final = "orderly"
@@ -111,12 +111,12 @@ class Popped(msgspec.Struct, frozen=True):
     ids: list[int]
     bodies: list[int]
     delay_ms: int
-    """Its invisible time."""
+    """The invisible time of the message, in milliseconds."""
     cause: str
-    """`RETRIED` or empty."""
+    """`RETRIED` for a message from the retry topic; otherwise empty."""
 
     def fields(self) -> Fields:
-        """Returns the fields of its `message_popped`."""
+        """Returns the fields of this message's `message_popped` event."""
         return msgspec.structs.asdict(self)
 
 

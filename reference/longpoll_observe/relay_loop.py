@@ -39,7 +39,7 @@ TURN_NS: Final = 1_000_000
 UNTOLD_STOP: Final = 8 * 1024 * 1024
 """Above this many undecoded bytes, clients are not read."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
-"""Clients are read again below this."""
+"""When fewer undecoded bytes than this remain, clients are read again."""
 UNTOLD_MAX: Final = 64 * 1024 * 1024
 """Maximum undecoded bytes: above it brokers are not read either, and times get less precise."""
 CHUNK_SIZE: Final = 256 * 1024
@@ -71,7 +71,7 @@ class RelayLoop:
         self._owing: dict[Side, None] = {}
         """Sides with bytes read but not acknowledged."""
         self._round_ns = 0
-        """When they may be acknowledged again."""
+        """The time from which the sides in `_owing` may be acknowledged again."""
         self._paused: list[Door] = []
         self._resume_ns = 0
         self._pass = 1
@@ -86,7 +86,7 @@ class RelayLoop:
         self._thread: Thread | None = None
 
     def add_door(self, door: Door) -> None:
-        """Accept connections there; before `start`, or on the loop's thread."""
+        """Accept connections at a door; call this before `start`, or on the loop's thread."""
         self._doors.append(door)
         if not is_literal(door.target[0]):
             self._names.start()
