@@ -1,6 +1,6 @@
 """The answer to a herd, the pulls that one message wakes: equal pulls get one answer that differs only in `opaque`.
 
-When it is reused: see `hold.pull_runner`.
+The conditions for reusing an answer: see `hold.pull_runner`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ COPIED_SIZE_MAX: Final = 2048
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Pulls equal in these have equal keys at the same time."""
+"""Selects the fields of a pull. Two pulls with equal fields have equal keys at the same time."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):
     """Everything that a woken pull's answer depends on, except its opaque."""
 
     topic: TopicConfig | None
-    """Includes the name, as the group does."""
+    """The topic's configuration, which includes its name."""
     queue_id: int
     offset: int
     group: GroupConfig | None
@@ -58,10 +58,10 @@ class HerdAnswer:
 
     key: HerdKey
     terms: tuple[Any, ...]
-    """The `TERMS` of that pull."""
+    """The `TERMS` of the pull that this answer was made for."""
     found: Found
     _body: bytes = field(default=b"", init=False)
-    """The records as one buffer, if small; otherwise empty."""
+    """The records as one buffer if they are small; otherwise empty."""
     _heads: PullHeads | None = field(default=None, init=False)
 
     def parts(self, opaques: Sequence[int]) -> Parts:

@@ -50,19 +50,19 @@ from longpoll_spec.policy import Policy
 log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 8
-"""Number of shards and locks; a queue's bucket belongs to a shard by hash."""
+"""Number of shards, each with a lock; the hash of a queue selects the shard of its bucket."""
 DROPPED_COUNT: Final = 10_000
-"""Maximum pulls of a closed connection that one pass removes: some 7 ms."""
+"""Maximum pulls of a closed connection that one pass removes, which takes about 7 ms."""
 EXPIRED_COUNT: Final = 2_000
 """Maximum pulls that expire in one call of `run`, or that a deletion answers in one pass: some 20 ms of work."""
 RESUBSCRIBED_COUNT: Final = 200
-"""Maximum held pulls that get a new filter in one pass: some 2 ms."""
+"""Maximum held pulls that get a new filter in one pass, which takes about 2 ms."""
 LATER_MAX: Final = 16
-"""Maximum rests of arrivals and subscriptions that wait for later passes."""
+"""Maximum number of unfinished arrivals and subscription changes that wait for later passes."""
 HERD_PART: Final = FLUSH_COUNT
 """Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
 HERD_PART_MAX: Final = 128
-"""Maximum size of such a batch."""
+"""Maximum size of one batch of a large herd."""
 
 
 class PullEvents:
@@ -75,22 +75,22 @@ class PullEvents:
         return 0
 
     def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """A pull arrived. `wanted` is the result of its checks; `commit_offset` is -1 if it commits nothing."""
+        """Record a pull's arrival. `wanted` is the result of the checks; `commit_offset` is -1 without a commit."""
 
     def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
-        """One event for each pull.
+        """Record one event for each pull.
 
-        Of a held pull: `hold`, `recheck`, `take`, `keep`, `expire`, `stop`. Then `run`, when it is decided again.
+        A held pull has the events `hold`, `recheck`, `take`, `keep`, `expire` and `stop`; its next decision is `run`.
         """
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """An answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
+        """Record that an answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """The queues' visible ends moved past these messages."""
+        """Record that the queues' visible ends moved past these messages."""
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """The visible ends before the broker serves requests: topic, queue id, visible end."""
+        """Record the visible ends before the broker serves requests, as (topic, queue id, visible end)."""
 
 
 @frozen
@@ -123,11 +123,11 @@ class QueueEnds(Store, Protocol):
     """The reads that a notifier needs from the store."""
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end."""
+        """Returns the queue's visible end."""
         ...
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """The properties of the message at a queue offset; None when it is not there."""
+        """Returns the properties of the message at a queue offset; None when the store has no such message."""
         ...
 
 
@@ -138,7 +138,7 @@ def shard_of(topic: str, queue_id: int, count: int = SHARD_COUNT) -> int:
 
 @frozen(eq=False)
 class Shard:
-    """A part of the table and its lock."""
+    """One shard of the hold table, with its lock."""
 
     lock: Lock
     table: HoldTable
@@ -194,7 +194,7 @@ class HoldService:
         self._expire_first = 0
         """Index of the shard whose deadlines `run` checks first."""
         self._later: deque[Callable[[Outbox], object]] = deque()
-        """The rests of long work, for later passes."""
+        """The unfinished parts of long work, which later passes continue."""
         self.texts = self._hold_limit.texts
 
     def __len__(self) -> int:
@@ -203,7 +203,7 @@ class HoldService:
 
     @property
     def has_more(self) -> bool:
-        """Whether long work goes on in a later pass."""
+        """Returns whether unfinished long work waits for a later pass."""
         return bool(self._later)
 
     def now_ms(self) -> int:
@@ -493,7 +493,7 @@ class HoldService:
     # -- channels and the end ----------------------------------------------------------------------------------------
 
     def drop_channel(self, channel: Channel) -> int:
-        """Remove the pulls of a closed channel, many in several passes; returns the number of this pass."""
+        """Remove a closed channel's pulls, in several passes if there are many; returns the number removed now."""
         dropped = 0
         for shard in self._shards:
             with shard.lock:
@@ -503,12 +503,12 @@ class HoldService:
         return dropped
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: go on with the work that has waited longest."""
+        """End a pass by continuing the long work that has waited longest."""
         with suppress(IndexError):
             self._later.popleft()(outbox)
 
     def _put_off(self, work: Callable[[Outbox], object], outbox: Outbox) -> bool:
-        """Go on with long work in a later pass; returns false if no loop ends passes, or if too much waits."""
+        """Queue long work for a later pass; returns false if no loop ends passes or too much work waits."""
         if self._wake_clock is None or len(self._later) >= LATER_MAX:
             return False
         self._later.append(work)
@@ -517,7 +517,7 @@ class HoldService:
         return True
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run the held pulls of a deleted topic, so that clients learn of it at once; many in several passes."""
+        """Run a deleted topic's held pulls, so that clients get the error at once; many pulls take several passes."""
         left = EXPIRED_COUNT
         for shard in self._shards:
             with shard.lock:
@@ -529,7 +529,7 @@ class HoldService:
             self._later.append(partial(self.topic_deleted, topic))
 
     def resubscribed(self, group: str, topic: str, check: Callable[[Pull], Filter | Refused], outbox: Outbox) -> None:
-        """A heartbeat changed a group's subscription: use it for the held pulls that were sent without one.
+        """Apply a group's changed subscription to the held pulls that were sent without a subscription.
 
         A pull runs again if messages arrived that its old filter skipped.
         """
@@ -544,7 +544,7 @@ class HoldService:
         left: deque[Pull] | None,
         outbox: Outbox,
     ) -> None:
-        """Use a new filter for the held pulls `left`, or for all; many in several passes."""
+        """Use a new filter for the held pulls in `left`, or for all if None; many pulls take several passes."""
         group, topic = subscription
         while left is None or left:
             woken = []
@@ -619,7 +619,7 @@ class HoldService:
             for pull in held:
                 self._queue(pull, "stopped", outbox)
 
-    # -- the way out -------------------------------------------------------------------------------------------------
+    # -- hand over ---------------------------------------------------------------------------------------------------
 
     def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
         """Hand a pull that has left the table to the executor."""

@@ -50,14 +50,14 @@ FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
 FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
-"""`ForbiddenType.java` 5.x: which level refuses the pull."""
+"""`ForbiddenType.java` 5.x: the number of the level that refuses the pull."""
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
 
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Maximum length of a subscription expression, characters; Java is limited only by the frame size."""
+"""Maximum length of a subscription expression, characters. Java has no limit except the frame size."""
 
 
 class Store(Protocol):
@@ -70,7 +70,7 @@ class Store(Protocol):
 
 @with_table
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """A check failed: the answer is a code and a remark, and no offsets."""
+    """The decision after a failed check: the answer has a code and a remark, but no offsets."""
 
     code: int
     remark: str
@@ -80,14 +80,14 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
 
 @with_table
 class Found(msgspec.Struct, frozen=True):
-    """The read found messages to answer with."""
+    """The decision to answer with the messages that the read found."""
 
     read: GetResult
     code: int = SUCCESS
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The offset has no new message: hold the pull, or answer with code 19."""
+    """The decision for a pull without a new message: hold the pull, or answer with code 19."""
 
     read: GetResult
     filter: Filter
@@ -97,7 +97,7 @@ class Miss(msgspec.Struct, frozen=True):
 
 @with_table
 class OffsetMoved(msgspec.Struct, frozen=True):
-    """The pull must continue at another offset: answer at once with code 20, or 21 for an illegal offset."""
+    """The decision to continue at another offset: answer at once with code 20, or 21 for an illegal offset."""
 
     read: GetResult
     code: int
@@ -124,7 +124,7 @@ class PullChecks:
 
 
 def decide(pull: Pull, checks: PullChecks, store: Store) -> Decision:
-    """Decide one pull. Raises what the store raises; the caller answers that with code 1."""
+    """Decide one pull. Errors of the store are raised; the caller answers them with code 1."""
     wanted = check(pull, checks)
     if isinstance(wanted, Refused):
         return wanted
@@ -133,7 +133,7 @@ def decide(pull: Pull, checks: PullChecks, store: Store) -> Decision:
 
 
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
-    """Read for a pull that has passed its checks."""
+    """Read the store for a pull that has passed its checks."""
     read = _read(pull, wanted, store, pull.offset, pull.count_max)
     code = code_of(read.status, pull.offset)
     if code == SUCCESS:
@@ -154,7 +154,7 @@ def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, checks: 
 
 
 def as_placed(decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Found | Miss | OffsetMoved:
-    """Adapt a decision to the broker's role; a lone master's stays unchanged."""
+    """Adapt a decision to the broker's role; a decision of a lone master stays unchanged."""
     read = decision.read
     code = checks.role.code(decision.code, read.status, checks.traits, suggests_slave=read.suggest_slave)
     return decision if code == decision.code else OffsetMoved(read, code)

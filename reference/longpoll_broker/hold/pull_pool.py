@@ -67,11 +67,11 @@ class PoolExecutor:
         )
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Queue each of the pulls that one message woke; returns those that found no room."""
+        """Queue each of the pulls that one message woke; returns the pulls that did not fit in the queue."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def offer(self, task: Task, too_late: Task) -> bool:
-        """Queue a task and its replacement for when it is late; false when the queue is full or the pool stops."""
+        """Queue a task with its `too_late` task; returns false when the queue is full or the pool stops."""
         return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
     def waiting(self) -> tuple[int, int]:
@@ -114,7 +114,7 @@ class PoolExecutor:
             _do(taken.too_late if self._is_late(taken) else taken.task, outbox)
 
     def _watch(self) -> None:
-        """Refuse late tasks from the head of the queue; those behind have waited less."""
+        """Refuse late tasks from the head of the queue; the tasks behind them have waited less."""
         outbox = Outbox()
         while not self._ended.wait(LOOK_S):
             while (late := self._tasks.take_if(self._is_late)) is not None:
@@ -134,4 +134,4 @@ def _do(task: Task, outbox: Outbox) -> None:
 
 
 def _nothing(_outbox: Outbox) -> None:
-    """Do nothing: wakes a worker so that it ends."""
+    """Do nothing; this task wakes a worker so that the worker ends."""

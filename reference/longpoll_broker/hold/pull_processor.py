@@ -74,7 +74,7 @@ class PullProcessor:
     hold_service: HoldService
     events: PullEvents
     _passed: _Passed | None = field(default=None, init=False)
-    """Assigned in one step, so threads see either the old or the new value."""
+    """The last accepted pull. The assignment is atomic, so threads see either the old or the new value."""
     _gives_at_once: bool = field(init=False)
     """Whether a pull that finds messages needs only the read and its answer."""
 
@@ -83,7 +83,7 @@ class PullProcessor:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Code 11, and the lite pull of a 5.x broker."""
+        """Returns the handlers by request code: 11, and the lite pull of a 5.x broker."""
         served: dict[int, Processor] = {RequestCode.PULL_MESSAGE: self.receive}
         if self.checks.traits.serves_lite_pull:
             served[RequestCode.LITE_PULL_MESSAGE] = self.receive
@@ -124,9 +124,9 @@ class PullProcessor:
         return self.runner.answers.encode(pull, decision, "immediate", KINDS[pull.serialize], outbox)
 
     def _found(self, channel: Channel, command: PullCommand) -> Parts | None:
-        """Answer a pull like the last one that gets every message from its offset on; None for any other.
+        """Answer a pull whose topic, group and filter are those of the last accepted pull; returns None for others.
 
-        Creates no `Pull` and skips checks, because the answer depends only on the read.
+        The filter matches every message, so the answer depends only on the read: no `Pull` and no checks are needed.
         """
         passed, checks, header, store = self._passed, self.checks, command.header, self.runner.store
         topic, queue_id = header.topic, header.queue_id

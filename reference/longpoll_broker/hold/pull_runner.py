@@ -4,9 +4,9 @@ Checks and results of a read: see `hold.pull`. With a polling dispatcher, thread
 
 Equal pulls that one message wakes (a herd) are checked and read once, if their answers can differ only in `opaque`.
 
-One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and keeps the rest by
-connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait for
-another's hundreds.
+One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and queues the others
+by connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait
+for hundreds of pulls of another connection.
 
 Sources: `PullMessageProcessor.java` 4.9 and 5.x, `PullRequestHoldService.java`.
 """
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 ONE_WAY: Final = CommandFlag.ONE_WAY.value
 JSON: Final = Serialisation.JSON
 KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
-"""Indexed by number, because an enum lookup is slower."""
+"""The encodings by their number, because an enum lookup is slower."""
 
 
 @define(slots=True, eq=False)
@@ -162,7 +162,7 @@ class PullRunner:
     """Part of the key of every pull that runs after the last `forget_last`."""
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
-        """Read for a pull."""
+        """Read the store for a pull."""
         found = look(pull, wanted, self.store)
         if (
             isinstance(found, OffsetMoved)
@@ -204,7 +204,7 @@ class PullRunner:
             self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Answer the pulls at the begin of a herd that get the last woken pull's answer; the rest stays."""
+        """Answer the first pulls of a herd, as long as they get the last woken pull's answer; others stay."""
         herd = self._last
         if herd is None or TERMS(pulls[0]) != herd.terms:
             return
@@ -212,7 +212,7 @@ class PullRunner:
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
-        # Only now, because the step point is before the read.
+        # The key is computed here because the step point is before the read.
         if self._herd_key(ran[0]) != herd.key:
             return
         for _channel, of_channel in groupby(ran, CHANNEL):
@@ -275,7 +275,7 @@ class PullRunner:
         )  # fmt: skip
 
     def _answer_herd(self, pulls: Sequence[Pull], herd: HerdAnswer, outbox: Outbox) -> None:
-        """Answer pulls of one channel like the last one."""
+        """Give pulls of one channel the answer of the last woken pull."""
         first = pulls[0]
         channel = first.channel
         assert isinstance(channel, Channel)
@@ -312,7 +312,7 @@ PASS_COST_MAX: Final = 2_000
 """Cost budget of one pass, for immediate and again for later runs: 250 single pulls, about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
-"""A pull to run, and why."""
+"""A pull to run, and the cause of its release."""
 
 
 def no_wake() -> None:
@@ -360,13 +360,13 @@ class LaterRuns:
         self.spent = 0
 
     def finish(self, run: Callable[[Sequence[Leaving]], int]) -> None:
-        """Run all waiting pulls now, and all future ones at once."""
+        """Run all waiting pulls now, and run every later pull immediately."""
         self._is_over = True
         while part := self._take():
             run(part)
 
     def _take(self) -> list[Leaving]:
-        """Remove the next connection's next pulls: at least one, and fewer if many connections wait."""
+        """Remove and return the next connection's next pulls: at least one, fewer if many connections wait."""
         with self.lock:
             if not self.waiting:
                 return []
@@ -405,11 +405,11 @@ class InlineExecutor:
         return ()
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: run some of the waiting pulls."""
+        """End a pass by running some of the waiting pulls."""
         self.later.turn(lambda part: self._run_part(part, outbox))
 
     def finish(self, outbox: Outbox) -> None:
-        """Run all waiting pulls, and from now on everything at once."""
+        """Run all waiting pulls, and run every later pull immediately."""
         self.later.finish(lambda part: self._run_part(part, outbox))
 
     def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:

@@ -74,7 +74,7 @@ class ScheduleService(ServiceThread):
     appender: Appender
     offsets: DelayOffsets
     appended: Callable[[], None]
-    """Called after a round, to make appended messages visible."""
+    """A function that each round calls at its end, to make appended messages visible."""
     form: PropertiesForm = FORM_4_9
     levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """The delay of each level; messages of removed levels wait until their level returns."""
@@ -140,8 +140,8 @@ class ScheduleService(ServiceThread):
         except MessageRefusedError as error:
             log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
         except (OSError, MemoryError):
-            # May succeed next time.
+            # The next round may succeed.
             raise
         except FAULTS:
-            # It would fail every time, and block the rest of its level.
+            # This message would fail in every round and block later messages of its level.
             log.exception("the delayed message at %d of the log cannot be delivered and is dropped", physical_offset)

@@ -89,13 +89,13 @@ class TimerService(ServiceThread):
     appender: Appender
     offsets: TimerOffsets
     appended: Callable[[], None]
-    """Called after a round, to make appended messages visible."""
+    """A function that each round calls at its end, to make appended messages visible."""
     form: PropertiesForm
     counts: TimerCounts = field(factory=TimerCounts)
     _due: list[_Entry] = field(factory=list, init=False)
-    """A heap."""
+    """The waiting messages, as a heap."""
     _pending: list[int] = field(factory=list, init=False)
-    """A heap of the same queue offsets, and of some in `_gone`."""
+    """A heap of the queue offsets of the messages in `_due`, and of some offsets in `_gone`."""
     _gone: set[int] = field(factory=set, init=False)
     _read: int | None = field(default=None, init=False)
     """The next queue offset to read; None before the first round."""
@@ -140,7 +140,7 @@ class TimerService(ServiceThread):
         return stop < end
 
     def _due_at(self, offset: int) -> tuple[int | None, str]:
-        """Returns a message's delivery time, None without one, and its target topic."""
+        """Returns a message's delivery time, or None if it has no time, and the message's target topic."""
         record = self._record(offset)
         properties = {} if record is None else _properties(record)
         text = properties.get(TIMER_OUT_MS, "")
@@ -189,7 +189,7 @@ class TimerService(ServiceThread):
             self.counts.add(topic, -count, now_ms)
 
     def _recalled(self, taken: Sequence[_Entry]) -> set[tuple[str, str]]:
-        """Returns topics and keys of messages recalled by others of the same second."""
+        """Returns the topics and keys of the messages that recall messages of the same second remove."""
         found = set()
         for _due_ms, offset, _read_ms, _topic in taken:
             record = self._record(offset)
@@ -238,7 +238,7 @@ _TIME: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 @define(slots=True, eq=False)
 class RecallProcessor(Serving):
-    """The processor."""
+    """The processor of recall requests (code 370)."""
 
     runtime: Runtime
     config: BrokerConfig

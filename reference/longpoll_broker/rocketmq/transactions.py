@@ -1,4 +1,4 @@
-"""Transactions: a producer ends one (37), or is asked about one that was never ended (39).
+"""Transactions: a producer ends a transaction (37), or the broker asks about an unended transaction (39).
 
 A prepared message waits in the half topic. Its end is written to the op topic, with the half message's queue offset in
 the body, so that a Java broker that opens the store knows the ended ones.
@@ -111,14 +111,14 @@ class EndTransactionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _note_commit(self, physical_offset: int) -> None:
-        """Remember a commit; forget the older half of them if there are too many."""
+        """Remember a commit; forget the older half of the commits if there are too many."""
         self._committed.add(physical_offset)
         if len(self._committed) > COMMITTED_COUNT_MAX:
             newer = sorted(self._committed)[COMMITTED_COUNT_MAX // 2 :]
             self._committed, self._remembered = set(newer), newer[0]
 
     def _timed(self, message: MessageToStore) -> MessageToStore:
-        """Returns the message as it waits for its time, if it has one; raises SendRefusedError."""
+        """Returns a message with a delivery time in its waiting form, others unchanged; raises SendRefusedError."""
         if not self.traits.serves_timers:
             return message
         properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))

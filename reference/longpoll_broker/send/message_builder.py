@@ -250,7 +250,7 @@ _tags_code: Final = lru_cache(maxsize=256)(tags_code)
 
 @define(slots=True, eq=False)
 class MessageBuilder:
-    """Callable from any thread."""
+    """Creates stored messages from requests; callable from any thread."""
 
     runtime: Runtime
     cluster_name: str
@@ -320,7 +320,7 @@ class MessageBuilder:
         )
 
     def properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
-        """A message's properties with those that the broker adds, in the order of Java's map."""
+        """Returns a message's properties and the properties that the broker adds, in the order of Java's map."""
         properties = self.without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_NAME
@@ -333,7 +333,7 @@ class MessageBuilder:
     def stored(self, properties: dict[str, str]) -> bytes:
         """Encode properties as they are stored."""
         if len(properties) == 1:
-            # Only the broker's own.
+            # The message has only the properties that the broker adds.
             return self.added_properties
         # A message that takes a detour through another topic keeps WAIT, as in Java.
         without = "" if self.traits.stores_wait else WAIT
@@ -410,7 +410,7 @@ class MessageBuilder:
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:
-        """The requested delay level, 0 for none; raises SendRefusedError if it is not a number."""
+        """Returns the requested delay level, 0 for none; raises SendRefusedError if the level is not a number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             told = f"the delay level {level[:40]!r} is not a whole number"

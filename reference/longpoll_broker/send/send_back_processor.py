@@ -159,7 +159,7 @@ class SendBackProcessor(Serving):
 
 
 def _properties(record: Record, level: int) -> dict[str, str]:
-    """The record's properties and those of a retry, in the order of Java's map."""
+    """Returns the record's properties and the properties of a retry, in the order of Java's map."""
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties[WAIT] = "false"

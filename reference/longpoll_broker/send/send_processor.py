@@ -102,9 +102,9 @@ def no_message() -> HeaderError:
 
 
 TURN_COUNT: Final = 500
-"""Messages per turn: some 3 ms."""
+"""Maximum messages of one turn, which take about 3 ms."""
 TURN_SIZE: Final = 256 * KIB
-"""Bytes of properties per turn: some 5 ms."""
+"""Maximum bytes of properties of one turn, which take about 5 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
 """Maximum bytes of a batch that surely has no more messages than that."""
 
@@ -177,7 +177,7 @@ class LongBatches:
             self._leave(own)
 
     def _first(self) -> _Batch | None:
-        """The oldest batch that is alive and not over; the caller holds the lock."""
+        """Returns the oldest batch that is alive and not over; the caller holds the lock."""
         while self._waiting:
             first = self._waiting[0]()
             if first is not None and not first.is_over:
@@ -449,7 +449,7 @@ class SendProcessor(Serving):
         return fields
 
     def _batch_properties(self, asked: SendRequest) -> dict[str, str]:
-        """The properties of a batch as a whole; raises SendRefusedError for an illegal batch."""
+        """Returns the properties of a batch as a whole; raises SendRefusedError for an illegal batch."""
         header = asked.header
         if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
             raise SendRefusedError(
