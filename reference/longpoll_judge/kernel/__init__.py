@@ -2,8 +2,8 @@
 
 `verdict.judge_window(table, context)` returns rows that can be added up (`rows`): counts, latencies and findings.
 
-**The window** (`window`). Texts are dictionary codes. The rows are in one canonical order, queue by queue, in each by
-time; a queue is a number. A request joins its answer by scattering row numbers into an array by request number: one
+**The window** (`window`). Texts are dictionary codes, and a queue is a number. The rows are in one canonical order: by
+queue, then by time. A request joins its answer by scattering row numbers into an array by request number: one
 step for each kind of event. A window holds whole queues, so nothing is carried over a border of time. Requests that
 join two windows come along as visitors (`run.buckets`).
 
@@ -20,5 +20,5 @@ the record, clocks, closes and blocks of connections, generations of queues, liv
 the logs. `gathered` holds other events as columns of hashes; `sends`, `messages`, `ends`, `filters` and `commits` judge
 these. `hold_limit` counts held pulls, source by source.
 
-**Evidence.** A rule marks suspects by arrays. Only for those that are listed it says why, and which events show it.
+**Evidence.** A rule marks suspects by arrays. It writes the reason and picks the evidence only for listed suspects.
 """

@@ -1,7 +1,7 @@
 """Properties of answers to pulls: known response codes, answer_is_right and answered_once.
 
-An answer is right when some moment between receipt and answer exists at which a store read would have given it; so only
-what no moment explains is a violation. The rules are those of `DefaultMessageStore.getMessage` and
+An answer is right if a store read at some time between its request and the answer would have returned it. So an answer
+is a violation only if no such time exists. The rules are those of `DefaultMessageStore.getMessage` and
 `PullMessageProcessor`:
 
 code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash; all were
@@ -57,12 +57,12 @@ def judge_codes(case: Case) -> list[Suspects]:
     """Judge the codes of the answers to pulls; members are indices of pulls."""
     pulls = case.pulls
     code = case.answer_code
-    # Without damaged ones, whose code is not in the record, or which may be another request's.
+    # Damaged answers do not count: the record lacks their code, or they may belong to another request.
     is_refused = case.is_answered & ~is_one_of(code, PULL_RESULTS)
     if not is_refused.any():
         return []
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
-    # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
+    # If the queue has a message, the subscription is one of tags and the count is not negative, nothing explains a
     # failure.
     has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
@@ -80,11 +80,11 @@ def judge_codes(case: Case) -> list[Suspects]:
 
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
-"""Clauses that an answer may seem to break since retention removed messages."""
+"""Clauses that an answer may seem to break because retention removed messages."""
 TAG_SHOWN_MAX: Final = 80
-"""Letters of a tag that a finding tells; its evidence has them all."""
+"""The number of characters of a tag that a finding shows; its evidence has the whole tag."""
 RestsOn = Literal["answer", "append", "visible"]
-"""The answer alone; that and tag of its messages as they were appended; these, and what made them visible."""
+"""A rule needs the answer alone, also the appends of its messages, or also the events that made them visible."""
 NUMBERS: Final = (
     *("next", "min", "max", "asked", "last", "body_count", "count_max", "matching_least", "end_least", "end_most"),
 )
@@ -102,26 +102,26 @@ class Rule:
     clause: str
     broken: Booleans
     say: str | Callable[[int], str]
-    """How the sentence goes on that begins with the answer: a text with `NUMBERS`, or what makes it of one answer."""
+    """The rest of a sentence that begins with the answer: a format text with `NUMBERS`, or a function of an answer."""
     needs_whole_record: bool = False
-    """Something that was not recorded could explain it away."""
+    """Whether an event that was not recorded could explain the answer."""
     doubted: Booleans | None = None
-    """By answer: something else could, that is not known."""
+    """By answer, whether another unknown cause could explain the answer."""
     may_follow: bool = False
-    """A slave that lags behind may give the answer."""
+    """Whether a slave that lags behind may give the answer."""
     messages: Callable[[int], list[int]] = _no_messages
-    """Of one answer the messages that it breaks the rule by, the first one at fault."""
+    """Returns the messages by which an answer breaks the rule; the first message is the one at fault."""
     rests_on: RestsOn = "answer"
-    """The events about these messages that the record must have."""
+    """Which events the record must have, of the answer and of these messages."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
-    """Judge what the answers say; each answer is reported for the first rule that it breaks."""
+    """Judge the contents of the answers; each answer is reported for the first rule that it breaks."""
     answers = pull_results(case)
     if not len(answers.pull):
         return []
     rules = [*_order(answers), *_found(answers), *_not_found(answers), *_bounds(answers), *_itself(answers)]
-    # An excerpt shows one clause, and may lack what another one of the same answer rests on.
+    # An excerpt shows one clause, and may lack the events that another clause about the same answer needs.
     rules = [rule for rule in rules if case.context.asks(rule.clause)]
     if not rules:
         return []
@@ -172,13 +172,13 @@ def _sentence(answers: Answers, rule: Rule, answer: int) -> str:
 
 
 def _weak(rule: Rule, whole: Booleans) -> Booleans:
-    """Where a rule that is broken is not certain to be."""
+    """Returns where a broken rule is not certainly broken."""
     weak = ~whole if rule.needs_whole_record else np.zeros_like(whole)
     return weak if rule.doubted is None else weak | rule.doubted
 
 
 def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
-    """Which answers the rule that reports them cannot decide."""
+    """Returns the answers that their reporting rule cannot decide."""
     weak = np.zeros_like(whole)
     for number in np.unique(first_rule[first_rule >= 0]).tolist():
         weak |= (first_rule == number) & _weak(rules[number], whole)
@@ -187,8 +187,8 @@ def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Boolea
 
 def _order(answers: Answers) -> list[Rule]:
     early = answers.answered_before_ns < answers.received_after_ns
-    # The bodies stand one behind the other: the first place of each follows upon another answer's last, and breaks
-    # nothing.
+    # All bodies are in one array. The first place of a body follows the last place of another answer's body, so this
+    # pair breaks no rule.
     follows = np.append(False, answers.body[1:] <= answers.body[:-1])[: len(answers.body)]
     follows[answers.body_first[answers.body_count > 0]] = False
     low = answers.body < answers.asked[answers.owner]
@@ -254,14 +254,14 @@ def _found(answers: Answers) -> list[Rule]:
     is_found = answers.code == FOUND
     last = answers.last
     known = logs.is_known(log, answers.body)
-    # Below the log's base the record may have begun later, and from outside appends are not seen.
+    # Below the log's base the record may have begun later, and an outside observer sees no appends.
     absent = ~known & (answers.body >= logs.base[log]) & logs.is_white_box[log]
     if absent.any():
         absent &= ~logs.may_be_there(log, answers.body)
     visible_after, _ = logs.visible_for_content(log, answers.body)
     # Not even the latest moment of the read comes after the earliest one at which the message was visible.
     unseen = visible_after > answers.answered_before_ns[answers.owner]
-    # Of a message that the record lacks the tag is not known.
+    # The tag of a message is unknown if the record lacks the message.
     wrong_tag = wrong_tags(answers) & known
     is_full = answers.is_counted & (answers.body_count >= answers.count_max)
     everything = takes_everything(answers)

@@ -241,7 +241,7 @@ class Case:
 
     @cached_property
     def is_answered(self) -> Booleans:
-        """Which pulls have an answer from which something is concluded."""
+        """Which pulls have an undamaged answer, so that rules can use the answer."""
         if self._answers_tell_all:
             return self.pulls.is_answered
         found: Booleans = self.pulls.is_answered & ~self.is_damaged[self.pulls.answer_row]
@@ -249,15 +249,15 @@ class Case:
 
     @cached_property
     def is_sound(self) -> Booleans:
-        """Which pulls lack no field, nor their answers; nothing is concluded from the others."""
-        # Answered, and by an answer that is damaged.
+        """Which pulls have all their fields, and so do their answers; rules ignore the other pulls."""
+        # These pulls were answered, but the answer is damaged.
         lacking = self.pulls.is_answered & ~self.is_answered
         for flags in self.missing.values():
             lacking |= flags
         return ~lacking
 
     def by_expression(self, question: Callable[[Matching, Integers], tuple[Integers, Integers]]) -> list[Integers]:
-        """Ask each pull's own matching about its index; two answers a pull, `NEVER` where undecidable."""
+        """Call `question` with each matching and the indices of its pulls; two results each, `NEVER` if undecidable."""
         answers = [np.full(len(self.pulls), NEVER, dtype=np.int64) for _ in range(2)]
         for code, matching in enumerate(self.matchings):
             if matching is not None:
@@ -267,7 +267,7 @@ class Case:
         return answers
 
     def is_log_whole(self, rows: Integers, until_ns: Integers, since_ns: Integers | None = None) -> Booleans:
-        """Whether the record of each event's log is whole until a moment, from another one or its beginning."""
+        """Whether each event's log was recorded without gaps from `since_ns`, or its beginning, until `until_ns`."""
         found = np.ones(len(rows), dtype=np.bool_)
         since_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64) if since_ns is None else since_ns
         for name in {name[0] for name in self.events.names}:
@@ -277,7 +277,7 @@ class Case:
         return found
 
     def are_of_broker(self, rows: Integers, broker: str) -> Booleans:
-        """Which of these rows are of queues of a broker."""
+        """Returns which of these rows concern queues of this broker."""
         theirs = np.array([name[0] == broker for name in self.events.names], dtype=np.bool_)
         found: Booleans = theirs[self.events.queue[rows]]
         return found
@@ -292,12 +292,12 @@ class Case:
         return whole
 
     def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
-        """Of the wanted pulls those whose connection was not read, in either direction, at a moment of [first, last].
+        """Returns the wanted pulls whose connection was not read, in either direction, at some time in [first, last].
 
-        Answers are seen there later than they were sent, or never, and requests are not received when they are seen.
-        From outside a hole may hide that it was not read.
+        There the observer sees answers late or never, and sees requests before the broker receives them.
+        If the observer is outside the broker, a hole in its record may hide a pause.
         """
-        # Only an observer outside has to read the connection: inside, a hole hides events, and no pause of reading.
+        # Only an outside observer reads the connection. A hole in a record from inside hides events, but no pause.
         holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
         unread: Booleans = wanted & self.pulls.is_answered & holed
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
@@ -309,12 +309,12 @@ class Case:
 
     @cached_property
     def removed_end(self) -> Integers:
-        """By queue up to where retention removed messages, as the highest `offset_min` of any answer tells."""
+        """By queue, the end of the messages that retention removed: the highest `offset_min` of any answer."""
         removed = self.context.removed
         return np.array([removed.get(queue_text(name), 0) if removed else 0 for name in self.events.names])
 
     def are_unordered(self, rows: Integers) -> Booleans:
-        """Which events' sources tell moments that order nothing."""
+        """Returns which events come from sources or brokers whose timestamps give no order."""
         unsteady = {name for name, facts in self.context.sources.items() if not facts.is_steady}
         found = self.events.are("source", rows, unsteady)
         for broker in self.context.unsteady_brokers:
@@ -323,14 +323,14 @@ class Case:
 
     @cached_property
     def may_follow(self) -> Booleans:
-        """Which pulls may have been made at a slave that has the broker's name, and lags behind it."""
+        """Which pulls may have gone to a slave that has the broker's name and lags behind its master."""
         found = np.zeros(len(self.pulls), dtype=np.bool_)
         for source, broker in self.context.followers:
             found |= self.events.are("source", self.pulls.row, {source}) & self.are_of_broker(self.pulls.row, broker)
         return found
 
     def are_timeless(self, clause: str, rows: Integers) -> Booleans:
-        """Where a clause stands whatever the moments are: those of a log only if it has one life."""
+        """Whether a clause needs no timestamps. A clause about a log needs none only if the queue has one life."""
         if clause not in TIMELESS or clause not in LOGGED:
             return np.full(len(rows), clause in TIMELESS)
         return self.lives.is_single[self.events.queue[rows]]
@@ -341,7 +341,7 @@ class Case:
         return ~self.events.are("source", self.pulls.row, self.context.inside)
 
     def message_rows(self, log: int, offset: int) -> list[int]:
-        """The log's events that show one message: its append or acknowledgement, and what first made it visible."""
+        """Returns the events that show a message of a log: its append or acknowledgement, and its first visibility."""
         events, white = self.events, bool(self.logs.is_white_box[log])
         moved = self._sure(log, "make_visible" if white else "message_acknowledged")
         moved = moved[events.integers("visible_end" if white else "queue_offset", moved) >= offset + white]
@@ -349,7 +349,7 @@ class Case:
         return list(dict.fromkeys([*self.appended_rows(log, offset), *first.tolist()]))
 
     def delivered_rows(self, log: int, offset: int) -> list[int]:
-        """The first answer that shows an end past an offset, with its request."""
+        """Returns the rows of the first answer that shows an end past an offset, and of its request."""
         growth, pull = self.deliveries
         shows = np.flatnonzero((growth.log == log) & (growth.end > offset))
         first = pull[shows[np.argsort(growth.before_ns[shows], kind="stable")[:1]]]
@@ -357,13 +357,13 @@ class Case:
         return rows
 
     def appended_rows(self, log: int, offset: int) -> list[int]:
-        """The log's event that shows a message and its tag: its append, or else its acknowledgement."""
+        """Returns the event that shows a message and its tag: its append, or else its acknowledgement."""
         appended = np.concatenate([self._sure(log, name) for name in MESSAGES])
         found: list[int] = appended[self.events.integers("queue_offset", appended) == offset][:1].tolist()
         return found
 
     def _sure(self, log: int, event: str) -> Integers:
-        """Those events of a log that certainly belong to the life that is judged."""
+        """Returns the events that certainly belong to this log, which is one life of its queue."""
         rows = self.events.rows_of_queue(event, int(self.lives.queue[log]))
         return rows[self.lives.are_sure(rows, np.full(len(rows), log))]
 
@@ -385,7 +385,7 @@ PULLS: Final = "pulls"
 
 
 def judged_counts(case: Case, mine: Booleans) -> Iterator[tuple[str, int]]:
-    """For each property of requests how often it was asked of some pulls; and how many of these were judged."""
+    """Yield, for each property of requests, its name and how many of the pulls in `mine` it applies to."""
     pulls, events = case.pulls, case.events
     is_read = is_one_of(case.answer_code, PULL_RESULTS) & case.is_sound
     stopped = np.array([facts.stopped_ns is not None for facts in pulls.source_facts], dtype=np.bool_)
@@ -411,7 +411,7 @@ OFFSET_ILLEGAL: Final = 21
 
 @frozen(eq=False)
 class Answers:
-    """The answers that carry a pull result, one row each, with their pulls."""
+    """The answers that carry a pull result, with their pulls; each answer is a row."""
 
     case: Case
     pull: Integers
@@ -449,12 +449,12 @@ class Answers:
 
     @cached_property
     def is_counted(self) -> Booleans:
-        """Whether each pull tells how many messages it wants at most: a count below 0 was not recorded."""
+        """Whether each pull's maximum count of messages was recorded: a count below 0 means that it was not."""
         return self.case.pulls.count_max[self.pull] >= 0
 
     @cached_property
     def count_max(self) -> Integers:
-        """This count; a pull for 0 messages gets one, as in RocketMQ."""
+        """The maximum count of messages of each pull; a pull for 0 messages gets one, as in RocketMQ."""
         return np.maximum(self.case.pulls.count_max[self.pull], 1)
 
     @cached_property
@@ -469,17 +469,17 @@ class Answers:
 
     @cached_property
     def received_after_ns(self) -> Integers:
-        """The earliest moment of the read."""
+        """The earliest time at which the broker can have read the store for each answer."""
         return self.case.pulls.received_after_ns[self.pull]
 
     @cached_property
     def answered_before_ns(self) -> Integers:
-        """The latest moment of the read."""
+        """The latest time at which the broker can have read the store for each answer."""
         return self.case.pulls.answered_before_ns[self.pull]
 
     @cached_property
     def matching_least(self) -> Integers:
-        """How many messages match, at the least, of those from the offset that was asked for to the next one."""
+        """The least number of matching messages in [asked offset, `offset_next`) of each answer."""
         return matching_counts(self, self.asked, np.maximum(self.next, self.asked))
 
     def any_in_body(self, flags: Booleans) -> Booleans:
@@ -490,7 +490,7 @@ class Answers:
 
 
 def pull_results(case: Case) -> Answers:
-    """The answers that carry a pull result; error codes are left out."""
+    """Returns the answers that carry a pull result; refusals and damaged exchanges are left out."""
     pulls, code = case.pulls, case.answer_code
     # Leave out refusals, because they show no read, and pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
@@ -521,7 +521,7 @@ def takes_everything(answers: Answers) -> Booleans:
 
 
 def wrong_tags(answers: Answers) -> Booleans:
-    """For each place of the bodies, whether its message is known not to match."""
+    """Returns, for each place of the bodies, whether its message certainly does not match the subscription."""
     logs, expressions = answers.case.logs, answers.case.pulls.expression[answers.pull][answers.owner]
     wrong = np.zeros(len(answers.body), dtype=np.bool_)
     place = logs.known.at(answers.log[answers.owner], answers.body)
@@ -533,7 +533,7 @@ def wrong_tags(answers: Answers) -> Booleans:
 
 
 def matching_counts(answers: Answers, first: Integers, end: Integers) -> Integers:
-    """How many messages in [first, end) each answer's expression takes, at least; 0 where undecidable."""
+    """Returns the least number of messages in [first, end) that each answer's expression takes; 0 if undecidable."""
     least = np.zeros(len(first), dtype=np.int64)
     expressions = answers.case.pulls.expression[answers.pull]
     for code, matching in enumerate(answers.case.matchings):
@@ -544,7 +544,7 @@ def matching_counts(answers: Answers, first: Integers, end: Integers) -> Integer
 
 
 def first_visible_before(answers: Answers) -> Integers:
-    """When the first matching message at or after each asked offset was visible at the latest, for certain."""
+    """Returns when the first matching message at or after each asked offset was certainly visible."""
     _after, before = answers.case.first_visible
     found: Integers = np.minimum(before[answers.pull] + answers.case.logs.slack_ns(answers.log), NEVER)
     return found

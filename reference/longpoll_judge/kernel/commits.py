@@ -64,9 +64,9 @@ from longpoll_judge.read.schema import REQUIRED, are_named, coded, coded_texts, 
 COMMITS: Final = "commits"
 OFFSETS: Final = "queries and updates of offsets"
 RESETS: Final = (207, 215, 222, 314)
-"""Requests after which a group's offset may be another, or none."""
+"""The codes of requests after which a group's offset may be different, or absent."""
 DELETIONS: Final = (207, 215)
-"""Those after which it has none."""
+"""The codes of requests after which a group has no offset."""
 SUCCESS: Final = 0
 QUERY_NOT_FOUND: Final = 22
 OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
@@ -74,9 +74,9 @@ COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
     *("code", "group", "offset", "offset_max", "commit_offset", "cause"),
 )
-"""The fields that are read, or shown as evidence."""
+"""The fields that the rules read or that a finding shows as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
-"""A finding that depends on no timestamp and no missing event."""
+"""The clause whose findings depend on no timestamp and no missing event."""
 UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
 Flags = NDArray[np.bool_]
 
@@ -86,8 +86,8 @@ def judge_exchanges(
 ) -> tuple[list[Finding], list[Row]]:
     """Judge the offsets that the groups got; also rows that count the queries, refusals and lacking fields.
 
-    `native` are the rows of queues that are known here, of which `own` are judged; what concerns all queues is there
-    as well.
+    `native` marks the rows whose queues belong to this window, and `own` marks the rows to judge. Events about all
+    queues are in the table as well.
     """
     asked, answers = exchanges(table, native, own)
     twice = received_again(table)
@@ -121,7 +121,7 @@ def judge_exchanges(
 
 
 def _ends(table: pa.Table) -> dict[tuple[str, str, int], int]:
-    """By broker, topic and queue the highest end that any answer to a pull tells."""
+    """Returns, by broker, topic and queue, the highest `offset_max` of any answer to a pull."""
     queues, firsts = queue_numbers(table)
     end = integers_of(table, "offset_max")
     rows = np.flatnonzero(rows_where(table, "answer_sent") & (end >= 0))
@@ -132,7 +132,7 @@ def _ends(table: pa.Table) -> dict[tuple[str, str, int], int]:
 
 
 def _lacks(asked: pa.Table, name: str) -> Flags:
-    """Which requests lack a field that those about offsets, of themselves, need."""
+    """Returns which queries and updates of offsets lack this field."""
     codes, names = coded(asked, name)
     empty = np.array([not text for text in names], dtype=np.bool_)[codes]
     found: Flags = empty & is_one_of(integers_of(asked, "code"), OFFSET_CODES)
@@ -140,7 +140,7 @@ def _lacks(asked: pa.Table, name: str) -> Flags:
 
 
 def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
-    """The context with a hole around each of the damaged requests: whose offset they commit is not known."""
+    """Copy the context with a hole around each damaged request, because its group or queue is unknown."""
     holes = dict(context.broker_holes)
     for event in asked.filter(pa.array(damaged)).to_pylist():
         interval = event["after_ns"] - DISORDER_NS, event["before_ns"] + DISORDER_NS
@@ -150,20 +150,20 @@ def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
 
 @frozen
 class _Reset:
-    """A request after which the offsets of a group, a topic or both may be others; empty for all, as its broker is."""
+    """An event after which offsets of a group or topic may be different; an empty broker, group or topic means all."""
 
     broker: str
     group: str
     topic: str
     after_ns: int
     until_ns: int
-    """Until when it may take effect. An offset set by the broker (222) stays until the group pulls."""
+    """The latest time at which it may take effect. An offset set by the broker (222) stays until the group pulls."""
     deletes: bool
-    """It leaves no offset, and never another one."""
+    """Whether the event deletes the offset, and never changes it to a different one."""
     queue: int = -1
-    """-1 for all."""
+    """The queue that the reset concerns; -1 means all queues."""
     is_restart: bool = False
-    """The broker may have been killed, and lost what it had not saved yet (`KEPT_NS`)."""
+    """Whether the broker may have been killed and may have lost the offsets that it had not saved yet (`KEPT_NS`)."""
 
     @classmethod
     def of(cls, event: dict[str, Any], context: Context) -> _Reset:
@@ -173,7 +173,7 @@ class _Reset:
         return cls(event["broker"], event["group"], event["topic"], event["after_ns"], until_ns, deletes)
 
     def is_about(self, event: dict[str, Any]) -> bool:
-        """Whether the offset that the event is about may be another after it."""
+        """Whether this reset may change the offset that the event commits or queries."""
         if self.queue not in {-1, event["queue"]}:
             return False
         pairs = (self.broker, event["broker"]), (self.group, event["group"]), (self.topic, event["topic"])
@@ -181,9 +181,9 @@ class _Reset:
 
 
 def _unseen(context: Context) -> Iterator[_Reset]:
-    """Deletions that no source tells: a queue that began again had another generation, with other commits.
+    """Yield the deletions that no source recorded: a queue that began again has a new generation, with other commits.
 
-    And restarts, by the connections.
+    Yield also the restarts of brokers.
     """
     for (broker, topic, queue), holes in context.begun_anew.items():
         for after_ns, before_ns in holes:
@@ -194,7 +194,7 @@ def _unseen(context: Context) -> Iterator[_Reset]:
 
 
 def exchanges(whole: pa.Table, native: Booleans, own: Booleans) -> tuple[pa.Table, pa.Table]:
-    """Requests that commit or ask for an offset, or put it elsewhere, in order; and the answers to these."""
+    """Returns the requests that commit, query or reset an offset, in order, and their answers."""
     code = integers_of(whole, "code")
     about = (integers_of(whole, "commit_offset") >= 0) | is_one_of(code, (*OFFSET_CODES, *RESETS))
     rows = np.flatnonzero(rows_where(whole, "request_received") & about)
@@ -209,14 +209,14 @@ def exchanges(whole: pa.Table, native: Booleans, own: Booleans) -> tuple[pa.Tabl
 
 
 def _with_columns(whole: pa.Table, rows: Integers) -> pa.Table:
-    """These rows with the columns that are read here, and the numbers of their requests."""
+    """Returns these rows with the columns that the rules of commits read, and the numbers of their requests."""
     names = [name for name in whole.column_names if name in COLUMNS]
     table = fill(whole.select(names).take(pa.array(rows)), COLUMNS)
     return table.append_column(NUMBER, pa.array(whole[NUMBER].to_numpy()[rows]))
 
 
 def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
-    """By request the row of its answer; -1 for none."""
+    """Returns, by request, the row of its answer; -1 for none."""
     own, told = (request_numbers(table, np.arange(len(table))) for table in (asked, answers))
     return np.where(have_request(asked), first_of(own, told), -1)
 
@@ -228,34 +228,34 @@ class _Group:
     asked: pa.Table
     answers: pa.Table
     answer: Integers
-    """By request the row of its answer; -1 for none."""
+    """By request, the row of its answer; -1 if there is none."""
     told: dict[str, Integers]
-    """By request columns of its answer."""
+    """Columns of the answers, by name; each column has a row for each request."""
     is_doubtful: Flags
-    """By request whether its answer is uncertain: it has none here, and is not judged."""
+    """By request, whether its answer is uncertain; `answer` is then -1, and the request is not judged."""
 
     @property
     def own(self) -> Flags:
-        """By request whether it is judged here."""
+        """By request, whether this window judges the request."""
         flags: Flags = self.asked["own"].to_numpy()
         return flags
 
     @property
     def answered_count(self) -> int:
-        """How many questions have an answer."""
+        """The number of offset queries that have an answer."""
         is_question = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & self.own
         return int(np.count_nonzero(is_question & (self.answer >= 0)))
 
     @property
     def refused_counts(self) -> tuple[int, int]:
-        """How many queries and updates were refused, and how many have an answer."""
+        """The number of queries and updates that were refused, and the number that have an answer."""
         answered = is_one_of(integers_of(self.asked, "code"), OFFSET_CODES) & (self.answer >= 0) & self.own
         read = is_one_of(self.told["code"], (SUCCESS, QUERY_NOT_FOUND))
         return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
 
     @property
     def unsaid_count(self) -> int:
-        """How many answers to queries say that there is an offset but do not give it."""
+        """The number of successful answers to queries that lack the offset."""
         is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0) & self.own
         unsaid = (self.told["code"] == SUCCESS) & (self.told["offset"] < 0)
         return int(np.count_nonzero(is_asked & unsaid))
@@ -263,14 +263,14 @@ class _Group:
     def findings(
         self, resets: Iterable[_Reset], ends: Mapping[tuple[str, str, int], int], context: Context
     ) -> Iterator[Finding]:
-        """The findings about the answers to this group's requests."""
+        """Yield the findings about the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
             return
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
         questions = np.flatnonzero((exchanges.code == QUERY_CONSUMER_OFFSET) & self.own)
-        # Each question that may be wrong is compared with all exchanges, so that the others are left out at once.
+        # Each query that may be wrong is compared with all exchanges, so the certainly right ones leave first.
         questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
         for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
@@ -281,7 +281,7 @@ class _Group:
 
     def _joined(self) -> _Exchanges:
         code = integers_of(self.asked, "code")
-        # Pulls and updates commit, and nothing else, whatever else a request may carry.
+        # Only pulls and updates commit an offset, even if another request carries one.
         commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
         value = np.where(commits, integers_of(self.asked, "commit_offset"), -1)
         is_answered = self.answer >= 0

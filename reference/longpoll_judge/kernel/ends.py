@@ -182,7 +182,7 @@ def judge_ends(
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         have_fallen[fell] = True
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
-        # One answer that tells too much makes all later ones fall: it is told once.
+        # If one answer shows an end that is too high, all later answers fall, so the finding is reported once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         fell = fell[own[answers.row[fell]]]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
@@ -198,7 +198,7 @@ def judge_ends(
 
 @frozen
 class _Fall:
-    """An end that fell: the later answer, and the earlier one that shows more."""
+    """An end of a queue that fell: a later answer shows less than an earlier answer."""
 
     clause: str
     name: str
@@ -209,7 +209,7 @@ class _Fall:
 def _unwatched(
     table: pa.Table, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
 ) -> Iterator[Finding]:
-    """Possible faults that a restart or a full disk could explain: the first of each queue.
+    """Yield possible faults that a restart or a full disk could explain: the first fault of each queue.
 
     The queue's end lies below one that an earlier answer or acknowledgement shows, perhaps from another run of the
     broker. Or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
@@ -250,9 +250,9 @@ def _unwatched(
 
 
 def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Integers) -> tuple[Integers, Integers]:
-    """Answers whose minimum lies above a message that was acknowledged less than an hour before, and that message."""
+    """Returns the answers whose `offset_min` passed a message acknowledged within the last hour, and that message."""
     by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
-    # By offset, as `highest_before` is by time: the latest acknowledgement below each minimum.
+    # `highest_before` usually compares times; here it compares offsets, to find the latest message below each minimum.
     latest = highest_before(
         life[by_offset],
         acknowledged.values["queue_offset"][by_offset],
@@ -267,7 +267,7 @@ def _gone(answers: Gathered, own: Integers, acknowledged: Gathered, life: Intege
 
 
 def _doubtful(clause: str, evidence: list[dict[str, Any]], context: Context) -> Finding:
-    """An answer that the contract cannot decide, with the evidence against it."""
+    """Returns a finding, with its evidence, about an answer that the contract cannot decide."""
     subject = evidence[1]
     if clause == "pull.min.kept":
         message = evidence[2]["queue_offset"]

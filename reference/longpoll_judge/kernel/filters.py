@@ -1,6 +1,6 @@
-"""pull.filter.agrees: what a subscription was given is not passed over for one that takes at least as much.
+"""pull.filter.agrees: a message that one subscription got is not passed over for a subscription that takes as much.
 
-Needs no tags: only what answers deliver and pass over. Which answers are gathered, and which ends they tell: `logs`.
+The rule needs no tags, because it compares the messages that answers deliver and pass over. `ends` gathers the answers.
 
 Source: `ExpressionMessageFilter`, `DefaultMessageStore.getMessage`.
 """
@@ -24,17 +24,17 @@ from longpoll_judge.read.schema import coded, lists_of, order_of, spread
 
 NO_FILTER: Final = -1
 Text = tuple[str, str]
-"""The type of a subscription, and its expression."""
+"""A subscription: its type and its expression."""
 
 
 @define
 class Filters:
-    """The subscriptions of pulls, by number."""
+    """The subscriptions of pulls; each subscription has a number."""
 
     known: dict[Text, int] = field(factory=dict)
 
     def numbers(self, table: pa.Table, rows: Integers) -> Integers:
-        """The number of each pull's subscription; -1 where it names none."""
+        """Returns the number of each pull's subscription; -1 if the pull names no subscription."""
         kinds, kind_names = coded(table, "expression_type")
         texts, text_names = coded(table, "expression")
         pair = kinds[rows].astype(np.int64) * max(len(text_names), 1) + texts[rows]
@@ -47,7 +47,7 @@ class Filters:
         return found
 
     def narrower(self, number: int) -> list[int]:
-        """The subscriptions that take no more than this one, itself among them."""
+        """Returns the numbers of the subscriptions that take no more messages than this one, itself included."""
         texts = {place: text for text, place in self.known.items()}
         own = parse(*texts[number])
         found = [number]
@@ -71,7 +71,7 @@ def judge_filters(
     *,
     most: int,
 ) -> tuple[list[Finding], int]:
-    """Judge pulls and their answers, of which some are of queues seen from outside; and how many are not listed."""
+    """Judge the answers marked in `outside`; returns at most `most` findings, and how many more there are."""
     asked, answers = exchanges
     first, end = asked.values["offset"], answers.values["offset_next"]
     is_read = is_one_of(answers.values["code"], (FOUND, NO_MATCHED_MSG)) & (asked.values["filter"] >= 0) & outside
@@ -92,7 +92,7 @@ def judge_filters(
 
 
 def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integers, Integers]:
-    """The offsets that these answers deliver, and of each the answer."""
+    """Returns the answer and the offset of each message that these answers deliver."""
     bounds, values = lists_of(table, "offsets")
     owner, places = spread(bounds, answers.row[rows])
     return rows[owner], values[places]
@@ -101,7 +101,7 @@ def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integer
 def _withheld(
     queue: Integers, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
 ) -> list[tuple[int, int, int]]:
-    """(answer that passes over a message, the message, an answer that delivers it) of answers with one subscription."""
+    """Returns triples: an answer that passes over a message, the message's offset, an answer that delivers it."""
     owner, offset = given
     queues, number = np.unique(np.concatenate([queue[passing], queue[owner]]), return_inverse=True)
     own, of = number[: len(passing)], number[len(passing) :]
@@ -109,7 +109,7 @@ def _withheld(
     keys = np.stack([of[order], offset[order]], axis=1)
     is_new = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))[: len(keys)]
     at, value, giver = of[order][is_new], offset[order][is_new], owner[order][is_new]
-    # One number a queue and offset: offsets of one history span less than this.
+    # Each pair of a queue and an offset gets one number; histories whose offsets span too much are not judged.
     low = min(int(value.min(initial=0)), int(bounds[0][passing].min(initial=0)))
     width = max(int(value.max(initial=0)), int(bounds[1][passing].max(initial=0))) - low + 2
     if width * (len(queues) + 1) >= NEVER:

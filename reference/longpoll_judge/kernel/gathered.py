@@ -1,7 +1,7 @@
 """Events gathered from anywhere in a window as columns of numbers, and findings about those that break a clause.
 
-A row number and what is asked of it are all that is held. Names, requests and queues are the small numbers that they
-have in the window, so that events join by looking up a place. The rules: `sends`, `messages`, `logs`.
+Each event is held as a row number and the columns that its rule needs. Names, requests and queues are the small numbers
+that they have in the window, so that events join by an array lookup. The rules: `sends`, `messages`, `logs`.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ from longpoll_spec.history import ABSENT
 NUMBER: Final = "request_number"
 """The column of a window's table with a small number for each event's request; 0 for none."""
 QUEUE: Final = "queue_number"
-"""The same for its (broker, topic, queue)."""
+"""The column of a window's table with a small number for each event's (broker, topic, queue)."""
 
 
 @define(eq=False, slots=False)
 class Gathered:
-    """Some events of a window's table, a row each. Names are small numbers, and 0 for none."""
+    """Some events of a window's table; each event is a row. Names are small numbers, and 0 stands for no name."""
 
     table: pa.Table
     row: Integers
-    """The place of each event in the table."""
+    """The row of each event in the table."""
     values: dict[str, Integers]
-    """Columns of numbers."""
+    """Columns of numbers by name; each column has a value for each event."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     def take(self, rows: Any) -> Gathered:
-        """These rows."""
+        """Returns these of the events, in this order."""
         return Gathered(self.table, self.row[rows], {name: column[rows] for name, column in self.values.items()})
 
     @cached_property
     def after_ns(self) -> Integers:
-        """The earliest moment of each event."""
+        """The earliest time at which each event can have happened, in nanoseconds."""
         return integers_of(self.table, "after_ns")[self.row]
 
     @cached_property
     def before_ns(self) -> Integers:
-        """The latest moment of each event."""
+        """The latest time at which each event can have happened, in nanoseconds."""
         return integers_of(self.table, "before_ns")[self.row]
 
     @cached_property
     def queue(self) -> Integers:
-        """The number that each event gives its queue."""
+        """The queue's number within its topic, as each event names it."""
         return integers_of(self.table, "queue")[self.row]
 
     @cached_property
     def request(self) -> Integers:
-        """Equal for equal (source, request)."""
+        """Numbers that are equal for events of the same source and request."""
         return request_numbers(self.table, self.row)
 
     @cached_property
@@ -104,22 +104,22 @@ class Gathered:
 
     @cached_property
     def whole_queue(self) -> Integers:
-        """Equal for equal (broker, topic, queue)."""
+        """Numbers that are equal for events of the same broker, topic and queue."""
         numbers: Integers = self.table[QUEUE].to_numpy()[self.row]
         return numbers * (count_of_names(self.table, "source") + 1)
 
     @cached_property
     def place(self) -> Integers:
-        """Equal for equal (source, broker, topic, queue)."""
+        """Numbers that are equal for events of the same source, broker, topic and queue."""
         return self.whole_queue + self.source
 
     @cached_property
     def log(self) -> Integers:
-        """Equal for events of one queue; without a broker's name only for those of one source."""
+        """Numbers that are equal for events of one queue; if events name no broker, only within one source."""
         return np.where(self.broker != 0, self.whole_queue, self.place)
 
     def are(self, name: str, wanted: Iterable[str]) -> Booleans:
-        """Of which events a name is one of these."""
+        """Returns which events have one of the wanted texts in the column `name`."""
         _codes, texts = coded_texts(self.table, name)
         texts_wanted = list(wanted)
         is_wanted = compute.is_in(texts, value_set=pa.array(texts_wanted, pa.string())).to_numpy(zero_copy_only=False)
@@ -127,11 +127,11 @@ class Gathered:
         return found
 
     def are_on(self, source: str, connection: str) -> Booleans:
-        """Which events are of this connection of a source."""
+        """Returns which events belong to this connection of this source."""
         return self.are("source", [source]) & self.are("connection", [connection])
 
     def are_in(self, queues: Container[QueueName]) -> Booleans:
-        """Which events are of these queues."""
+        """Returns which events belong to these queues."""
         numbers = self.table[QUEUE].to_numpy()
         firsts = np.zeros(int(numbers.max(initial=-1)) + 1, dtype=np.int64)
         firsts[numbers] = np.arange(len(numbers))
@@ -143,44 +143,44 @@ class Gathered:
 def gather(
     table: pa.Table, rows: Integers, columns: Iterable[str] = (), values: dict[str, Integers] | None = None
 ) -> Gathered:
-    """These rows of a window's table with these columns, and further ones."""
+    """Gather these rows of a window's table with the named columns and the further columns in `values`."""
     return Gathered(table, rows, {name: integers_of(table, name)[rows] for name in columns} | (values or {}))
 
 
 def nothing_gathered(columns: Iterable[str]) -> Gathered:
-    """No events, with these columns."""
+    """Returns a `Gathered` with these columns but without events."""
     none = np.empty(0, dtype=np.int64)
     table = EVENT_SCHEMA.empty_table().append_column(NUMBER, pa.array(none)).append_column(QUEUE, pa.array(none))
     return Gathered(table, none, dict.fromkeys(columns, none))
 
 
 def with_numbers(window: Window) -> pa.Table:
-    """The table of a window with small numbers for requests and queues."""
+    """Returns the table of a window with two more columns: small numbers for requests and queues."""
     numbers = pa.array(window.any_key + 1), pa.array(window.all_queues.astype(np.int64))
     return window.table.append_column(NUMBER, numbers[0]).append_column(QUEUE, numbers[1])
 
 
 def request_numbers(table: pa.Table, rows: Integers) -> Integers:
-    """The number of the request of each of these rows."""
+    """Returns the request number of each of these rows."""
     numbers: Integers = table[NUMBER].to_numpy()[rows]
     return numbers
 
 
 def received_again(table: pa.Table) -> Integers:
-    """The requests, of any kind, whose identifier came more than once."""
+    """Returns the numbers of the requests, of any kind, whose identifier was received more than once."""
     counts = np.bincount(request_numbers(table, np.flatnonzero(rows_where(table, "request_received"))))
     counts[:1] = 0
     return np.flatnonzero(counts > 1)
 
 
 def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
-    """The rows of all parts, which are of one table, with these columns of numbers."""
+    """Join parts of one table into one `Gathered` with these columns of numbers."""
     values = {name: np.concatenate([part.values[name] for part in parts]) for name in columns}
     return Gathered(parts[0].table, np.concatenate([part.row for part in parts]), values)
 
 
 def names_of(table: pa.Table, name: str, rows: Integers) -> Integers:
-    """A column of names as small numbers; 0 for none."""
+    """Returns a column of names as small numbers; 0 if a row has no name."""
     codes, texts = coded_texts(table, name)
     numbers = np.where(are_named(texts), np.arange(1, len(texts) + 1), 0)
     found: Integers = numbers[codes[rows]] if len(rows) else np.empty(0, dtype=np.int64)
@@ -188,33 +188,33 @@ def names_of(table: pa.Table, name: str, rows: Integers) -> Integers:
 
 
 def numbers_of(table: pa.Table, name: str, texts: Sequence[str]) -> Integers:
-    """The numbers of these names in a column; -1 for one that it does not have."""
+    """Returns the numbers of these names in a column; -1 for a name that the column does not have."""
     wanted = pa.array(texts, pa.string())
     found = compute.index_in(wanted, value_set=coded_texts(table, name)[1]).fill_null(-2).to_numpy() + 1
     return np.where(are_named(wanted), found.astype(np.int64), 0)
 
 
 def count_of_names(table: pa.Table, name: str) -> int:
-    """The numbers of a column of names are at most this."""
+    """Returns the highest number that `names_of` can give for this column."""
     return len(coded_texts(table, name)[1])
 
 
 def rows_where(table: pa.Table, event: str) -> Booleans:
-    """Which rows are this event."""
+    """Returns which rows of the table have this kind of event."""
     codes, names = coded(table, "event")
     found: Booleans = codes == (names.index(event) if event in names else -1)
     return found
 
 
 def have_request(table: pa.Table) -> Booleans:
-    """Which rows name a request."""
+    """Returns which rows of the table name a request."""
     codes, texts = coded_texts(table, "request")
     named: Booleans = are_named(texts)[codes]
     return named
 
 
 def events_at(table: pa.Table, rows: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """The events in these rows of the table, as evidence."""
+    """Returns the events in these rows of the table, by row, as evidence for findings."""
     wanted = sorted(set(rows))
     events = table.take(pa.array(wanted, pa.int64())).to_pylist()
     return {row: _told(event) for row, event in zip(wanted, events, strict=True)}
@@ -225,7 +225,7 @@ def _told(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def generations(asked: Gathered, answered: Gathered, context: Context) -> Integers:
-    """The generation of its queue that each exchange belongs to. An offset that may lie in two gets its own generation.
+    """Returns the queue generation of each exchange. An exchange that may lie in two generations gets its own number.
 
     A new generation begins after a topic was deleted, and may begin when a queue's first offset is given twice.
     """
@@ -235,7 +235,7 @@ def generations(asked: Gathered, answered: Gathered, context: Context) -> Intege
 
 
 def numbered_generations(asked: Gathered, answered: Gathered, context: Context) -> tuple[Integers, Booleans]:
-    """The same as a number, and which exchanges may lie in two."""
+    """Returns the queue generation of each exchange, and which exchanges may lie in two generations."""
     life = np.zeros(len(asked), dtype=np.int64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
     # The recorded time of an answer may be before its request's.
@@ -249,12 +249,12 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
 
 
 def with_life(*lots: tuple[Integers, Integers]) -> list[Integers]:
-    """Small numbers for pairs of one and a life (`generations`), which is the only one as a rule."""
+    """Returns small numbers for pairs of a number and a life (`generations`); usually a queue has one life."""
     return numbered(*lots) if any(life.any() for _numbers, life in lots) else [numbers for numbers, _life in lots]
 
 
 def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
-    """When new generations began, or may have begun unobserved, and which of the events are of these queues."""
+    """Yield events of some queues, and the times when new generations of these queues began or may have begun."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.are("broker", [broker])
         yield (mine & events.are("topic", [topic]) if topic else mine), holes
@@ -273,27 +273,27 @@ class Breach:
     clause: str
     members: Integers
     events: tuple[tuple[Gathered, Integers], ...]
-    """The evidence: by member a row of each; -1 for none. The first gives the location."""
+    """The evidence: events, and by member a row of these events, or -1. The first entry gives the location."""
     why: str
     weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
-    """By member: something that was not recorded could explain it; empty if all are certain."""
+    """By member, whether an event that was not recorded could explain the breach; empty if all are certain."""
     told: Callable[[int], str] | None = None
-    """More about one member."""
+    """Returns more text for the report about a member."""
 
     def only(self, native: Booleans) -> Breach:
-        """The members that lie in these rows of the table."""
+        """Returns the breach with only those members whose row in the table is marked in `native`."""
         first, rows = self.events[0]
         return evolve(self, members=self.members[native[first.row[rows[self.members]]]])
 
 
 def once(events: Gathered, members: Integers, cause: Integers) -> Integers:
-    """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
+    """Returns the first member for each cause, because one message with a wrong offset contradicts many others."""
     ordered = in_order(events, members)
     return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]
 
 
 def _order(events: Gathered, rows: Integers) -> Integers:
-    """The indices of rows sorted by their contents, those that ended first before the others.
+    """Returns the indices that sort the rows by their contents; events that ended first come first.
 
     So a report does not depend on the order in which the rows were read.
     """
@@ -308,12 +308,12 @@ def _order(events: Gathered, rows: Integers) -> Integers:
 
 
 def in_order(events: Gathered, rows: Integers) -> Integers:
-    """The rows, put in order by what they tell."""
+    """Returns the rows sorted by the contents of their events."""
     return rows[_order(events, rows)]
 
 
 def earliest(events: Gathered, rows: Integers, keys: Integers, wanted: Integers) -> Integers:
-    """For each wanted key the first in order of the rows that have it; -1 where none has."""
+    """Returns, for each wanted key, the first of the rows that have this key; -1 if no row has it."""
     rows = in_order(events, rows[np.isin(keys[rows], wanted)])
     found: Integers = np.append(rows, -1)[first_of(wanted, keys[rows])]
     return found

@@ -110,7 +110,7 @@ class Lives:
         return np.concatenate(found), np.concatenate(logs)
 
     def are_sure(self, rows: Integers, log: Integers) -> Booleans:
-        """Which events certainly belong to this log."""
+        """Returns which events certainly belong to the log given for each event."""
         queue = self.window.queue[rows]
         found: Booleans = self.is_single[queue] & (self.base[queue] == log)
         for life, places, logs in self._each(rows):
@@ -119,7 +119,7 @@ class Lives:
 
     @cached_property
     def of_requests(self) -> Integers:
-        """By row the log that its request lies in as a whole: one without an answer goes on for ever."""
+        """By row, the log that contains its whole request; a request without an answer has no end."""
         window = self.window
         every = np.arange(len(window))
         found = self.base[window.queue]
@@ -127,7 +127,7 @@ class Lives:
             return found
         first_ns, last_ns = window.integers("after_ns", every), window.integers("before_ns", every)
         key = window.request_key
-        # Any other event may bear a request too, as a message's acknowledgement does, or a recheck that comes too late.
+        # Other events may name a request too, such as the acknowledgement of a message, or a late recheck.
         mine = (key >= 0) & window.are_of(REQUEST_EVENTS)
         count = int(key.max(initial=-1)) + 1
         first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (INTEGER_LIMIT, -INTEGER_LIMIT))
@@ -136,7 +136,7 @@ class Lives:
         answered = np.zeros(count, dtype=np.bool_)
         answers = window.rows("answer_sent")
         answered[key[answers[mine[answers]]]] = True
-        # Its answer may come in any later life, if its connection is open in one.
+        # An unanswered request may get its answer in any later life in which its connection is still open.
         last_of[~answered] = INTEGER_LIMIT
         received = window.rows("request_received")
         if self.context.restarts:
@@ -153,7 +153,7 @@ class Lives:
 
 
 def make_lives(window: Window, context: Context, *, restarts: bool = True) -> Lives:
-    """The lives of a window's queues, apart for each restart or not."""
+    """Returns the lives of a window's queues; with `restarts`, each restart begins a new life."""
     changed: dict[int, tuple[Generations, list[int]]] = {}
     known: dict[tuple[str, str], Generations | None] = {}
     is_any = bool(context.deleted or context.begun_anew or any(map(len, context.life_holes.values())))

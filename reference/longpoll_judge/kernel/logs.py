@@ -26,7 +26,7 @@ MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
 
 @frozen(eq=False)
 class Growth:
-    """The visible ends as functions of time, from (log, end, not before, not after) in any order."""
+    """The visible end of each log as a function of time, from rows in any order: log, end, earliest and latest time."""
 
     log: Integers
     end: Integers
@@ -41,17 +41,17 @@ class Growth:
         return ends, suffix_min(ends.group, self.after_ns[order]), suffix_min(ends.group, self.before_ns[order])
 
     def visible_between(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """The interval [earliest, latest] in which each offset becomes visible; `NEVER` if it does not."""
+        """Returns the earliest and latest time at which each offset became visible; `NEVER` if it did not."""
         ends, after_ns, before_ns = self._by_end
         place = ends.below(log, offset + 1)
         return ends.pick(log, place, after_ns, NEVER), ends.pick(log, place, before_ns, NEVER)
 
     def end_at_least(self, log: Integers, moment_ns: Integers) -> Integers:
-        """The end that was certainly reached before each moment."""
+        """Returns the end that each log had certainly reached before each time."""
         return self._highest(self._by_before, log, moment_ns)
 
     def end_at_most(self, log: Integers, moment_ns: Integers) -> Integers:
-        """The end that may have been reached at each moment."""
+        """Returns the highest end that each log may have reached at each time."""
         return self._highest(self._by_after, log, moment_ns + 1)
 
     def _highest(self, by_time: tuple[Grouped, Integers], log: Integers, moment_ns: Integers) -> Integers:
@@ -77,25 +77,25 @@ class Logs:
     """All logs as the record shows them."""
 
     known: Grouped
-    """The offsets whose messages were seen, each once."""
+    """The offsets of the messages that the record shows, each once, by log."""
     tag_codes: Integers
-    """Their tags' hash codes."""
+    """The hash code of each known message's tag."""
     growth: Growth
     is_white_box: Booleans
-    """By log, whether visibility was seen from within the broker."""
+    """By log, whether an observer inside the broker recorded visibility."""
     wake_ns: int
     base: Integers
-    """By log: offsets below were appended before the record began."""
+    """By log, the first known offset or `NEVER`; lower offsets were appended before the record began."""
     perhaps: tuple[Integers, Integers]
-    """Log and offset of the messages that were seen when one life of the queue or another may have been."""
+    """The log and offset of each message that may belong to one of several lives of its queue."""
     _matching: dict[Expression, Matching] = field(factory=dict)
 
     def slack_ns(self, log: Integers) -> Integers:
-        """How long after its acknowledgement a message may stay invisible; 0 when white-box."""
+        """Returns how long, in ns, a message may stay invisible after its acknowledgement; 0 for white-box logs."""
         return np.where(self.is_white_box[log], 0, self.wake_ns)
 
     def may_be_there(self, log: Integers, offset: Integers) -> Booleans:
-        """Whether a message with each offset was, or may have been, seen."""
+        """Returns whether the record shows, or may show, a message at each offset of a log."""
         known = self.is_known(log, offset)
         if len(self.perhaps[0]):
             seen, _order = grouped(*self.perhaps, self.known.count)
@@ -103,28 +103,28 @@ class Logs:
         return known
 
     def is_known(self, log: Integers, offset: Integers) -> Booleans:
-        """Whether each offset's message was seen."""
+        """Returns whether the record certainly shows a message at each offset of a log."""
         found: Booleans = self.known.at(log, offset) >= 0
         return found
 
     def visible_for_content(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """When each offset's message became visible, as contents are judged."""
+        """Returns the earliest and latest time of each message's visibility, for rules about contents of answers."""
         after_ns, before_ns = self.growth.visible_between(log, offset)
         white = self.is_white_box[log]
         after_ns = np.where(white & (offset >= self.base[log]), after_ns, BEGINNING)
         return after_ns, np.minimum(before_ns + self.slack_ns(log), NEVER)
 
     def end_at_least(self, log: Integers, moment_ns: Integers) -> Integers:
-        """The visible end that was certainly reached before each moment."""
+        """Returns the visible end that each log had certainly reached before each time."""
         return self.growth.end_at_least(log, moment_ns - self.slack_ns(log))
 
     def end_at_most(self, log: Integers, moment_ns: Integers) -> Integers:
-        """The highest visible end possible at each moment; `NEVER` when the record does not bound it."""
+        """Returns the highest possible visible end at each time; `NEVER` if the record does not bound the end."""
         most = np.maximum(self.growth.end_at_most(log, moment_ns), self.base[log])
         return np.where(self.is_white_box[log], most, NEVER)
 
     def matching(self, expression: Expression) -> Matching:
-        """The messages that the expression takes."""
+        """Returns the messages that the expression takes; results are cached by expression."""
         if expression not in self._matching:
             self._matching[expression] = Matching(self, expression)
         return self._matching[expression]
@@ -132,14 +132,14 @@ class Logs:
 
 @frozen(eq=False)
 class Matching:
-    """Those messages that one expression takes."""
+    """The messages that a subscription's expression takes."""
 
     logs: Logs
     expression: Expression
 
     @cached_property
     def offsets(self) -> Grouped:
-        """Seen and matching."""
+        """The offsets of the known messages that match the expression."""
         known = self.logs.known
         if self.expression.takes_everything:
             return known
@@ -153,16 +153,16 @@ class Matching:
         return suffix_min(offsets.group, after_ns), suffix_min(offsets.group, before_ns)
 
     def count(self, log: Integers, first: Integers, end: Integers) -> Integers:
-        """How many messages in [first, end) match, at least."""
+        """Returns the least number of matching messages in [first, end) of each log."""
         return end - first if self.expression.takes_everything else self.offsets.between(log, first, end)
 
     def first(self, log: Integers, offset: Integers) -> Integers:
-        """The first matching offset at or after each offset; `NEVER` when none is known."""
+        """Returns the first matching offset at or after each offset; `NEVER` if no such message is known."""
         found = self.offsets.pick(log, self.offsets.below(log, offset), self.offsets.numbers, NEVER)
         return np.where(self.logs.is_white_box[log], offset, found) if self.expression.takes_everything else found
 
     def first_visible(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Between which moments the first matching message at or after each offset became visible."""
+        """Returns the earliest and latest time at which a matching message from each offset on was first visible."""
         place = self.offsets.below(log, offset)
         after_ns, before_ns = (self.offsets.pick(log, place, each, NEVER) for each in self._visible)
         if self.expression.takes_everything:
@@ -172,12 +172,12 @@ class Matching:
         return after_ns, before_ns
 
     def first_delivered(self, deliveries: Growth, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Between which moments the first answer showed the first matching message at or after each offset, or more."""
+        """Returns the earliest and latest time at which an answer first showed the next matching message, or more."""
         return deliveries.visible_between(log, offset if self.expression.takes_everything else self.first(log, offset))
 
 
 def make_logs(window: Window, lives: Lives, wake_ns: int) -> Logs:
-    """The logs of a window. Events that may belong to a life of a queue bound what can have been visible in it."""
+    """Returns the logs of a window. Events that may belong to a life of a queue bound the visible end in that life."""
     count = lives.count
     white = np.zeros(len(window.names), dtype=np.bool_)
     moved = window.rows("make_visible")
