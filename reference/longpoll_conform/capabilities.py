@@ -31,7 +31,7 @@ from longpoll_spec.policy import policy_named
 VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {"rocketmq-4.9": "4.9.7", "rocketmq-5": "5.5.0", "strict": "4.9.7", "strict-clone": "4.9.7"}
 )
-"""Policy -> the recorded version that it is compared with."""
+"""Maps each policy to the recorded RocketMQ version whose answers it is compared with."""
 
 
 @frozen
@@ -98,7 +98,7 @@ STORED: Final = frozenset({0, 10, 11, 12})
 """The codes of a stored message; 10 to 12 say that a disk or a slave was slow."""
 RUNTIME_INFO: Final = 28
 DEFAULT: Final = "rocketmq-5"
-"""For a broker of an unknown version: the newest release that was recorded."""
+"""The policy for a broker of an unknown version: the newest release that was recorded."""
 FIRST_OF_5: Final = 412
 """The ordinal of V5_0_0_SNAPSHOT in `MQVersion`: all lower ones are 4.9 or older."""
 OLDEST: Final = 1

@@ -32,7 +32,7 @@ CAPABILITIES: Final[Mapping[Capability, str]] = MappingProxyType(
 
 @frozen
 class Clause:
-    """One sentence."""
+    """A clause of the contract, which is one sentence."""
 
     id: str
     level: Level

@@ -39,7 +39,7 @@ Variables = Mapping[str, str]
 
 @frozen
 class Difference:
-    """One difference."""
+    """A difference between an expected and a received answer."""
 
     where: str
     """The step and the place in its answer: `response.extFields.nextBeginOffset`."""
@@ -107,13 +107,13 @@ class _Sides:
         yield from self.answers(where, one["response"], other.get("response"), vary | set(one.get("normalised", ())))
 
     def answers(self, where: str, one: Any, other: Any, vary: set[str]) -> Iterator[Difference]:
-        """One answer."""
+        """Yield the differences between an expected and a received answer."""
         pattern = pattern_of(one, vary, self.recorded_as)
         answer = dict(CLOSED) if other and "closed" in other else seen(other) if other else dict(SILENCE)
         yield from differences(where, pattern, answer, self.found_as)
 
     def values(self, where: str, one: Any, other: Any) -> Iterator[Difference]:
-        """Any JSON."""
+        """Yield the differences between an expected and a received JSON value."""
         yield from differences(where, masked(one, self.recorded_as), other, self.found_as)
 
 

@@ -26,7 +26,7 @@ JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
 """How long a broker that leaves a connection open may still answer on it after the last step."""
 UNASKED_S: Final = 1.0
-"""How long to wait for an answer after one that nothing asked for."""
+"""How long to wait for another answer after an answer without a request."""
 FRAMES_MAX: Final = 400
 """The most recorded frames of one connection, the first ones; a vector has tens."""
 
@@ -53,9 +53,9 @@ class Answer:
     """The answer to a request."""
 
     command: Mapping[str, Any] | None
-    """None: no answer, or the connection was closed."""
+    """The decoded command; None if no answer came or the connection was closed."""
     at_s: float
-    """Its arrival by the monotonic clock; the end of the wait if nothing came."""
+    """When the frame arrived, by the monotonic clock; the end of the wait if no frame came."""
 
 
 def _opaque_of(one: RecordedFrame) -> int | None:

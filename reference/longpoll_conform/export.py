@@ -214,7 +214,7 @@ Step = dict[str, Any]
 
 
 def shipped(vector: Vector) -> dict[str, Any]:
-    """One line of the shipped vectors."""
+    """Return a vector as the object on one line of the shipped vectors."""
     clause = BY_VECTOR[vector.id]
     needed, lacking = PROFILES[vector.profile]
     scan = {SCAN} if vector.case.get("depends") == SCAN else set()
@@ -258,7 +258,7 @@ class _Playing:
         self._opaques = itertools.count(1)
 
     def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
-        """One step of the recording; in a preparation only the code is expected."""
+        """Yield the exported steps of a recorded step; in a preparation, they expect only its code."""
         if "sleep_ms" in step or "close" in step:
             yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
         elif "until_max_offset" in step:

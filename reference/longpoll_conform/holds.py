@@ -34,7 +34,7 @@ WOKEN_PART: Final = 3
 SCAN_MS: Final = 5_000
 """How late an answer may come from RocketMQ's scan."""
 LATE_MS: Final = 1_500
-"""How late an answer may come, beside the slowest echoes."""
+"""How late an answer may come, in addition to the time of the slowest echoes."""
 ECHOES: Final = 2
 """How many times an echo's latency an answer may take more: a wake crosses threads about twice as often."""
 EARLY_MS: Final = 20
@@ -86,9 +86,9 @@ class _Pull:
     hold_ms: int
     asked_s: float
     sent_ms: float | None = None
-    """When the send of its message began, ms after the pull; None without one."""
+    """When the send of the pull's message began, ms after the pull; None if no message was sent."""
     stored_ms: float = 0.0
-    """When that send was acknowledged."""
+    """When the send of the message was acknowledged, ms after the pull."""
     answer: Answer | None = None
 
     @property
@@ -98,17 +98,17 @@ class _Pull:
 
     @property
     def after_ms(self) -> float:
-        """When the answer came, ms after the pull."""
+        """The time of the answer, in milliseconds after the pull."""
         return 0.0 if self.answer is None else (self.answer.at_s - self.asked_s) * 1000
 
     @property
     def due_ms(self) -> float:
-        """When it should be answered: once its message is stored, or at its deadline."""
+        """The time when the pull should be answered: once its message is stored, or at its deadline."""
         return self.hold_ms if self.sent_ms is None else self.stored_ms
 
     @property
     def due_s(self) -> float:
-        """The same by the monotonic clock."""
+        """The time when the pull should be answered, by the monotonic clock, in seconds."""
         return self.asked_s + self.due_ms / 1000
 
     @property
@@ -118,7 +118,7 @@ class _Pull:
         return f"{self.line.missing} within {when}" if self.code is None else f"{self.code} after {when}"
 
     def not_held(self) -> Breach | None:
-        """Whether it was answered at once."""
+        """Return a breach if the broker answered the pull at once instead of holding it."""
         least_ms = self.hold_ms // HELD_PART
         first_ms = least_ms if self.sent_ms is None else min(least_ms, self.sent_ms)
         is_early = self.code is not None and self.after_ms <= first_ms
@@ -127,12 +127,12 @@ class _Pull:
 
 @define(eq=False)
 class _Test:
-    """What a vector showed."""
+    """The result of one vector."""
 
     title: str
     breaches: list[tuple[_Pull, Breach]] = field(factory=list)
     untested: str = ""
-    """Why it shows nothing, if it breaches nothing."""
+    """Why a test without breaches shows nothing; empty if it shows that the clause holds."""
 
 
 @frozen
@@ -143,7 +143,7 @@ class _Tester:
     topic: str
     echo: Echo
     scan_ms: int
-    """How much later a deadline may be answered than its time."""
+    """How late the broker may answer a pull after its deadline, in milliseconds."""
     crowd: Crowd
 
     @property
@@ -194,7 +194,7 @@ class _Tester:
         return pull.due_ms + self.late_ms + self.scan_ms * (pull.sent_ms is None)
 
     def breach(self, pull: _Pull) -> Breach | None:
-        """Whether it was not answered with its message, or at its deadline."""
+        """Return a breach if the pull was answered neither with its message nor at its deadline."""
         code, first_ms = (NOT_FOUND, pull.hold_ms - EARLY_MS) if pull.sent_ms is None else (FOUND, pull.sent_ms)
         last_ms = self._last_ms(pull)
         if pull.code == code and first_ms <= pull.after_ms <= last_ms:
@@ -209,7 +209,7 @@ class _Tester:
     # -- single pulls ------------------------------------------------------------------------------------------------
 
     def hold(self, queue: int, wakes: bool, hold_ms: int) -> _Pull:
-        """One pull, with or without a message."""
+        """Hold a pull, with or without a message that wakes it, and return it with its answer."""
         with ExitStack() as stack:
             (line,) = self.lines(stack, 1)
             pull = self.pull(line, hold_ms, queue)
@@ -221,7 +221,7 @@ class _Tester:
             return pull
 
     def alone(self, what: str, pull: _Pull) -> _Test:
-        """What it shows."""
+        """Return the result of the test of a single pull."""
         breach = pull.not_held() if what == "holds" else self.breach(pull)
         test = _Test(f"a hold of {pull.hold_ms} ms", [(pull, breach)] if breach else [])
         if pull.code == NOT_FOUND and pull.sent_ms and pull.stored_ms > pull.hold_ms - EARLY_MS <= pull.after_ms:

@@ -168,7 +168,7 @@ def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """One vector's."""
+    """Return the result of one vector as a JSON object."""
     return {
         "vector": result.vector.id,
         "title": result.vector.title,
@@ -220,7 +220,7 @@ class Sections:
     differences: tuple[Difference, ...]
     bugs: tuple[Bug, ...]
     untested: dict[str, tuple[str, ...]]
-    """Reason -> the clauses that were not tested for it."""
+    """Maps each reason to the clauses that were not tested because of it."""
 
     @property
     def tested(self) -> int:

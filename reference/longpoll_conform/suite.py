@@ -119,7 +119,7 @@ class Result:
     clause: Clause
     outcome: Outcome
     why: str = ""
-    """One sentence; empty for PASS."""
+    """The reason for the result, in one sentence; empty for PASS."""
     differences: tuple[Difference, ...] = ()
     spoken: tuple[RecordedFrame, ...] = ()
     """Every byte of the conversation that shows it."""

@@ -51,7 +51,7 @@ class Vector:
     profile: str
     """The required broker settings: `default`, `sql`, `strict`, `nolongpoll`, `unreadable`, `store`."""
     version: str
-    """Of the recorded broker."""
+    """The version of the recorded broker."""
     case: Mapping[str, Any]
 
     @property

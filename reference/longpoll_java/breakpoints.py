@@ -49,7 +49,7 @@ class Peer:
     socket: socket.socket
     received: Connection = field(factory=Connection)
     replies: dict[int, tuple[Command, float]] = field(factory=dict)
-    """Opaque -> its reply, and the arrival time."""
+    """Maps each opaque to its reply and the reply's arrival time."""
     is_open: bool = True
 
 
@@ -69,7 +69,7 @@ class Breakpoints:
         self.seen: list[Arrival] = []
         """Every arrival, in order."""
         self.last_s: dict[str, float] = {}
-        """Breakpoint -> the time of the last arrival."""
+        """Maps each breakpoint to the time when a thread last arrived there."""
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +90,7 @@ class Breakpoints:
 
     @property
     def standing(self) -> Mapping[str, Arrival]:
-        """Thread -> its arrival at the breakpoint where it waits."""
+        """Maps each waiting thread to its arrival at its breakpoint."""
         return {thread: arrival for thread, (arrival, _) in self._standing.items()}
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> bool:

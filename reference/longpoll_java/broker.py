@@ -123,22 +123,22 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """Where slaves copy its log from (`haListenPort`): the port after its own."""
+        """The address from which slaves copy the log (`haListenPort`): the port after the broker's own."""
         return self.address[0], self.address[1] + 1
 
     @property
     def sent_to(self) -> tuple[str, int]:
-        """Where messages are sent: a slave gets them from its master."""
+        """The address to which messages are sent: a slave gets them from its master."""
         return self.address if self.master is None else self.master.address
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is running."""
+        """Whether the broker's process is running."""
         return self._process.poll() is None
 
     @property
     def process_id(self) -> int:
-        """Its process id."""
+        """The process id of the broker."""
         return self._process.pid
 
     def stop(self) -> None:

@@ -110,7 +110,7 @@ class Load:
     _due: list[tuple[float, int]] = field(factory=list)
     _ends: list[int] = field(init=False)
     _read: list[list[int]] = field(init=False)
-    """For each queue the next offsets of its consumers."""
+    """For each queue, the offset that each consumer reads next."""
     _left: int = field(init=False)
     _rests_until_s: float = 0.0
     _random: random.Random = field(init=False)
@@ -271,7 +271,7 @@ WORDS: Final = 7
 
 @frozen
 class Line:
-    """One line of the trace (`byteman_rules`)."""
+    """A parsed line of the trace that `byteman_rules` writes."""
 
     gate: str
     thread: str
@@ -283,7 +283,7 @@ class Line:
 
 @frozen
 class Step:
-    """One step of the specification, in one queue."""
+    """A step of the specification that concerns one queue."""
 
     name: str
     actors: str
@@ -313,11 +313,11 @@ class _Maker:
     steps: dict[int, list[Step]] = field(init=False)
     before: dict[str, Line] = field(factory=dict)
     dispatched: list[int] = field(init=False)
-    """Queue -> messages dispatched so far."""
+    """For each queue, the number of messages dispatched so far."""
     dispatched_ns: dict[tuple[int, int], int] = field(factory=dict)
     """(queue, offset) -> when its dispatch began."""
     read_ns: dict[int, int] = field(factory=dict)
-    """Opaque -> when its first read began."""
+    """Maps each pull's opaque to the time when its first read began."""
 
     def __attrs_post_init__(self) -> None:
         self.steps = {queue: [] for queue in range(self.seen.queues)}
@@ -389,7 +389,7 @@ class _Maker:
 
 
 def steps_of(lines: Iterable[Line], seen: Seen) -> dict[int, list[Step]]:
-    """Queue -> its steps, unordered."""
+    """Return a map from each queue to its steps, unordered."""
     maker = _Maker(seen)
     for line in lines:
         maker.take(line)

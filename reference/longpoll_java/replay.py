@@ -104,11 +104,11 @@ class _Player:
     topic: str = field(init=False)
     slots: dict[int, _Slot] = field(factory=dict)
     pulls: dict[int, int] = field(factory=dict)
-    """Opaque -> consumer."""
+    """Maps the opaque of each pull to its consumer."""
     queue_ids: dict[int, int] = field(factory=dict)
     """The specification's number of a queue -> the broker's."""
     admins: dict[tuple[str, int], Peer] = field(factory=dict)
-    """Address -> the connection for requests with immediate answers."""
+    """Maps each address to the connection for requests with immediate answers."""
     returning: tuple[Peer, int] | None = None
     """The connection and opaque of the request about the master's return."""
     stopped: Callable[[Arrival], bool] = field(init=False)
@@ -121,7 +121,7 @@ class _Player:
     anchor_s: float = 0.0
     ticks: int = 0
     shown_at_s: dict[int, float] = field(factory=dict)
-    """Queue -> when its last message became visible."""
+    """Maps each queue to the time when its last message became visible."""
 
     def __attrs_post_init__(self) -> None:
         number = next(_NUMBERS)

@@ -40,16 +40,16 @@ FOUND, NOTHING = "found", "nothing"
 
 @frozen
 class Move:
-    """One action, wait or check."""
+    """An action, wait or check of a replay schedule."""
 
     kind: Kind
     thread: str = ""
     """`dispatcher`, `scanner`, `operator`, `pull N` or `run N`: the thread of the gates."""
     gates: tuple[str, ...] = ()
     slot: int = -1
-    """Its consumer; -1 for none."""
+    """The consumer that the move concerns; -1 for none."""
     queue: int = -1
-    """Its queue, by the specification's number; -1 for none."""
+    """The queue that the move concerns, by the specification's number; -1 for none."""
     number: int = -1
     """An offset, or a number of ticks; -1 for none."""
     commits: int = -1
@@ -71,12 +71,12 @@ class Step:
     label: str
     moves: tuple[Move, ...]
     open: tuple[bool, ...]
-    """For each consumer whether its pull is unanswered after the step, in the specification."""
+    """For each consumer, whether the specification has its pull unanswered after the step."""
 
 
 @frozen
 class Schedule:
-    """A run as moves."""
+    """A run of the specification as moves on a Java broker."""
 
     property_name: str
     queues: int
@@ -105,7 +105,7 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "crash_and_recover": "replay cannot cut the power: data that a killed process wrote to a mapped file is not lost",
     "role_change": "replay starts no controller, which would make a slave master",
 }
-"""Action -> why no replay schedule has it."""
+"""Maps each action that no replay schedule can contain to the reason."""
 
 
 def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_MS) -> Schedule:

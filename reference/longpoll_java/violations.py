@@ -79,7 +79,7 @@ def _dropped(trace: Trace) -> Iterator[Move]:
 
 
 def _orphaned(trace: Trace) -> Iterator[Move]:
-    """The same, and a message does not find it either."""
+    """After the deadline a whole round misses the request, and so does the wake of a message."""
     yield Move("free", gates=ROUND)
     yield Move("send", queue=0)
     yield from _dropped(trace)

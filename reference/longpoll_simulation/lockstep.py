@@ -40,7 +40,7 @@ Key = tuple[str, int]
 
 @frozen
 class Message:
-    """One message."""
+    """A message of a simulated run."""
 
     tags_code: int = 0
     properties: Mapping[str, str] = field(factory=dict)
@@ -121,7 +121,7 @@ OF_ACTOR: Final = {
     "scanner": {"scan_start", "scan_each", "scan_end", "recheck"},
     "pull": {"pull_read", "hold", "recheck"},
 }
-"""Actor -> its actions in the specification."""
+"""Maps each actor to its actions in the specification."""
 OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
 """Moves that are each one step of the specification to another state."""
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
@@ -162,7 +162,7 @@ class FaultyQueues(MemoryQueues):
 
 @define(eq=False)
 class Slot:
-    """One consumer: its next offset, and its pull."""
+    """The state of a consumer: its next offset and its pull."""
 
     offset: int = 0
     pull: Pull | None = None
@@ -409,7 +409,7 @@ class Lockstep:
         self.queues.append(KEY)
 
     def do_tick(self, _number: int) -> None:
-        """One tick is one millisecond."""
+        """Advance the time by one tick, which is one millisecond."""
         self.scheduler.now_ns += MS
 
     def do_next_pull(self, number: int) -> None:

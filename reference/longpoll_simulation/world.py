@@ -81,7 +81,7 @@ class Turn:
 
     actor: int
     point: int
-    """From 1; one more than its last point is its end."""
+    """The number of a point of the actor, from 1; one more than its last point is its end."""
     to: int
     """The number of the actor that ran; below 0 none did, and the actor paused for that many milliseconds."""
 
@@ -99,13 +99,13 @@ class Actor:
     waits_for: object = None
     """The awaited event, in readable form; None while it runs."""
     at: str | None = None
-    """Its `pause`; None before its first one."""
+    """The `pause` at which the thread stopped last; None before its first `pause`."""
     points: int = 0
-    """Its number of points so far."""
+    """The number of points that the thread has passed so far."""
     waits: int = 0
-    """Its number of waits: the timer of an earlier wait does not end a later one."""
+    """The number of waits of the thread, so that the timer of an earlier wait does not end a later wait."""
     woken: bool = False
-    """Whether its last wait was ended by a wake, not by its timeout."""
+    """Whether a wake, and not its timeout, ended the thread's last wait."""
     waits_in: list[Actor] | None = None
     joined_by: list[Actor] = field(factory=list)
 

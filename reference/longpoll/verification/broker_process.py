@@ -35,7 +35,7 @@ class ServedBroker(Stoppable):
     """
 
     def __init__(self, store: Path, record: Path | None, *options: str) -> None:
-        """Start it and wait for the ready line; raises ServeError."""
+        """Start the broker and wait for its ready line; raises ServeError."""
         command = [sys.executable, "-m", "longpoll", "serve", "--store", str(store)]
         command += ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--with-parent", *options]
         if record is not None:
@@ -64,7 +64,7 @@ class ServedBroker(Stoppable):
         return (host, int(port)), words["name-server"]
 
     def stop(self) -> int:
-        """Stop it and return its exit code; raises ServeError if it does not stop in time."""
+        """Stop the broker and return its exit code; raises ServeError if it does not stop in time."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -76,7 +76,7 @@ class ServedBroker(Stoppable):
         return code
 
     def kill(self) -> None:
-        """Kill it with SIGKILL by its process id and wait for its end; does nothing if it has ended."""
+        """Kill the broker with SIGKILL and wait for its end; does nothing if it has ended."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()

@@ -25,13 +25,13 @@ DELIVERIES_MIN: Final = 500
 LATE_MS: Final = 50.0
 """The threshold for recording; the real limits are known after the race."""
 OTHERS: Final = 2
-"""Deliveries on each queue in the meantime that show that others were served while one was forgotten."""
+"""This many deliveries on each queue in the meantime show that the broker served others and forgot one."""
 ALONE_MS: Final = 1_000.0
 """Lateness without which no other delivery overtook: if all queues pause, a small delay is no evidence."""
 UNHELD_SHARE: Final = 0.1
-"""A broker that holds a smaller share of the pulls was not shown to wake any."""
+"""If the broker holds a smaller share of the pulls, the race does not show that it wakes any."""
 PATIENCE_MS: Final = 2_000.0
-"""How much longer than the limits to wait for an answer, so that the row can give its time."""
+"""How long after the limits the race still waits for an answer, so that the row can give its time."""
 
 
 @frozen

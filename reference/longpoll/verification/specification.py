@@ -50,7 +50,7 @@ def _summary(exploration: Exploration) -> tuple[object, ...]:
 
 
 def _explored(name: str) -> Exploration:
-    """A preset at small bounds, with all its properties."""
+    """Explore a preset at small bounds, with all its properties."""
     policy = preset(name)
     model = specification_of(policy, named("small", policy))
     return packed.explore(model, properties_of(model))

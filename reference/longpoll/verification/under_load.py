@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @frozen
 class Loaded:
-    """The broker under test, and its expected policy."""
+    """The broker under test, and the policy that it should follow."""
 
     runtime: Runtime
     broker: Address
@@ -105,7 +105,7 @@ class Verdicts:
     kept: Judged
     """The findings without behaviour that the policy permits."""
     excused: Mapping[str, int]
-    """How often that was seen, by property."""
+    """Maps each property to the number of its permitted violations."""
 
     def result(self, name: str) -> Result:
         """The result of `load-` and a property."""

@@ -161,7 +161,7 @@ def _row(policy: str, row: Row) -> dict[str, Any]:
 
 
 def kind_of(verdict: Verdict) -> str:
-    """Its kind; an `inductive` property, which only a proof needs, is shown as `always`."""
+    """Return the kind of a property; an `inductive` one, which only a proof needs, is shown as `always`."""
     return "always" if verdict.kind == "inductive" else verdict.kind
 
 
