@@ -69,32 +69,32 @@ from longpoll_protocol.properties import java_hash
 
 POPS: Final = "pops"
 POP_WAKES: Final = "pop.wake.prompt"
-"""The clause of late wakes, which are counted, and of which rows of the kind `woken` count the chances."""
+"""The clause about late wakes; rows of the kind `woken` count how many pops a message could wake late."""
 FINDINGS_MAX: Final = 50
-"""Most findings of one clause that are listed; the others are counted."""
+"""The maximum number of findings that are listed for one clause; further findings are only counted."""
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
 RETRIED: Final = "retry"
 ORDERLY: Final = "orderly"
 Home = Callable[[pa.Table], Booleans]
-"""Which rows of a table are of queues that are judged here."""
+"""A function that returns which rows of a table belong to queues that this window judges."""
 
 
 @define(eq=False, slots=False)
 class _Pops:
-    """The requests about pops, a row each, with their first answers; and the messages that pops got, a row each."""
+    """The requests about pops with their first answers, and the messages that pops got; each of these is a row."""
 
     table: pa.Table
     context: Context
     asked: Gathered
     answered: Gathered
-    """By request its answer; of one without an answer any row."""
+    """By request, its first answer; a request without an answer has an arbitrary row."""
     popped: Gathered
     owner: Integers
-    """By message the row of its pop."""
+    """By message, the row of its pop."""
     reset_ns: Integers
-    """When requests came after which a group's offsets may be others."""
+    """The times of requests that may change the offsets of a group."""
     elsewhere_count: int
-    """Requests that are not judged, because their answers name another broker, topic or queue."""
+    """The number of requests that are not judged, because their answers name another broker, topic or queue."""
     sent_ns: dict[int, int] | None = None
 
     @cached_property
@@ -104,7 +104,7 @@ class _Pops:
 
     @cached_property
     def code(self) -> Integers:
-        """The code of each answer; -1 without one."""
+        """By request, the code of its answer; -1 if it has no answer."""
         return np.where(self.is_answered, self.answered.values["code"], -1)
 
     @cached_property
@@ -119,12 +119,12 @@ class _Pops:
 
     @cached_property
     def timeout_ns(self) -> Integers:
-        """By request how long it may be held."""
+        """By request, how long the broker may hold it, in nanoseconds."""
         return np.clip(self.asked.values["timeout_ms"], 0, TIMEOUT_MS_MAX) * MS
 
     @cached_property
     def waiting(self) -> tuple[Integers, Integers]:
-        """By request until when it certainly waited, and the latest moment of its answer."""
+        """By request, until when it certainly waited, and the latest time of its answer."""
         codes, names = coded(self.table, "source")
         last_ns = np.array([self.context.sources.get(name, UNSEEN).last_ns for name in names])[codes[self.asked.row]]
         closed_ns = closes_from(self.asked, self.asked.after_ns, self.context)[0]
@@ -135,7 +135,7 @@ class _Pops:
 
     @cached_property
     def scope(self) -> Integers:
-        """By request a number, equal for equal (broker, topic, group)."""
+        """By request, a number that is equal for requests with the same broker, topic and group."""
         return numbered((self.asked.broker, self.asked.topic, names_of(self.table, "group", self.asked.row)))[0]
 
     @cached_property
@@ -145,7 +145,7 @@ class _Pops:
 
     @cached_property
     def messages(self) -> tuple[Integers, Integers]:
-        """The deliveries that are judged, and a number equal for those of one message and group; by both in order."""
+        """Judged deliveries, and a number for the message and group of each; sorted by this number, then by time."""
         code, ids = self.asked.values["code"][self.owner], self.popped.values["id"]
         is_judged = (code == POP) & (ids != 0) & self.is_plain[self.owner]
         is_judged &= (self.popped.topic == self.asked.topic[self.owner]) & self.is_answered[self.owner]
@@ -161,7 +161,7 @@ class _Pops:
 
     @cached_property
     def takes(self) -> Sequence[tuple[Integers, Callable[[Integers], Booleans], bool]]:
-        """The requests of each subscription that tags decide, what it takes, and whether that is everything."""
+        """By tag subscription: its requests, a function that matches tag hashes, and whether it takes everything."""
         found = []
         pairs = np.stack([names_of(self.table, name, self.asked.row) for name in ("expression_type", "expression")])
         for pair in np.unique(pairs, axis=1).T:
@@ -177,7 +177,7 @@ class _Pops:
 
     @cached_property
     def tag(self) -> Integers:
-        """By message the hash of its tag."""
+        """By message, the hash of its tag."""
         codes, names = coded(self.table, "tag")
         return np.array([java_hash(name) for name in names], dtype=np.int64)[codes[self.popped.row]]
 
@@ -188,7 +188,7 @@ class _Pops:
         return flags
 
     def doubted(self, rows: Integers, first_ns: Integers, last_ns: Integers, *, measured: bool = True) -> Booleans:
-        """By request, of these rows: the record has a hole between the moments, or its connection was not read."""
+        """Returns which of these requests have a hole in their record between two times, or an unread connection."""
         found = np.zeros(len(self.asked), dtype=np.bool_)
         mine = self.asked.take(rows)
         for name in {*self.context.sources, *(source for source, _connection in self.context.blocked)}:
@@ -254,7 +254,7 @@ def _gather(table: pa.Table, context: Context, home: Home | None) -> _Pops:
 
 
 def _names_another(asked: Gathered, answered: Gathered) -> Booleans:
-    """Which answers name another broker, topic or queue than their requests: nothing is concluded from these."""
+    """Returns which answers name another broker, topic or queue than their requests; the rules ignore these answers."""
     found: Booleans = (answered.queue >= 0) & (answered.queue != asked.queue)
     for one, other in ((answered.broker, asked.broker), (answered.topic, asked.topic)):
         found |= (one != 0) & (other != 0) & (one != other)
@@ -262,7 +262,7 @@ def _names_another(asked: Gathered, answered: Gathered) -> Booleans:
 
 
 def _are_home(table: pa.Table, rows: Integers, home: Home | None) -> Booleans:
-    """Which requests are of topics that are judged here."""
+    """Returns which requests concern topics that this window judges."""
     if home is None or not len(rows):
         return np.ones(len(rows), dtype=np.bool_)
     (topic,) = numbered((names_of(table, "broker", rows), names_of(table, "topic", rows)))
@@ -292,7 +292,7 @@ def _codes(pops: _Pops) -> Iterator[Breach]:
 
 
 def _found(pops: _Pops) -> Iterator[Breach]:
-    """Answers to pops that have no messages, too many, or other ones."""
+    """Yield answers to pops that have no messages, too many messages, or the wrong messages."""
     popped, owner, asked = pops.popped, pops.owner, pops.asked
     count = np.bincount(owner, minlength=len(asked))
     is_found = (asked.values["code"] == POP) & (pops.code == 0)
@@ -324,21 +324,21 @@ def _found(pops: _Pops) -> Iterator[Breach]:
 
 @frozen(eq=False)
 class _Waiting:
-    """Messages that were there before a pop got them, a row each."""
+    """Messages that were acknowledged to their producer before a pop got them; each message is a row."""
 
     row: Integers
-    """Among the messages that pops got."""
+    """The row of each message in `_Pops.popped`."""
     acknowledged: Gathered
     told: Integers
-    """The row of each one's acknowledgement."""
+    """The row of each message's acknowledgement."""
     since_ns: Integers
-    """When it certainly was acknowledged."""
+    """The time by which each message was certainly acknowledged."""
     until_ns: Integers
-    """Until when the group certainly had not got it."""
+    """The time until which the group had certainly not got each message."""
 
 
 def _waiting(pops: _Pops) -> _Waiting:
-    """The messages whose first delivery is not one from the retry topic, with their acknowledgements."""
+    """Returns the messages whose first delivery is not from the retry topic, with their acknowledgements."""
     rows, key = pops.messages
     first = rows[np.append(True, key[1:] != key[:-1])[: len(rows)]]
     first = first[~pops.is_retried[first]]
@@ -428,7 +428,7 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
 
 
 def _deadlines(pops: _Pops) -> Iterator[Breach]:
-    """Requests that were answered after their deadline, or never."""
+    """Yield requests that were answered after their deadline, or never."""
     asked, late_ns = pops.asked, pops.context.late_ns
     until_ns, latest_ns = pops.waiting
     late = np.flatnonzero(pops.is_held & pops.is_answered & (until_ns - asked.before_ns - pops.timeout_ns > late_ns))
@@ -447,7 +447,7 @@ def _deadlines(pops: _Pops) -> Iterator[Breach]:
 
 
 def _early(pops: _Pops) -> Iterator[Breach]:
-    """Held requests whose answers report, before the deadline, that there is nothing."""
+    """Yield held requests whose answers report, before the deadline, that there is no message."""
     asked, answered = pops.asked, pops.answered
     is_empty = (asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT)
     is_empty |= (asked.values["code"] == NOTIFICATION) & (pops.code == 0) & _are(answered, "cause", "expired")
@@ -470,21 +470,21 @@ class _Delivery:
     """One delivery of a message, with the requests about it."""
 
     row: int
-    """Among the messages that pops got."""
+    """The row of the delivery in `_Pops.popped`."""
     since_ns: int
-    """The earliest moment of its pop."""
+    """The earliest time of its pop, in nanoseconds."""
     after_ns: int
-    """When it was answered."""
+    """The earliest time of the pop's answer; `before_ns` is the latest time."""
     before_ns: int
     hidden_ns: int
-    """Its invisible time."""
+    """The invisible time of the delivered message, in nanoseconds."""
     changes: tuple[int, ...]
     """Rows of requests."""
     acknowledgements: tuple[int, ...]
 
 
 def _again(pops: _Pops) -> Iterator[Breach]:
-    """Messages that a group got again too early or after an acknowledgement, or did not get again."""
+    """Yield messages that a group got again too early or after an acknowledgement, or did not get again."""
     rows, key = pops.messages
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(rows)])
     counts = np.diff(np.append(starts, len(rows)))

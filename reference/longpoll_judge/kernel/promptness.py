@@ -61,20 +61,20 @@ UNHELD_GRACE_NS: Final = UNHELD_MS * MS
 a busy broker may take its time."""
 
 RACE_NS: Final = 50 * MS
-"""A message that becomes visible so soon after a pull's receipt may have come before the pull was held."""
+"""A message that becomes visible within this time after a pull's receipt may have come before the pull was held."""
 
 
 @frozen(eq=False)
 class Promptness:
-    """The suspects of all three properties and the latencies in nanoseconds, upper bounds."""
+    """The suspects of all three properties, and upper bounds of the latencies in nanoseconds."""
 
     suspects: list[Suspects]
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """By property how many of the certainly broken have no latency: chances to break it as well."""
+    """By property, the number of certain violations without a latency; they count as chances to break the property."""
     open_at_cut: int
-    """Pulls that neither an answer, a close nor the end of their source accounts for."""
+    """The number of open pulls that no answer, close of a connection or end of their source explains."""
 
 
 def judge_promptness(case: Case, counted: Booleans) -> Promptness:
@@ -88,28 +88,28 @@ def judge_promptness(case: Case, counted: Booleans) -> Promptness:
 def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
-    # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
+    # A pull that was answered without a hold was not woken, and an illegal offset gets its answer without a message.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
     white = case.logs.is_white_box[pulls.log]
-    # From outside: what was there before the pull came is read at once, and never held: a late answer is a slow read.
+    # If the record is from outside and a message was visible before the pull, a late answer is a slow read, not a wake.
     certain_ns = visible_before + case.logs.slack_ns(pulls.log)
     is_judged &= white | ~pulls.is_answered | (certain_ns >= pulls.received_after_ns)
-    # An answer to another pull that came since, and before any acknowledgement, shows a message as well.
+    # An answer to another pull also shows a message, if it came after this pull and before any acknowledgement.
     delivered_after, delivered_before = case.first_delivered
     is_delivered = (delivered_before < visible_after) & (
         ~pulls.is_answered | (delivered_before >= pulls.received_after_ns)
     )
-    # The delay begins when both are there: the message visible, and the pull received.
+    # The delay begins as soon as the message is visible and the pull is received.
     shown_after = np.where(is_delivered, delivered_after, visible_after)
     since_after = np.maximum(shown_after, pulls.received_after_ns)
     since_before = np.maximum(np.where(is_delivered, delivered_before, visible_before), pulls.received_before_ns)
     delay_least = pulls.answered_after_ns - since_before
     delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
-    # Where there is no message that it could take, since is `NEVER`, and no delay is long.
+    # If the pull could take no message, `since_after` is `NEVER`, so no delay is long.
     may_be_over = is_judged & (delay_most > wake_ns)
-    # The record has a hole before the wake was overdue, in which the answer may be.
+    # The answer may lie in a hole of the record that begins before the wake was overdue.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
     unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
 

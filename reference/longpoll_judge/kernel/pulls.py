@@ -1,6 +1,6 @@
-"""The pulls of a window, each joined with its first answer and with what is known of its connection and source.
+"""The pulls of a window, each joined with its first answer and with facts about its connection and source.
 
-Leaves out the order of the events (`window`), the logs (`logs`) and verdicts.
+For the order of the events see `window`, for the logs see `logs`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from longpoll_judge.kernel.logs import Logs
 from longpoll_judge.kernel.window import Window
 
 PULL_CODES: Final = (11, 361)
-"""PULL_MESSAGE and LITE_PULL_MESSAGE."""
+"""The request codes of PULL_MESSAGE and LITE_PULL_MESSAGE."""
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
-"""The steps of a held pull, without recheck, which may follow the answer."""
+"""The steps of a held pull, except for a recheck, because a recheck may follow the answer."""
 TIMEOUT_MS_MAX: Final = 10**9
 """Longer timeouts are cut to this, eleven days, so that deadlines stay within an int64."""
 MS: Final = 1_000_000
@@ -31,43 +31,43 @@ MS: Final = 1_000_000
 
 @frozen(eq=False)
 class Pulls:
-    """One row a pull, with the first answer to it. Where there is none, the answer's row is -1."""
+    """The pulls of a window with their first answers; each pull is a row. Without an answer, `answer_row` is -1."""
 
     row: Integers
     log: Integers
-    """The log of the life of the queue that each lies in (`lives`)."""
+    """The log that each pull reads: the life of its queue in which the pull lies (`lives`)."""
     received_after_ns: Integers
     received_before_ns: Integers
     offset: Integers
     count_max: Integers
     may_hold: NDArray[np.bool_]
     was_held: NDArray[np.bool_]
-    """Whether there is a `hold` event; from outside, whether the pull may be held."""
+    """Whether the pull has a `hold` event; in a record from outside, whether the pull may be held."""
     timeout_ns: Integers
     expression: Integers
-    """Index into `expressions`."""
+    """The index of each pull's subscription in `expressions`."""
     expressions: list[Expression | None]
     answer_row: Integers
     answered_after_ns: Integers
-    """When the answer was certainly not sent before; without answer the last moment at which it was looked for."""
+    """The earliest time of each answer; without an answer, the last time at which the observer watched for it."""
     answered_before_ns: Integers
-    """Without answer `NEVER`."""
+    """The latest time of each answer; `NEVER` if the pull has no answer."""
     missing_until_ns: Integers
-    """Without answer: until then the record is whole, so that it is certainly missing; else `answered_after_ns`."""
+    """Without an answer, the time until which the record certainly lacks it; else `answered_after_ns`."""
     is_closed: NDArray[np.bool_]
-    """Without answer: the connection was closed."""
+    """Whether the pull has no answer and its connection was closed."""
     source_facts: list[SourceFacts]
     source: NDArray[np.int32]
-    """Index into `source_facts`."""
+    """The index of each pull's source in `source_facts`."""
     hold_is_told: NDArray[np.bool_]
-    """Whether the record tells if the pull may be held; where it does not, `may_hold` is False, and nothing accuses."""
+    """Whether the record shows if the pull may be held; if not, `may_hold` is False, and no hold rule applies."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     @cached_property
     def last_ns(self) -> Integers:
-        """Until when each pull's source certainly watched."""
+        """The time until which each pull's source certainly watched."""
         return np.array([facts.last_ns for facts in self.source_facts], dtype=np.int64)[self.source]
 
     @cached_property
@@ -77,7 +77,7 @@ class Pulls:
 
 
 def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pulls:
-    """Join every pull with its first answer and with what is known of its connection and source.
+    """Join every pull with its first answer and with facts about its connection and source.
 
     Pulls whose answer names another queue are left out: either may be wrong, so it is unclear which log was asked.
     Pulls that share an identifier are left out too: it is unclear which of them was held and answered.
