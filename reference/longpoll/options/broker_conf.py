@@ -171,7 +171,7 @@ KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS
 
 @frozen
 class BrokerPlace:
-    """The port and the store paths in a broker's file; None for a missing key."""
+    """The port and the store paths in a `broker.conf`; a missing key gives None."""
 
     listen_port: int | None = None
     directory: Path | None = None
@@ -221,7 +221,7 @@ def _account(path: Path, number: int, value: str) -> dict[str, str]:
 
 
 def read_broker_conf(path: Path) -> tuple[BrokerConfig, StoreConfig, BrokerPlace, list[str]]:
-    """The settings in a file, the broker's port and paths, and the unknown keys; raises ConfigError."""
+    """Return a file's settings, the broker's port and paths, and the unknown keys; raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -31,14 +31,14 @@ class Place(FilledPath):
     name = "place"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """A path, or the URI."""
+        """Return the path, or the text of a URI."""
         if isinstance(value, str) and _URI.match(value):
             return value
         return super().convert(value, param, ctx)
 
 
 def _settings(_context: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
-    """Names and values; the last value of a name counts."""
+    """Parse NAME=VALUE settings; if a name occurs twice, its last value counts."""
     if len(given) > SETTINGS_MAX:
         raise click.BadParameter(f"{len(given)} settings are too many: give at most {SETTINGS_MAX}")
     found: dict[str, str] = {}
@@ -123,7 +123,7 @@ def default_engine() -> str:
 
 @contextmanager
 def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The options as the engine takes them: an open session replaces the cluster's address."""
+    """Yield the options for the engine, with an open Spark session in place of the cluster's address."""
     options = {name: value for name, value in given.items() if name in NAMES and name not in {"master", "conf"}}
     if engine != "spark":
         if given["master"] is not None or given["conf"]:

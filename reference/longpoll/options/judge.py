@@ -40,7 +40,7 @@ SPARK_VARIABLES: Final = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
 
 @frozen
 class Choice:
-    """An engine, and the reason in words."""
+    """The chosen engine, and the reason for the choice in words."""
 
     engine: EngineName
     why: str
@@ -94,7 +94,7 @@ def _row_count(path: str) -> int:
 
 
 def _line_bytes(path: str) -> float:
-    """The mean length of the first lines; 0 if there is no whole line."""
+    """Return the mean length of the first lines in bytes; 0 if there is no whole line."""
     try:
         with files.open_file(path) as file:
             sample = file.read(SAMPLE_BYTES)

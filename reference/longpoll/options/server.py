@@ -24,7 +24,7 @@ SECRET_KEY: Final = "LONGPOLL_SECRET_KEY"  # noqa: S105 - the name of a variable
 
 @frozen
 class Server:
-    """A name server's address, with the account and TLS context for it and its brokers."""
+    """A name server's address, with the runtime and the account for connections to it and its brokers."""
 
     runtime: RealRuntime
     name_server: str

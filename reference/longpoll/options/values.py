@@ -15,7 +15,7 @@ from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError
 
 AMOUNT_MAX: Final = 1e9
-"""Over eleven days in milliseconds; more messages per second than a machine sends."""
+"""The largest amount: over eleven days in milliseconds, and more messages per second than a machine sends."""
 SEED_MAX: Final = 2**32 - 1
 
 
@@ -48,7 +48,7 @@ class Amount(click.FloatRange):
 
 
 UNITS: Final = {"s": 1, "m": 60, "h": 3_600}
-"""Letter of a unit -> seconds."""
+"""Maps the letter of a unit to its seconds."""
 
 
 class Duration(Amount):
@@ -57,7 +57,7 @@ class Duration(Amount):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The seconds; a usage error for other text."""
+        """Return the seconds; other text is a usage error."""
         unit = UNITS.get(value[-1:]) if isinstance(value, str) else None
         return super().convert(value[:-1] if unit else value, param, ctx) * (unit or 1)
 
@@ -76,7 +76,7 @@ class FilledPath(click.Path):
         super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a usage error when it is empty."""
+        """Return the path; an empty path is a usage error."""
         if not str(value):
             self.fail("the path is empty; name a file or directory", param, ctx)
         return super().convert(value, param, ctx)

@@ -47,7 +47,7 @@ COARSE_MS: Final = 1_000
 
 @frozen
 class Limits:
-    """How late a held pull may be answered, ms."""
+    """How late a broker may answer a held pull, in milliseconds."""
 
     wake_ms: float
     late_ms: float
@@ -66,11 +66,11 @@ class Declared:
     broken: Mapping[str, tuple[str, ...]]
     """The properties of `OF_BOTH` that the specification finds violated, with the letters of the findings."""
     scan_ms: int
-    """Its scan's period; 0 if it watches deadlines individually."""
+    """The period of the policy's scan in milliseconds; 0 if the policy watches each deadline."""
 
     @property
     def most(self) -> Limits:
-        """How much its races and its scan may delay an answer."""
+        """The most by which the policy's races and scan may delay an answer."""
         remedy_ms = self.scan_ms * SCAN_DRIFT if self.scan_ms else LONG_MS
         return Limits(
             wake_ms=remedy_ms if NO_LOST_WAKEUP in self.broken else 0,
@@ -84,7 +84,7 @@ class Declared:
 
 
 def declared(policy: Policy) -> Declared:
-    """The promises of a policy: for a preset from a tested table, else by exploring the specification."""
+    """Return the promises of a policy: from a tested table for a preset, else by exploring the specification."""
     if policy.name in FACTS:
         broken = {name: letters for name, letters in FACTS[policy.name].items() if name in OF_BOTH}
     else:

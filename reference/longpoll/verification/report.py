@@ -35,7 +35,7 @@ class Row:
     """The result of one check."""
 
     part: str
-    """law, proof, store, broker, clauses, races or history."""
+    """The part of the report: law, proof, store, broker, clauses, races or history."""
     what: str
     outcome: Outcome
     detail: str
@@ -101,7 +101,7 @@ class Page:
         return f"{said} ({told or 'nothing was checked'})"
 
     def print(self) -> None:
-        """The page for people, on stdout."""
+        """Print the page for people on stdout."""
         out.print(styled("[bold]verdict: {}[/]", self.verdict))
         rows = ((row.part, row.what, _mark(row.outcome), row.detail, f"{row.seconds:.1f}") for row in self.rows)
         table("longpoll verify", HEADS, rows, right=["s"], grouped=True)
@@ -111,7 +111,7 @@ class Page:
 
 
 def _why(error: Exception) -> str:
-    """Why a stage has no result: an error from the broker as it is, or an internal error."""
+    """Return why a stage has no result: the broker's error unchanged, or an internal error."""
     expected = (LongpollError, OSError)
     return f"it could not be done: {error}" if isinstance(error, expected) else exit_codes.fault(error)
 

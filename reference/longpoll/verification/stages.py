@@ -54,7 +54,7 @@ class Job:
     policy_name: str
     knobs: Sequence[str]
     broker: Address | None
-    """None for our own broker."""
+    """The address of the broker; None to start our own broker."""
     name_server: Address | None
     race_s: float
     """Seconds of the race between messages and waiting pulls; 0 to skip it."""
@@ -103,7 +103,7 @@ def _own_broker(page: Page, job: Job) -> None:
 
 
 def stop_row(code: int) -> Row:
-    """How the broker ended when it was stopped."""
+    """Return the row about how the broker exited when it was stopped."""
     return Row("broker", "stops on SIGTERM", "violated" if code else "ok", f"exit code {code}")
 
 
@@ -181,7 +181,7 @@ def store_row(what: str, directory: Path) -> Row:
 
 
 def load(runtime: Runtime, address: Address, topic: str, progress: Progress) -> Sequence[Row]:
-    """Producers and long-polling consumers: every message to every group that asked for it, once, in order."""
+    """Run a load, and check that each group got each message that it requested once and in order."""
     report = drive(runtime, address, LoadPlan(topic), progress)
     detail = (
         f"{report.sent_count:,} messages sent, {report.delivered_count:,} delivered by {report.pull_count:,} pulls; "

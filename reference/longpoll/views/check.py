@@ -68,7 +68,7 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("wasted", "buckets_are_swept", "Empty buckets stay in the table."),
     ("wasted", "table_is_tidy", "Entries of answered pulls stay in memory."),
 )
-"""Kind of harm, property, sentence; the worst first."""
+"""(kind of harm, property, sentence about the harm), the worst harm first."""
 PART_OF: Final = {
     "dropped_by_reject": "nothing_dropped",
     "dropped_by_throw": "nothing_dropped",
@@ -77,7 +77,7 @@ PART_OF: Final = {
     "woken_within": "no_lost_wakeup",
     "queued_by_deadline": "answered_by_deadline",
 }
-"""A property -> the more general one that is violated with it."""
+"""Maps a property to the more general property that is violated with it."""
 SENTENCES: Final = {name: sentence for _kind, name, sentence in HARMS}
 _RANK: Final = {name: place for place, (_kind, name, _sentence) in enumerate(HARMS)}
 
@@ -101,7 +101,7 @@ COLOURS: Final = {
     "refuted": "bold red",
     "unknown": "yellow",
 }
-"""Verdict -> its colour in a table."""
+"""Maps each verdict to its colour in a table."""
 
 
 def survey(found: Survey) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def worst_token(found: Survey) -> str | None:
 
 
 def _tokens(found: Survey) -> dict[str, str | None]:
-    """Each violated property with its shortest run."""
+    """Return the token of the shortest run that violates each property; None for a property without a run."""
     return {row.verdict.name: row.verdict.token for row in found.rows if row.verdict.verdict == "violated"}
 
 
@@ -234,7 +234,7 @@ def _explored(found: Survey) -> str:
 
 
 def _covered(found: Survey) -> str:
-    """Which bounds and features the explorations cover."""
+    """Describe the bounds and features that the explorations cover."""
     bounds, others = found.asked.model.bounds, [each.model.bounds.name for each in found.explorations[1:]]
     alone = f", and each of these alone: {', '.join(others)}" if others else ""
     return f"covered: bounds {bounds.name} (requests {bounds.requests}, messages {bounds.messages}){alone}"
@@ -334,5 +334,5 @@ def explain_call(policy: Policy, token: str | None) -> str:
 
 
 def coloured(verdict: str) -> Text:
-    """A verdict in its colour."""
+    """Return a verdict as text in its colour."""
     return styled(f"[{COLOURS[verdict]}]{{}}[/]", verdict)

@@ -86,7 +86,7 @@ class FindingReporter:
             self.tell(result)
 
     def _hand_on(self, name: str, line: bytes) -> bool:
-        """Add a finding to the file; true if it is new there, or without a file."""
+        """Add a finding to the file; returns True if the file did not have it, or if there is no file."""
         return self.stream is None or self.stream.put(name, line)
 
 

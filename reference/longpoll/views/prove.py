@@ -25,7 +25,7 @@ WORDS: Final = {
     "implies": "implied",
     "bounded": "true of all runs",
 }
-"""Step -> the word for a property that passes it."""
+"""Maps a step of a proof to the word for a property that passes this step."""
 
 DETAILED: Final = 4
 """The number of configurations up to which each is shown in detail."""

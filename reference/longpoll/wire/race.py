@@ -476,7 +476,7 @@ class _Race:
         self.aim.learn(sent_ms, asked_ms, answered_ms)
 
     def overdue(self, now_ns: int) -> list[_Queue]:
-        """The queues whose answer is overdue."""
+        """Return the queues of which an answer is overdue."""
         patience_ns = self.plan.patience_ms * 1e6
         return [one for one in self.queues.values() if not one.is_done and self._since_ns(one, now_ns) > patience_ns]
 
@@ -589,7 +589,7 @@ def _rounds(running: _Race, progress: Callable[[float], None]) -> str | None:
 
 
 def _is_over(running: _Race, now_ns: int) -> bool:
-    """Whether only overdue answers are awaited."""
+    """Return whether the race waits only for overdue answers."""
     if running.idle or running.due:
         return False
     overdue = running.overdue(now_ns)

@@ -66,7 +66,7 @@ class Relay(Closeable):
                 _reset(link)
 
     def end(self) -> None:
-        """Pass new data again; lost data stays lost, and its links are unusable."""
+        """End a fault and pass new data on; lost data stays lost, and links that lost data are unusable."""
         with self._lock:
             links = list(self._links)
         if self.fault == "black hole":
@@ -82,7 +82,7 @@ class Relay(Closeable):
             _reset_end(link.ends[1])
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the listener and every connection through the relay."""
         self.end()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
