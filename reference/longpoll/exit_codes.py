@@ -248,7 +248,7 @@ def _fault(error: BaseException) -> int:
 
 
 def fault(error: BaseException) -> str:
-    """One sentence about an unexpected error, whose traceback goes to a file."""
+    """Return a sentence about an unexpected error, and write the error's traceback to a file."""
     import traceback  # noqa: PLC0415 - not needed by a command that ends well
 
     said = printable(str(error)[:SENTENCE_MAX])

@@ -208,7 +208,7 @@ def _telling(place: Path, what: str) -> Iterator[None]:
 
 
 def json_text(value: Any) -> str:
-    """One JSON object on one line, with invisible characters escaped."""
+    """Return a JSON value as one line of text, with invisible characters escaped."""
     return escaped(msgspec.json.encode(value).decode())
 
 
@@ -271,7 +271,7 @@ def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Seque
 
 
 def _stacked(heads: Sequence[Text], row: Sequence[Text]) -> Table:
-    """One row as a line for each head whose cell is not empty."""
+    """Return a row as a table with a line for each head whose cell is not empty."""
     lines = Table.grid(Column(overflow="fold", max_width=out.width // 2), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for head, cell in zip(heads, row, strict=True):
         if cell.plain:

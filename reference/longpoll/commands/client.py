@@ -80,7 +80,7 @@ def read_body(body: str | None) -> bytes:
 
 
 def result_fields(result: SendResult) -> dict[str, Any]:
-    """One sent message as JSON."""
+    """Return a sent message as a JSON object."""
     return {
         "msg_id": result.msg_id,
         "broker_msg_id": result.broker_msg_id,
@@ -230,7 +230,7 @@ def read_start(text: str | None) -> StartAt:
 
 
 def message_fields(message: ReceivedMessage) -> dict[str, Any]:
-    """One message as JSON, with RocketMQ's names of its fields, and `text` if the body is UTF-8."""
+    """Return a message as a JSON object with RocketMQ's field names, and `text` if the body is UTF-8."""
     fields: dict[str, Any] = {
         "msgId": message.msg_id,
         "topic": message.topic,

@@ -344,7 +344,7 @@ class RequestError(UserError):
 
 @with_table
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One decoded line."""
+    """A decoded line of the session's input."""
 
     do: str
     session: str = FIRST
