@@ -1,8 +1,8 @@
 """Which tags a subscription expression takes, as a RocketMQ broker decides it: by hash.
 
 A broker compares the 64-bit `tagsCode` of the consume queue, which is `String.hashCode` of the tag, and leaves the
-exact comparison to the client. So an answer that carries `BB` to a subscriber of `Aa` is right. Leaves out SQL92, whose
-outcome needs the message's properties: those expressions are reported as not judged.
+exact comparison to the client. So an answer that carries `BB` to a subscriber of `Aa` is right. SQL92 is not supported,
+because it needs the message's properties; such expressions are reported as not judged.
 
 Source: `FilterAPI.buildSubscriptionData`, `DefaultMessageFilter.isMatchedByConsumeQueue`,
 `MessageExtBrokerInner.tagsString2tagsCode`.
@@ -31,14 +31,14 @@ class Expression:
     tag_codes: tuple[int, ...]
 
     def matches(self, tag_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each message's tag code passes."""
+        """Returns whether the expression takes a message with each tag code."""
         if self.takes_everything:
             return np.ones(len(tag_codes), dtype=np.bool_)
         return is_one_of(tag_codes, self.tag_codes)
 
 
 def parse(expression_type: str, expression: str) -> Expression | None:
-    """The expression, or None when tags alone cannot decide it (SQL92, or an unknown type or text)."""
+    """Parse an expression; returns None if tags alone cannot decide it (SQL92, or an unknown type or text)."""
     if expression_type != TAG_TYPE or not expression:
         return None
     if expression == EVERYTHING:

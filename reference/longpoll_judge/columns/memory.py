@@ -18,19 +18,19 @@ import pyarrow as pa
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
-"""Most that is kept at the end of the heap; the columns that a step of the judge makes at a time fit."""
+"""The maximum number of freed bytes to keep at the end of the heap; the columns of one step of the judge fit."""
 _COLUMN_BYTES_MAX: Final = 32 << 20
-"""Larger ones are mapped by themselves, and given back when they are freed; mallopt allows no more."""
+"""Larger columns are mapped separately, and their memory is returned when freed; mallopt allows no higher limit."""
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Keep a little of what is freed, from now on and in the whole process; says whether the C library can."""
+    """Keep some freed memory, from now on and in the whole process; returns whether the C library supports this."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return False  # another C library
-    # Both: to set the one ends glibc's own adjustment of the other.
+    # Set both thresholds, because setting either one ends glibc's own adjustment of the other.
     return bool(mallopt(_MMAP_THRESHOLD, _COLUMN_BYTES_MAX) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 

@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 
 def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
-    """One finding for each source that certainly held too many."""
+    """Returns at most one finding for each source: it held more pulls at once than its limit allows."""
     crowded = {
         source: limit
         for source, limit in history.hold_limits.items()
@@ -43,33 +43,33 @@ def judge_holds(history: History, survey: Survey, context: Context) -> list[Find
 
 @frozen
 class _Held:
-    """A pull was certainly held between two moments."""
+    """An interval, in nanoseconds, in which a pull was certainly held."""
 
     begin_ns: int
     end_ns: int
     event: Event
-    """The event that certainly put it into the table."""
+    """The event that certainly put the pull into the table."""
     ends: tuple[Event, ...] = ()
-    """The event that may have taken it out."""
+    """The event that may have taken the pull out of the table."""
 
 
 @define
 class _Table:
-    """What is certainly held. Invariant: `begun` are the pulls whose last event certainly put them into the table."""
+    """The pulls that are certainly held. `begun` has the pulls whose last event certainly put them there."""
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
-    """On which connection each request came."""
+    """By request, the connection on which the broker received it."""
     received_ns: dict[str, int] = field(factory=dict)
-    """When each request had come for certain: before that it was not held, whatever a hold says."""
+    """By request, the time by which the broker had received it; an earlier hold does not count."""
     gone_ns: dict[str, int] = field(factory=dict)
-    """Until when what takes each request out of the table may have happened."""
+    """By request, the latest time of the event that takes it out of the table."""
     closed_ns: dict[str, int] = field(factory=dict)
-    """The same of the close of each connection."""
+    """By connection, the latest time of its close."""
     held: list[_Held] = field(factory=list)
 
     def see(self, event: Event) -> None:
-        """The next event in order of time."""
+        """Update the table with the next event in order of time."""
         name, request = event["event"], event["request"]
         if event["connection"] and request:
             self.connections.setdefault(request, event["connection"])
@@ -88,12 +88,12 @@ class _Table:
             self.end(request, event)
 
     def end(self, request: str, event: Event) -> None:
-        """From this event on the pull may be gone."""
+        """Record that this event may have taken the pull out of the table."""
         self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
         self.stop(request, event["after_ns"], event)
 
     def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
-        """Until this moment the pull was held for certain, if it was held, as these events tell."""
+        """End the interval in which the pull was certainly held, if there is one; `ends` are its evidence."""
         begun = self.begun.pop(request, None)
         if begun is None:
             return
@@ -111,7 +111,7 @@ def _may_find(held: Event, recheck: Event) -> bool:
 
 
 def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
-    """Judge the events of one source; a pull may be gone from where the record has a hole."""
+    """Judge the events of one source; after a hole in the record, a pull may no longer be held."""
     table = _Table()
     for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
         table.see(event)
@@ -137,7 +137,7 @@ def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Fin
 
 
 def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
-    """The intervals of certain holding, cut at the next gap of the record, which may hide their end."""
+    """Yield the intervals of certain holding, each cut at the next gap of the record, which may hide its end."""
     begins = np.array([each.begin_ns for each in held], dtype=np.int64)
     for each, hole_ns in zip(held, facts.holes.begin_from(begins).tolist(), strict=True):
         yield evolve(each, end_ns=max(min(each.end_ns, hole_ns), each.begin_ns))

@@ -11,15 +11,15 @@ from longpoll_judge.contract.result import Finding
 from longpoll_spec.tables import with_table
 
 FINDING: Final = "finding"
-"""The kind of a row whose text is a finding of one queue."""
+"""The kind of a row whose text is a finding about one queue."""
 BESIDE: Final = "beside"
-"""The kind of one whose text is another finding."""
+"""The kind of a row whose text is any other finding."""
 LEFT_OUT: Final = "left_out"
-"""The kind of one that counts the unlisted findings of a group, its text."""
+"""The kind of a row that counts the unlisted findings of a group; the text names the group."""
 LEFT_OUT_BESIDE: Final = "left_out_beside"
-"""The same of other findings; without a text."""
+"""The kind of a row that counts the other unlisted findings; its text is empty."""
 ENDED: Final = "ended"
-"""The kind of a row whose text says why a property of the caller gave no findings."""
+"""The kind of a row whose text gives the reason why a property of the caller gave no findings."""
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
@@ -38,14 +38,14 @@ class Found(msgspec.Struct, frozen=True):
 
     group: str
     order: tuple[int, int, str, int]
-    """after_ns, before_ns, source and sequence of the event that gives it its place."""
+    """The after_ns, before_ns, source and sequence of the event that determines the finding's place."""
     keys: tuple[str, ...]
-    """Its possible causes (`causes`)."""
+    """The keys of the finding's possible causes (`contract.causes`)."""
     finding: Finding
 
 
 def as_table(rows: list[Row]) -> pa.Table:
-    """Rows of `RESULT_SCHEMA` as a table."""
+    """Convert rows to a table of `RESULT_SCHEMA`."""
     columns = list(zip(*rows, strict=True)) or [()] * len(RESULT_SCHEMA)
     return pa.table(
         [pa.array(column, kind.type) for column, kind in zip(columns, RESULT_SCHEMA, strict=True)], RESULT_SCHEMA

@@ -27,21 +27,21 @@ ASKED: Final = (
     *("timeout_ms", "expression_type", "expression"),
 )
 ANSWERED: Final = ("code", "offset_next", "offset_min", "offset_max", "offsets")
-"""Null where no answer was seen."""
+"""The columns of each pull's first answer; they are null if the record shows no answer."""
 FINDINGS_MAX: Final = 1_000
-"""Most findings of one property and window that are listed; the rest is counted."""
+"""The maximum number of listed findings of one property and window; further findings are only counted."""
 WHY_LENGTH_MAX: Final = 1_000
 USERS_FAULTS: Final = (Exception, SystemExit)
-"""Whatever code that is not ours may raise, which is reported; a property that exits with 0 has found nothing valid."""
+"""The exceptions of a user's property that are reported; a property that exits, even with 0, has no result."""
 
 
 def name_of(own: OwnProperty) -> str:
-    """How the findings of a property name it."""
+    """Returns the name of a property in its findings."""
     return OWN + getattr(own, "__name__", type(own).__name__).strip("<>")
 
 
 def judge_own(table: pa.Table, native: Booleans, context: Context) -> Iterator[Row]:
-    """Ask each property about the pulls of the native queues in a window; rows of `RESULT_SCHEMA`."""
+    """Call each property with the pulls of the native queues in a window; yields rows of `RESULT_SCHEMA`."""
     if not context.own:
         return
     pulls = pulls_of(table, native)
@@ -59,7 +59,7 @@ def judge_own(table: pa.Table, native: Booleans, context: Context) -> Iterator[R
 
 
 def pulls_of(table: pa.Table, native: Booleans) -> pa.Table:
-    """The pulls of native queues and the first answer of each, in the order of their receipt."""
+    """Returns the pulls of native queues, each with its first answer, in the order of receipt."""
     is_pull = rows_where(table, "request_received") & is_one_of(integers_of(table, "code"), PULL_CODES)
     requests = _plain(table, is_pull & native & have_request(table), ASKED)
     answers = _plain(table, rows_where(table, "answer_sent"), ANSWERED)

@@ -22,7 +22,7 @@ SOURCE_END: Final = "source end"
 
 @frozen
 class Standing:
-    """The verdict so far."""
+    """The verdict so far on a growing history, with its reason."""
 
     verdict: StandingVerdict
     events: int
@@ -35,14 +35,14 @@ class Standing:
     """Certain findings beyond the number that is reported one by one."""
 
     def sentence(self) -> str:
-        """The text for people."""
+        """Returns the verdict so far as a sentence for the user."""
         still_open = f"; {self.open_pulls} pulls are still open" if self.open_pulls else ""
         why = f": {self.why}" if self.why else ""
         return f"{self.verdict} up to event {self.events}{why}{still_open}"
 
 
 def standing(result: Result) -> Standing:
-    """The verdict so far, from a judgement of a growing record."""
+    """Derive the verdict so far from the result of judging a growing record."""
     open_pulls = sum(gap["count"] for gap in result.gaps if _is_open_pulls(gap))
     not_told = sum(gap["count"] for gap in result.gaps if str(gap["why"]).endswith(NOT_TOLD))
     violated = [finding for finding in result.findings if finding.verdict == "violated"]
@@ -54,7 +54,7 @@ def standing(result: Result) -> Standing:
 
 
 def _lacking(result: Result) -> str:
-    """The first unknown that the growth of the record does not explain; empty if there is none."""
+    """Returns the first missing evidence that a still growing record does not explain; empty if there is none."""
     if result.findings:
         return f"{result.findings[0].clause}: {result.findings[0].why}"
     unfinished = [gap for gap in result.gaps if gap["kind"] == SOURCE_END and gap["count"] == 0]
