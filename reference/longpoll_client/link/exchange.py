@@ -1,9 +1,9 @@
-"""One connection of a client as plain values: which call an answer is of, which calls are late, whether the peer lives.
+"""The state of one client connection without I/O: matches answers to calls, and detects late calls and dead peers.
 
-Rule: no lock, no clock, no socket. The owner moves the bytes, passes the time in (`now_ns`, by any clock that never
-steps back) and calls back. `remoting` owns one on threads, `aio.connection` one on an event loop.
+This module has no lock, clock or socket. The owner moves the bytes, passes the time (`now_ns`, by any monotonic
+clock) and invokes callbacks. `remoting` owns connections on threads, `aio.connection` those on an event loop.
 
-Leaves out when bytes are sent and who waits for whom.
+The owners decide when bytes are sent and how callers wait.
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 """
@@ -32,7 +32,7 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 WAIT_S_MAX: Final = 365 * 86_400.0
-"""A wait without end lasts a year: no clock of the operating system takes much more."""
+"""The longest wait, seconds: a year stands for infinity, because operating system timers accept little more."""
 
 
 def check_count(count_max: int | None) -> None:
@@ -42,7 +42,7 @@ def check_count(count_max: int | None) -> None:
 
 
 def wait_ns(timeout_s: float) -> int:
-    """Nanoseconds, at least 0 and at most a year. Raises ConfigError for other types."""
+    """Convert seconds to nanoseconds, at least 0 and at most a year; raises ConfigError for other types."""
     try:
         if 0.0 <= timeout_s <= WAIT_S_MAX:
             return int(timeout_s * 1e9)
@@ -53,16 +53,16 @@ def wait_ns(timeout_s: float) -> int:
 
 OPAQUE_MAX: Final = 2**31 - 1
 LOOK_NS: Final = 1_000
-"""A deadline may be noticed later by this for each call that waits.
+"""Delay, ns per waiting call, with which an expired deadline may be detected.
 
-Looking at one call took 51 to 71 ns where it was measured (decision 6), so looking takes some twentieth of the time
-where tens of thousands of calls end one after the other without an answer.
+Checking one call took 51 to 71 ns when measured (decision 6), so the checks take about a twentieth of the time even
+when tens of thousands of calls end one after the other without an answer.
 """
 
 Answer: TypeAlias = Command | ClientError
 Callback: TypeAlias = Callable[[Answer], None]
 Write: TypeAlias = Callable[[int], list[Buffer]]
-"""The bytes of a request with this opaque; may raise LocalProtocolError."""
+"""Returns the bytes of a request with this opaque; may raise LocalProtocolError."""
 _deadline_ns: Final = attrgetter("deadline_ns")
 
 
@@ -71,7 +71,7 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
     """A call that waits for its answer."""
 
     code: int
-    """What it asks."""
+    """The request code."""
     begun_ns: int
     deadline_ns: int
     callback: Callback
@@ -81,17 +81,17 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
 class Calls:
     """The waiting calls, in the order in which they were made.
 
-    Their deadlines are not sorted, because nearly every answer comes long before. When the earliest known deadline has
-    come, all calls are checked.
+    Their deadlines are not sorted, because nearly every answer arrives long before its deadline. At the
+    earliest known deadline, all calls are checked.
 
     Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. Changes under the lock.
     """
 
     pending: dict[int, PendingCall] = field(factory=dict)
     due_ns: int | None = None
-    """When `expired` is to be asked next; None: not before another call is added."""
+    """When to call `expired` next; None means not before another call is added."""
     rests_until_ns: int = 0
-    """When the calls may be looked at again, whatever deadlines are added meanwhile."""
+    """The earliest time of the next check, even if calls with earlier deadlines are added meanwhile."""
     opaque_next: int = 0
 
     def add(self, call: PendingCall) -> int:
@@ -106,7 +106,7 @@ class Calls:
         return opaque
 
     def expired(self, now_ns: int) -> list[PendingCall]:
-        """Take out every call whose deadline has come, the first deadline first."""
+        """Remove and return every call whose deadline has passed, in the order of their deadlines."""
         if self.due_ns is None or now_ns < self.due_ns:
             return []
         late = [opaque for opaque, call in self.pending.items() if call.deadline_ns <= now_ns]
@@ -123,32 +123,32 @@ CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
 """`sendMsgTimeout` and most other time-outs of Java clients."""
 SILENCE_S: Final = 1.0
-"""A connection on which a call ends without an answer is given up if nothing was received for so long."""
+"""Seconds without received bytes after which a connection is closed when a call ends without an answer."""
 FRAME_S: Final = 30.0
 """The time limit of an incoming frame, if no waiting call may have requested it.
 
-By default no call waits longer, so every other call of the connection would time out behind such a frame.
+By default no call waits longer than this, so every other call of the connection would time out behind such a frame.
 """
 PENDING_COUNT_MAX: Final = 65_535
-"""Most calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
+"""Maximum calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
 OUTPUT_BYTES_MAX: Final = 64 * MIB
-"""Most bytes that may wait for a peer that does not read."""
+"""Maximum bytes that wait for a peer that does not read."""
 Lost: TypeAlias = tuple[PendingCall, ClientError]
-"""A call that has ended without an answer, and why."""
+"""A call that ended without an answer, and the error."""
 Send: TypeAlias = Callable[[list[Buffer]], None]
-"""Has a request's bytes sent; may raise LocalProtocolError."""
+"""Sends a request's bytes; may raise LocalProtocolError."""
 _REQUEST_NAMES: Final = {code.value: code.name for code in RequestCode}
 
 
 class Exchange:
-    """The calls of one connection and what is known of its peer.
+    """The calls of one connection and the state of its peer.
 
-    Two owners' threads may share it: one that takes what was received (`next_command`), and any that hold the owner's
-    lock for everything else but `written` and `replied`, which touch no state.
+    One thread may call `next_command` while others call the other methods with the owner's lock held.
+    `written` and `replied` touch no state and need no lock.
 
-    Invariant: once `failure` is set no call is added. `_heard_ns` is when something was received last,
-    `_silent_since_ns` since when a call that ended without an answer had waited in vain, unless something was received
-    after it; `_frame_since_ns` is when the frame began to come that has not ended, None between two frames.
+    Invariant: once `failure` is set, no call is added. `_heard_ns` is the time of the last received bytes.
+    `_silent_since_ns` is the start of the silence in which a call ended without an answer; received bytes reset it.
+    `_frame_since_ns` is the time when the current incomplete frame began, None between two frames.
     """
 
     __slots__ = (
@@ -159,23 +159,23 @@ class Exchange:
     def __init__(
         self, address: str, credentials: Credentials | None = None, connection: Connection | None = None
     ) -> None:
-        """`address` is the peer's HOST:PORT, for texts. `connection` may read some answers faster."""
+        """`address` is the peer's HOST:PORT, for error texts. `connection` may be a faster decoder of answers."""
         self.address: str = address
         self.calls: Calls = Calls()
         self.failure: ClientError | None = None
-        """Why the connection is of no use any more."""
+        """The error that made the connection unusable; None while the connection is usable."""
         self._credentials = credentials
         self._connection = Connection() if connection is None else connection
         self._heard_ns = self._heard_size = 0
         self._silent_since_ns: int | None = None
         self._frame_since_ns: int | None = None
 
-    # ------------------------------------------------------------ what is said
+    # ------------------------------------------------------------ requests
 
     def begin(self, code: int, callback: Callback, now_ns: int, timeout_s: float) -> int:
-        """Add a call and return its opaque; `cancel` it when it cannot be written.
+        """Add a call and return its opaque; `cancel` the call if it cannot be written.
 
-        Raises ConnectionLostError, and LocalProtocolError when too many wait.
+        Raises ConnectionLostError, and LocalProtocolError if too many calls wait.
         """
         if self.failure is not None:
             self.check_open(code)
@@ -184,7 +184,7 @@ class Exchange:
         return self.calls.add(PendingCall(code, now_ns, now_ns + wait_ns(timeout_s), callback))
 
     def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, write: Write, send: Send) -> int:  # noqa: PLR0917 - positional, for it is called once a send
-        """Begin, write and send a call; its opaque. If any of these raises, there is no call."""
+        """Begin, write and send a call; returns its opaque. If writing or sending fails, the call is cancelled."""
         opaque = self.begin(code, callback, now_ns, timeout_s)
         try:
             send(write(opaque))
@@ -194,32 +194,32 @@ class Exchange:
         return opaque
 
     def cancel(self, opaque: int) -> None:
-        """Forget a call: its callback is not called, and an answer to it is thrown away."""
+        """Forget a call: its callback is not called, and a later answer is discarded."""
         self.calls.pending.pop(opaque, None)
 
     def abandon(self, opaque: int, now_ns: int) -> None:
         """Forget a call that its caller gave up; sets `failure` if the connection is silent, as `expire` does.
 
-        A caller that gives up has waited in vain like a call whose deadline has come.
+        An abandoned call counts as unanswered, like a call whose deadline has passed.
         """
         call = self.calls.pending.pop(opaque, None)
         if call is not None:
             self._ended_unanswered([call], now_ns)
 
     def one_way_opaque(self, code: int) -> int:
-        """The opaque of a request that wants no answer; raises ConnectionLostError."""
+        """Returns the opaque of a one-way request; raises ConnectionLostError."""
         self.check_open(code)
         opaque = self.calls.opaque_next
         self.calls.opaque_next = (opaque + 1) & OPAQUE_MAX
         return opaque
 
     def check_open(self, code: int) -> None:
-        """Raise ConnectionLostError once the connection is of no use."""
+        """Raise ConnectionLostError if the connection is unusable."""
         if self.failure is not None:
             raise ConnectionLostError(f"{self.name(code)}: {self.failure}")
 
     def written(self, code: int, opaque: int, header: Header | None, body: Buffer, *, one_way: bool) -> list[Buffer]:
-        """The bytes of a request, signed if this client has credentials; raises LocalProtocolError."""
+        """Returns the bytes of a request, signed if this client has credentials; raises LocalProtocolError."""
         fields = None if header is None else header.encode()
         if self._credentials is not None:
             fields = self._credentials.signed(fields, body)
@@ -228,30 +228,30 @@ class Exchange:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one call waits at most."""
+        """Whether at most one call waits for an answer."""
         return len(self.calls.pending) <= 1
 
     @property
     def is_signed(self) -> bool:
-        """Whether requests are signed, so that no two of them begin alike."""
+        """Whether requests are signed, so that their headers have no common beginning."""
         return self._credentials is not None
 
     def name(self, code: int) -> str:
-        """A request in words."""
+        """Returns a request's name and the peer's address, for error texts."""
         return f"{_REQUEST_NAMES.get(code, code)} to {self.address}"
 
-    # ------------------------------------------------------------ what is received
+    # ------------------------------------------------------------ received bytes
 
     def receive(self, data: Buffer, now_ns: int) -> None:
-        """Take received bytes; `next_command` has what is in them."""
+        """Buffer received bytes; `next_command` decodes them."""
         self._silent_since_ns = None
         self._heard_ns, self._heard_size = now_ns, len(data)
         self._connection.receive_data(data)
 
     def next_command(self) -> Command | None:
-        """The next answer to a call of ours, or request of the peer's; None: more bytes are needed.
+        """Returns the next answer or request of the peer; None if more bytes are needed.
 
-        Raises ConnectionLostError when the peer does not keep to the protocol.
+        Raises ConnectionLostError if the peer violates the protocol.
         """
         try:
             event = self._connection.next_event()
@@ -263,21 +263,21 @@ class Exchange:
         if not unread_size:
             self._frame_since_ns = None
         elif unread_size <= self._heard_size:
-            # It begins with what was received last.
+            # The incomplete frame begins in the bytes received last.
             self._frame_since_ns = self._heard_ns
         return None
 
     def answered(self, answer: Command) -> PendingCall | None:
-        """Removes and returns the answered call; None if already ended."""
+        """Removes and returns the answered call; None if the call has ended already."""
         return self.calls.pending.pop(answer.opaque, None)
 
-    # ------------------------------------------------------------ what ends
+    # ------------------------------------------------------------ time-outs and the end
 
     def expire(self, now_ns: int) -> list[Lost]:
-        """End the calls whose deadline has come, and set `failure` if the connection is silent or stuck in a frame.
+        """End the calls whose deadline has passed, and set `failure` if the connection is silent or stuck in a frame.
 
-        It is silent if nothing was received for `SILENCE_S` while one of these calls waited: a new connection may work
-        (`clientCloseSocketIfTimeout`). If something was received, only a single answer is slow, and the connection
+        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited: a new one may
+        work (`clientCloseSocketIfTimeout`). If something was received, only a single answer is slow, and the connection
         stays. It is stuck if only bytes of one frame came for `FRAME_S` and no call from before the frame waits.
 
         `failure` is set before a caller gets its error: a caller that retries at once must get another connection.
@@ -287,7 +287,7 @@ class Exchange:
         return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
 
     def _ended_unanswered(self, ended: list[PendingCall], now_ns: int) -> None:
-        """Note that these got no answer; set `failure` after a long silence or a frame that stays incomplete."""
+        """Record that these calls got no answer; set `failure` after a long silence or a stuck frame."""
         since_ns = [max(call.begun_ns, self._heard_ns) for call in ended]
         if self._silent_since_ns is not None:
             since_ns.append(self._silent_since_ns)
@@ -301,18 +301,18 @@ class Exchange:
             self.failure = ConnectionLostError(f"{self.address} {took}; the connection was closed")
 
     def _waits_since(self, then_ns: int) -> bool:
-        """Whether a call of that time, or an earlier one, still waits."""
+        """Returns whether a call that began at that time or earlier still waits."""
         return any(call.begun_ns <= then_ns for call in self.calls.pending.values())
 
     def lose(self, failure: ClientError) -> list[Lost]:
-        """The connection is gone: end every call; no other is taken."""
+        """Mark the connection as lost, and end every call; later calls are rejected."""
         self.failure = failure
         waiting = list(self.calls.pending.values())
         self.calls.pending.clear()
         return [(call, ConnectionLostError(f"{self.name(call.code)}: {failure}")) for call in waiting]
 
     def tell(self, call: PendingCall, answer: Answer) -> None:
-        """Call back; what the callback raises must cost no other call its answer."""
+        """Invoke a call's callback and log its errors, so that other calls still get their answers."""
         try:
             call.callback(answer)
         except FAULTS:
@@ -320,7 +320,7 @@ class Exchange:
 
 
 def replied(request: Command, code: int, remark: str | None, body: Buffer) -> list[Buffer]:
-    """The bytes of an answer to a request of the peer's; none when it wants none. Raises LocalProtocolError."""
+    """Returns the bytes of an answer to the peer; empty for a one-way request. Raises LocalProtocolError."""
     if request.is_one_way:
         return []
     head = encode_reply_head(request, code, remark=remark, body_size=len(body))
@@ -329,21 +329,21 @@ def replied(request: Command, code: int, remark: str | None, body: Buffer) -> li
 
 @define(slots=True, eq=False)
 class Output:
-    """Bytes that wait for a peer to read. Invariant: `size` adds up `parts`."""
+    """Bytes that wait for a peer to read. Invariant: `size` is the total size of `parts`."""
 
     address: str
     parts: deque[Buffer] = field(factory=deque, init=False)
     size: int = field(default=0, init=False)
 
     def size_with(self, buffers: list[Buffer]) -> int:
-        """The bytes of these that are to be sent; raises LocalProtocolError when too much would wait with them."""
+        """Returns the total size of these buffers; raises LocalProtocolError if too many bytes would wait."""
         size = sum(map(len, buffers))
         if self.size + size > OUTPUT_BYTES_MAX:
             raise LocalProtocolError(f"{self.address} does not read; {self.size} bytes are waiting")
         return size
 
     def add(self, buffers: list[Buffer]) -> bool:
-        """Queue bytes to send; returns whether the queue was empty. Raises LocalProtocolError if it is full."""
+        """Queue bytes to send; returns whether the queue was empty. Raises LocalProtocolError if the queue is full."""
         size = self.size_with(buffers)
         was_idle = not self.parts
         self.parts.extend(buffers)
@@ -351,11 +351,11 @@ class Output:
         return was_idle
 
     def first(self, count: int) -> list[Buffer]:
-        """The first parts."""
+        """Returns the first `count` waiting buffers."""
         return list(islice(self.parts, count))
 
     def sent(self, size: int) -> None:
-        """The first bytes were taken."""
+        """Remove the first `size` bytes, which were sent."""
         self.size -= size
         while self.parts and size >= len(self.parts[0]):
             size -= len(self.parts.popleft())
@@ -363,6 +363,6 @@ class Output:
             self.parts[0] = memoryview(self.parts[0])[size:]
 
     def clear(self) -> None:
-        """Nothing of it is to be sent any more."""
+        """Discard all waiting bytes."""
         self.parts.clear()
         self.size = 0

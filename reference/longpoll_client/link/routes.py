@@ -1,4 +1,4 @@
-"""Routes of topics: their queues, their age, and when they are replaced. Which name server and which broker to ask.
+"""Keeps topics' routes, decides when to refresh them, and selects the name server and the broker to ask.
 
 No lock, clock or connection: the owner asks name servers, passes in time and answers, and holds its lock. `instance`
 owns the routes of a client on threads, `aio.instance` those on an event loop.
@@ -27,21 +27,21 @@ from longpoll_spec.errors import ConfigError
 log: logging.Logger = logging.getLogger(__name__)
 
 ROUTE_AGE_S_MAX: Final = 30.0
-"""`pollNameServerInterval`: an older route is asked for again."""
+"""`pollNameServerInterval`: the maximum age of a route before it is requested again, seconds."""
 ROUTE_RETRY_S: Final = 1.0
-"""A route for which no better one was to be had is kept for so long before the next look."""
+"""How long a route is used after a failed refresh before the next attempt, seconds."""
 DOUBT_WAIT_S: Final = 1.0
-"""How long a send waits for a better route than one that is doubted, before it goes by that."""
+"""How long a send waits for the refresh of a doubted route before it uses the doubted route, seconds."""
 DEFAULT_QUEUE_COUNT: Final = 4
 """`defaultTopicQueueNums` of producers: queues of a topic that a send creates, at most as many as TBW102 has."""
 MASTER_ID: Final = 0
 QUEUE_COUNT_MAX: Final = 65_536
-"""Most queues of a topic on one broker that a route is believed to have."""
+"""Maximum queues of a topic on one broker; a route's other queues are ignored."""
 
 
 @frozen
 class Route:
-    """Where the queues of a topic are."""
+    """The queues of a topic and the addresses of their brokers."""
 
     topic: str
     readable: tuple[MessageQueue, ...]
@@ -49,16 +49,16 @@ class Route:
     writable: tuple[MessageQueue, ...]
     """Queues that can be sent to, in order."""
     addresses: dict[str, str]
-    """The host:port of each broker name: the master's, or where there is none the first slave's."""
+    """The host:port of each broker name: the master's, or the first slave's without a master."""
     learned_ns: int
-    """When it was learned, or at the earliest so that it is asked for again when it should be."""
+    """When the route was learned, ns; set to an earlier time to make its refresh due earlier."""
     by_id: Mapping[str, Mapping[int, str]] = field(factory=dict)
     """Every host:port of each broker name, by broker id."""
 
 
 @lru_cache(maxsize=1024)
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; raises ConfigError with an example."""
+    """Returns host and port of "host:port"; raises ConfigError with an example."""
     host, _colon, port = address.strip().rpartition(":")
     if not host or set(",/") & set(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
         several = ", and a semicolon between several" if "," in address else ""
@@ -67,7 +67,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def split_addresses(name_server: Addresses) -> list[tuple[str, int]]:
-    """One address or several; raises ConfigError when one is none, or there is none."""
+    """Parse one address or several; raises ConfigError for an invalid address or an empty list."""
     found = [split_address(address) for address in name_servers_text(name_server).split(";") if address.strip()]
     if not found:
         raise ConfigError("the name server's address is empty; write HOST:PORT, such as 127.0.0.1:9876")
@@ -78,8 +78,8 @@ def split_addresses(name_server: Addresses) -> list[tuple[str, int]]:
 class Routes:
     """The routes of one client.
 
-    Invariant: `_addresses` has every broker that a route of `_routes` names; `_doubted` has topics of `_routes` whose
-    next use is to wait for a better one: a send failed, or the route is a borrowed one.
+    Invariant: `_addresses` has every broker that a route of `_routes` names; `_doubted` has the topics of `_routes`
+    whose next use waits for a refresh, because a send failed or the route is borrowed.
     """
 
     _routes: dict[str, Route] = field(factory=dict, init=False)
@@ -88,35 +88,35 @@ class Routes:
     _by_id: dict[str, Mapping[int, str]] = field(factory=dict, init=False)
 
     def known(self, topic: str) -> Route | None:
-        """A topic's route, however old."""
+        """Returns a topic's route, however old; None if unknown."""
         return self._routes.get(topic)
 
     def fresh(self, topic: str, now_ns: int) -> Route | None:
-        """A topic's route, if it need not be asked for again."""
+        """Returns a topic's route if it needs no refresh; otherwise None."""
         known = self._routes.get(topic)
         return known if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9 else None
 
     def usable(self, topic: str) -> Route | None:
-        """A topic's route, if it is at most old: it may be used while it is asked for again."""
+        """Returns a topic's route unless it is doubted: an old route may be used during its refresh."""
         return None if topic in self._doubted else self._routes.get(topic)
 
     def learn(self, topic: str, answer: Command, queue_count_max: int | None, now_ns: int) -> Route:
-        """Keep what a name server said of a topic, or of the one whose route it borrows.
+        """Store a topic's route from a name server's answer; the route may be borrowed from another topic.
 
-        `queue_count_max` is given for a borrowed one. Raises NoRouteError when the name server knows no topic, or no
-        broker of it, and another ClientError when the answer is none.
+        `queue_count_max` is None unless the route is borrowed. Raises NoRouteError if the name server does not know the
+        topic or a broker of it, and another ClientError for an invalid answer.
         """
         route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
         if not route.addresses:
             raise NoRouteError(f"topic {topic!r} has no running broker; start it")
-        # A borrowed route is asked for again with the next send, which makes the topic have its own.
+        # The next send requests a borrowed route again: the first send creates the topic's own route.
         self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
         if queue_count_max is not None:
             self._doubted.add(topic)
         return route
 
     def fall_back(self, topic: str, error: ClientError, now_ns: int) -> Route:
-        """The last known route, when no better one is to be had for now; raises the error without one."""
+        """Returns the last known route after a failed refresh; raises the error if no route is known."""
         known = self._routes.get(topic)
         if known is None:
             raise error
@@ -125,7 +125,7 @@ class Routes:
         return known
 
     def doubt(self, topic: str, now_ns: int) -> None:
-        """Ask the name server again the next time, and go on by what is known if it has nothing better.
+        """Refresh the route at its next use; the known route is used if the refresh fails.
 
         A send that failed says little about the route: its broker may come back, and a name server that was restarted
         knows no topic for a while.
@@ -141,14 +141,14 @@ class Routes:
         self._doubted.discard(topic)
 
     def address(self, broker_name: str) -> str:
-        """The broker's address by the latest route that named it; raises NoRouteError."""
+        """Returns the broker's address from the latest route that named the broker; raises NoRouteError."""
         address = self._addresses.get(broker_name)
         if address is None:
             raise NoRouteError(f"broker {broker_name!r} is not in any route")
         return address
 
     def address_of(self, broker_name: str, broker_id: int) -> str:
-        """The address of one broker of that name, or where it is not known that of `address`; raises NoRouteError."""
+        """Returns the address of a broker by name and id; if unknown, that of `address`. Raises NoRouteError."""
         return self._by_id.get(broker_name, {}).get(broker_id) or self.address(broker_name)
 
     def other_id(self, broker_name: str, address: str) -> int | None:
@@ -157,7 +157,7 @@ class Routes:
         return min((broker_id for broker_id, other in found.items() if other != address), default=None)
 
     def addresses(self) -> list[str]:
-        """Every address that the latest routes have named, of slaves too."""
+        """Returns every address in the latest routes, including those of slaves."""
         slaves = {address for by_id in self._by_id.values() for address in by_id.values()}
         return sorted(slaves | set(self._addresses.values()))
 
@@ -169,7 +169,7 @@ class Routes:
 
 
 def _aged(now_ns: int) -> int:
-    """When a route was learned that is old enough to be asked for again now."""
+    """Returns the `learned_ns` of a route whose refresh is due now."""
     return now_ns - int(ROUTE_AGE_S_MAX * 1e9)
 
 
@@ -185,7 +185,7 @@ def _route_data(topic: str, answer: Command) -> TopicRouteData:
 
 
 def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, learned_ns: int) -> Route:
-    """Turn a name server's answer into queues; those of a broker without a master can be pulled alone."""
+    """Create a route from a name server's answer; the queues of a broker without a master are only readable."""
     by_id = {broker.broker_name: _reachable(topic, broker) for broker in data.broker_datas}
     by_id = {name: addresses_of for name, addresses_of in by_id.items() if addresses_of}
     addresses = {name: addresses_of[min(addresses_of)] for name, addresses_of in by_id.items()}
@@ -213,7 +213,7 @@ def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, le
 
 
 def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
-    """The valid addresses of a broker, by its id. Invalid ones are logged."""
+    """Returns the valid addresses of a broker, by broker id; invalid addresses are logged."""
     found = {}
     for broker_id, address in broker.broker_addrs.items():
         try:
@@ -226,32 +226,32 @@ def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
 
 
 class NameServers:
-    """The name servers of one client; for any thread, each change is one step."""
+    """The name servers of one client; callable from any thread, because each change is atomic."""
 
     def __init__(self, name_server: Addresses) -> None:
-        """One address or several; raises ConfigError when one is none, or there is none."""
+        """Take one address or several; raises ConfigError for an invalid address or an empty list."""
         self._addresses = split_addresses(name_server)
         self._first = 0
 
     def in_turn(self) -> list[tuple[str, int]]:
-        """Host and port of each, in the order in which they are to be asked."""
+        """Returns host and port of each name server, in the order in which to ask them."""
         first = self._first
         return [*self._addresses[first:], *self._addresses[:first]]
 
     def answered(self, address: tuple[str, int]) -> None:
-        """It is to be asked first from now on."""
+        """Make this name server the first to ask from now on."""
         self._first = self._addresses.index(address)
 
 
 AWAY_S: Final = 3.0
-"""How long a broker that could not be reached is not asked where there is another one."""
+"""How long an unreachable broker is avoided if another broker exists, seconds."""
 
 
 class BrokerLookup(Protocol):
-    """Where brokers are."""
+    """Looks up the addresses of brokers."""
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """Host:port of one broker, or of its master where it is not known; raises NoRouteError."""
+        """Returns host:port of a broker, or its master's if the broker is unknown; raises NoRouteError."""
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
@@ -260,7 +260,7 @@ class BrokerLookup(Protocol):
 
 
 class PullSource:
-    """One queue's choice; the puller has one pull on its way at a time, so one thread uses it at a time."""
+    """Selects the broker for one queue's pulls. Only one pull is in flight, so one thread uses it at a time."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers
@@ -268,10 +268,10 @@ class PullSource:
         self._suggested_id = MASTER_ID
         self._asked = ""
         self._away: dict[str, int] = {}
-        """Addresses that could not be reached, and until when they are not asked (monotonic ns); at most two."""
+        """Unreachable addresses, and until when each is avoided (monotonic ns); at most two."""
 
     def address(self, now_ns: int) -> str:
-        """Host:port to ask now; raises NoRouteError."""
+        """Returns the host:port to ask now; raises NoRouteError."""
         address = self._brokers.broker_address_of(self._broker_name, self._suggested_id)
         if self._away.get(address, 0) > now_ns:
             other = self._brokers.other_broker_id(self._broker_name, address)
@@ -281,17 +281,17 @@ class PullSource:
         return address
 
     def suggested(self, broker_id: int) -> None:
-        """Use the broker that an answer suggests. A broker that was reached is available again."""
+        """Use the broker that an answer suggests. The broker that answered is available again."""
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 
     @property
     def is_master_asked(self) -> bool:
-        """Whether the last address was the master's."""
+        """Whether the last returned address is the master's."""
         return self._asked == self._brokers.broker_address_of(self._broker_name, MASTER_ID)
 
     def fell_back(self, now_ns: int) -> bool:
-        """Note that the broker that was asked could not be; whether there is another to be asked at once."""
+        """Record that the last broker was unreachable; returns whether to ask another broker immediately."""
         asked = self._asked
         self._away = {address: until for address, until in self._away.items() if until > now_ns}
         was_alone = not self._away

@@ -138,37 +138,37 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_header(answer: Command) -> SendMessageResponseHeader:
-    """The fields of an answer to a send; raises HeaderError."""
+    """Returns the fields of an answer to a send; raises HeaderError."""
     return SendMessageResponseHeader.decode(answer.ext_fields)
 
 
 @with_table
 class SendAttempts(msgspec.Struct, eq=False):
-    """One send, over all of its tries.
+    """One send with all its attempts.
 
-    Invariant: `count` tries were begun and `failure` is how the last one ended, None before the first has ended.
+    Invariant: `count` is the number of begun attempts; `failure` is the last error, None before the first.
     """
 
     parcel: Parcel
     queue_selector: QueueSelector | None
-    """None: the queues have their turns."""
+    """Selects the queue; None means that the queues are used in turn."""
     deadline_ns: int
-    """By the owner's clock, for all tries together; the first is made whatever the time."""
+    """The deadline of all attempts by the owner's clock; the first attempt is made in any case."""
     slow: SlowBrokers | None = None
     """Records the result of each attempt, to avoid slow brokers; None if this is off."""
     read: Callable[[Command], SendMessageResponseHeader] = read_header
-    """Finds the fields of an answer; raises HeaderError."""
+    """Decodes the fields of an answer; raises HeaderError."""
     count: int = 0
     failure: ClientError | None = None
     _queue: MessageQueue | None = None
     _begun_ns: int = 0
     address: str = ""
-    """Host:port of the broker of the last try; "" before the first."""
+    """Host:port of the broker of the last attempt; "" before the first attempt."""
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
-        """The next try, by the route as it is now; of another broker than the last one's where there is one.
+        """Begin the next attempt by the current route, with another broker than the last attempt's if possible.
 
-        Raises NoRouteError when nothing can be written, and ConfigError for a queue that is none of those given.
+        Raises NoRouteError if no queue is writable, and ConfigError if the selector returns an unknown queue.
         """
         avoided = self._queue.broker_name if self._queue is not None else None
         queue = pick(route, self.queue_selector, turn, avoided, slow=self.slow, now_ns=now_ns)
@@ -179,12 +179,12 @@ class SendAttempts(msgspec.Struct, eq=False):
         return Attempt(queue, address, (self.deadline_ns - now_ns) / 1e9)
 
     def cancel(self) -> None:
-        """The try that has begun is not made; its queue's turn has passed."""
+        """Cancel the attempt that has begun; the turn of its queue is used up."""
         self.count -= 1
         self._queue = None
 
     def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
-        """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
+        """Returns each message's result, or None if another attempt follows; raises the error of a failed send."""
         assert self._queue is not None, "it has not begun"
         if self.slow is not None:
             self._tell_slow(self.slow, self._queue.broker_name, outcome, now_ns)
@@ -199,9 +199,9 @@ class SendAttempts(msgspec.Struct, eq=False):
         return None
 
     def _tell_slow(self, slow: SlowBrokers, name: str, outcome: Command | ClientError, now_ns: int) -> None:
-        """Count a try for `avoids_slow_brokers`.
+        """Record an attempt for `avoids_slow_brokers`.
 
-        A message that no broker takes does not count against the broker that refused it; in Java it does.
+        A message that every broker would refuse does not count against the broker that refused it; in Java it does.
         """
         is_refusal = isinstance(outcome, Command) and outcome.code in RETRIED_CODES
         if is_refusal or isinstance(outcome, ClientError):
@@ -211,7 +211,7 @@ class SendAttempts(msgspec.Struct, eq=False):
 
 
 def is_lost(error: ClientError) -> bool:
-    """Whether the broker was not heard, so that its route is to be looked at again."""
+    """Returns whether the broker did not answer, so that its route needs a refresh."""
     return isinstance(error, UnreachableError | ConnectionLostError | AnswerTimeoutError)
 
 
@@ -224,9 +224,10 @@ def pick(
     slow: SlowBrokers | None = None,
     now_ns: int = 0,
 ) -> MessageQueue:
-    """The queue that `queue_selector` picks, else the next in turn, of another broker than the avoided one if any.
+    """Returns the queue that `queue_selector` picks, or else the next in turn, not of the avoided broker.
 
-    With `slow`, of a broker that was not slow if there is one. Raises NoRouteError and ConfigError.
+    The avoided broker is used if no other has queues. With `slow`, brokers that were not slow are preferred. Raises
+    NoRouteError and ConfigError.
     """
     if not route.writable:
         raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")
@@ -244,7 +245,7 @@ def pick(
 
 
 def selector(topic: str, queue_id: int | None, queue_selector: QueueSelector | None) -> QueueSelector | None:
-    """The queue selector; raises ConfigError if both ways are used."""
+    """Returns the selector for these arguments; raises ConfigError if both are given."""
     if queue_id is None:
         if queue_selector is not None:
             check_plain("queue_selector", queue_selector)
@@ -268,7 +269,7 @@ def results(
     answer: Command,
     read: Callable[[Command], SendMessageResponseHeader] = read_header,
 ) -> tuple[SendResult, ...]:
-    """Where each message went; raises RefusedError or another ClientError."""
+    """Returns the result of each message; raises RefusedError or another ClientError."""
     if answer.code not in SEND_SUCCESS_CODES:
         raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
     try:
