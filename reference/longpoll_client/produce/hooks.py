@@ -26,21 +26,21 @@ from longpoll_spec.errors import LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = tuple[SendResult, ...] | LongpollError
-"""Where each message went, or what was raised."""
+"""The result of each message, or the raised error."""
 
 
 @frozen
 class Sending:
-    """One send of a message or a batch, with all its tries."""
+    """One send of a message or a batch, with all its attempts."""
 
     group: str
     topic: str
     msg_ids: tuple[str, ...]
-    """One for each message."""
+    """The ids of the messages, in order."""
     properties: dict[str, str]
-    """Of a single message, with tag and keys (`TAGS`, `KEYS`); of a batch, what all messages share."""
+    """The message's properties with tag and keys (`TAGS`, `KEYS`); for a batch, the common properties."""
     body_size: int
-    """Bytes, after compression."""
+    """The size of the body after compression, bytes."""
     sys_flag: int
     """`MessageSysFlag`."""
     begun_s: float
@@ -54,11 +54,11 @@ class SendHook(Protocol):
     """
 
     def before_send(self, sending: Sending) -> object:
-        """A send begins."""
+        """Called before the first attempt of a send."""
         ...
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> object:
-        """A send ended. `address` is the HOST:PORT of the broker that was asked last; "" if none was asked."""
+        """Called after the last attempt. `address` is the HOST:PORT of the last broker; "" if none was asked."""
         ...
 
 
@@ -67,15 +67,15 @@ class SendMetrics:
     """Counts of a producer's sends since its creation; a batch counts once."""
 
     sends: int = field(default=0)
-    """That ended, well or not."""
+    """Sends that ended, with or without an error."""
     failures: int = field(default=0)
-    """That raised."""
+    """Sends that raised an error."""
     retries: int = field(default=0)
-    """Tries after the first one of each."""
+    """Attempts after the first attempt of a send."""
     one_way: int = field(default=0)
     """One-way sends. The other counts do not include them."""
     latency_s: float = field(default=0.0)
-    """Seconds that the sends took in all, with their tries."""
+    """Total duration of all sends with their attempts, seconds."""
 
 
 @define(slots=True, eq=False)
@@ -100,34 +100,34 @@ class Watch:
         self.runtime.when_forked(self)
 
     def forked(self) -> None:
-        """It counts on from what it had."""
+        """Replace the lock after a fork; the counts continue."""
         self._lock = self.runtime.lock()
 
     def metrics(self) -> SendMetrics:
-        """The counts now."""
+        """Returns the current counts."""
         with self._lock:
             return SendMetrics(self._sends, self._failures, self._retries, self._one_way, self._latency_ns / 1e9)
 
     def sent_one_way(self) -> None:
-        """One more."""
+        """Count a one-way send."""
         with self._lock:
             self._one_way += 1
 
     def marks(self, topic: str, marks: Mapping[str, str] = NO_MARKS) -> Mapping[str, str]:
-        """A new message's properties: the client's own, and those of the hooks."""
+        """Returns a new message's properties: the client's own, and those of the hooks."""
         for properties in self._properties:
             with KeepGoing(log, "a hook before a send failed"):
                 marks = {**marks, **properties(topic)}
         return marks
 
     def marked(self, topic: str, messages: Sequence[OutgoingMessage]) -> Sequence[OutgoingMessage]:
-        """The messages of a batch, with the properties of the hooks."""
+        """Returns the messages of a batch with the properties of the hooks added."""
         if not self._properties:
             return messages
         return [replace(each, properties={**each.properties, **self.marks(topic)}) for each in messages]
 
     def begin(self, parcel: Parcel) -> Sending | None:
-        """Call the hooks, if there are any."""
+        """Call the hooks before a send; returns None without hooks."""
         if not self.hooks:
             return None
         sending = Sending(
@@ -145,7 +145,7 @@ class Watch:
         return sending
 
     def ended(self, sending: Sending | None, tries: SendAttempts, outcome: Outcome, latency_ns: int) -> None:
-        """Count, and call the hooks."""
+        """Count a send that ended, and call the hooks."""
         with self._lock:
             self._sends += 1
             self._latency_ns += latency_ns

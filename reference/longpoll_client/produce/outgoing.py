@@ -6,7 +6,7 @@ out as Java's, so that its tools read their time and place:
 | offset | size | field                                                                        |
 |--------|------|------------------------------------------------------------------------------|
 | 0      | 4    | IPv4 address of the sender                                                   |
-| 4      | 2    | its process, the low bits                                                    |
+| 4      | 2    | the low bits of the sender's process id                                      |
 | 6      | 4    | drawn (Java: the hash of a class loader)                                     |
 | 10     | 4    | milliseconds since the month began, in the sender's own time zone            |
 | 14     | 2    | a counter                                                                    |
@@ -59,15 +59,15 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 COUNT_MAX: Final = 1 << 16
-"""Ids of one millisecond that the counter tells apart."""
+"""Maximum ids of one millisecond, which differ by the counter."""
 
 
 class MessageIds:
-    """Makes the ids of one producer; may be used from many threads.
+    """Creates the ids of one producer; callable from any thread.
 
-    No two are equal: within a millisecond by the counter, and where that and the time could be the same again (a
-    process forked, the month changed, the clock was set back, the counter went round) by bytes drawn anew, of which
-    every producer and process has its own.
+    All ids are unique. The counter separates ids of one millisecond. A new random prefix is drawn when time and counter
+    could repeat: after a fork, a change of the month, a clock that was set back, or an overflow of the counter. Every
+    producer and process has its own prefix.
 
     Invariant, under `_lock`: with the prefix `_prefix`, made in process `_process_id`, no id is of another month than
     [`_begin_ms`, `_end_ms`) or later than `_last_ms`, of which there are `_count` that end with `_counter`; those begin
@@ -87,23 +87,23 @@ class MessageIds:
         self._counter = 0
 
     def forked(self) -> None:
-        """The next id has a new prefix, because this is another process."""
+        """Replace the lock after a fork; the next id gets a new prefix, because the process id differs."""
         self._lock = self._runtime.lock()
 
     def new(self, count: int) -> list[str]:
-        """As many ids as asked for, in order."""
+        """Returns `count` new ids, in order."""
         with self._lock:
             self._look_at_clock()
             return [self._one() for _number in range(count)]
 
     def one(self) -> tuple[str, int]:
-        """One id, and its time: unix milliseconds."""
+        """Returns one new id and its Unix time, ms."""
         with self._lock:
             now_ms = self._look_at_clock()
             return self._one(), now_ms
 
     def _look_at_clock(self) -> int:
-        """Begin what has to be begun; the time."""
+        """Begin a new millisecond or prefix if necessary; returns the Unix time, ms."""
         now_ms = self._unix_ms()
         is_of_process = self._process_id == self._current_process_id()
         if is_of_process and now_ms == self._last_ms:
@@ -122,7 +122,7 @@ class MessageIds:
         return f"{self._written}{self._counter:04X}"
 
     def _draw(self, now_ms: int) -> None:
-        """Begin a new, unique prefix."""
+        """Draw a new, unique prefix."""
         self._process_id = self._runtime.process_id()
         identity = self._runtime.identity()
         self._prefix = f"{identity[:4].hex()}{self._process_id % (1 << 16):04x}{identity[4:].hex()}".upper()
@@ -130,13 +130,13 @@ class MessageIds:
         self._begin(now_ms)
 
     def _begin(self, now_ms: int) -> None:
-        """Begin a millisecond: what is the same in all of its ids is written once."""
+        """Begin a millisecond, and format the common beginning of its ids once."""
         self._last_ms, self._count = now_ms, 0
         self._written = f"{self._prefix}{now_ms - self._begin_ms:08X}"
 
 
 def month_of(unix_ms: int) -> tuple[int, int]:
-    """When the month of a time begins and when the next one does, unix milliseconds, by the clock on the wall."""
+    """Returns the begin and end of the local month of a time; all are Unix times, ms."""
     now = datetime.fromtimestamp(unix_ms // 1000)  # noqa: DTZ006 - the sender's own zone, as `Calendar.getInstance`
     begin = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (begin + timedelta(days=31)).replace(day=1)
@@ -144,37 +144,37 @@ def month_of(unix_ms: int) -> tuple[int, int]:
 
 
 BODY_SIZE_MAX: Final = 4 * MIB
-"""`maxMessageSize` of producers; a batch as a whole has no more either."""
+"""`maxMessageSize` of producers; the limit of a batch's total size, too."""
 COMPRESS_OVER_BYTES: Final = 4096
 _BYTES: Final = (bytes, bytearray, memoryview)
 _MAPPINGS: Final = (dict, Mapping)
-"""A mapping; a `dict`, which nearly all are, is known in a tenth of the time that the abstract class takes."""
+"""Types of mappings for `isinstance`: a check for `dict` takes a tenth of the time of one for `Mapping`."""
 NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED, TIMER_DELIVER_MS})
 
 
 @with_table
 class OutgoingMessage(msgspec.Struct, frozen=True):
-    """One message that is to be sent."""
+    """One message to send."""
 
     body: bytes
     tag: str | None = None
     """One tag, by which subscriptions choose."""
     keys: str | Sequence[str] | None = None
-    """Several as a list, or separated by spaces."""
+    """The keys of the message, as a list or separated by spaces."""
     properties: Mapping[str, str] = {}
     delay_s: float = 0.0
-    """Consumers get it after this delay, rounded up to a delay that brokers have (`Retry`); 0: at once."""
+    """Consumers get the message after this delay, rounded up to a broker's delay level (`Retry`); 0 means at once."""
     deliver_at: datetime | None = None
-    """Consumers get it at this time; needs a broker of 5.x."""
+    """Consumers get the message at this time; this needs a 5.x broker."""
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is not for consumers at once."""
+        """Whether consumers get the message later than at once."""
         return bool(self.delay_s) or self.deliver_at is not None
 
     def _check(self) -> None:
-        """Refuse what would be sent as something else, or not at all; raises ConfigError."""
+        """Check that the fields can be sent unchanged; raises ConfigError."""
         check_tag(self.tag)
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
@@ -183,7 +183,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
             raise ConfigError("delay_s and deliver_at cannot be used together; pass one of them")
 
     def property_text(self, msg_id: str) -> str:
-        """All of its properties as they are sent; raises ConfigError."""
+        """Returns all properties in their encoded form; raises ConfigError."""
         if not (self.properties or self.tag or self.keys or self.is_delayed):
             return f"{UNIQUE_KEY}{NAME_END}{msg_id}{PAIR_END}{WAIT}{NAME_END}true{PAIR_END}"
         self._check()
@@ -199,7 +199,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
             text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
         except LocalProtocolError as error:
             raise ConfigError(str(error)) from None
-        # A character has at most four bytes: most texts need not be written to see that they are short enough.
+        # A character has at most four bytes, so most texts are short enough without encoding them.
         if 4 * len(text) > PROPERTIES_SIZE_MAX and len(text.encode()) > PROPERTIES_SIZE_MAX:
             raise ConfigError(f"properties of {len(text.encode())} bytes are over the limit of {PROPERTIES_SIZE_MAX}")
         return text
@@ -207,14 +207,14 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 @frozen
 class Packing:
-    """Which bodies are packed before they are sent, and by what; those of batches never are."""
+    """Which message bodies are compressed, and how; batches are never compressed."""
 
     compression: Compression | None
     over_bytes: int = field(default=COMPRESS_OVER_BYTES)
-    """Shorter bodies go as they are (`compressMsgBodyOverHowmuch`)."""
+    """Bodies below this size, bytes, are sent uncompressed (`compressMsgBodyOverHowmuch`)."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what could not be sent; raises ConfigError."""
+        """Check the settings; raises ConfigError."""
         check_whole("compress_over_bytes", self.over_bytes, 0)
         if self.compression is not None:
             check_one_of("compression", self.compression, Compression)
@@ -224,7 +224,7 @@ class Packing:
                 raise ConfigError(f"compression: {error}") from None
 
     def packed(self, body: bytes) -> tuple[bytes, int]:
-        """The body as it is sent, and its system flag. A body that compression does not shorten is sent as it is."""
+        """Returns the body to send and its system flag; a body that compression does not shorten stays as it is."""
         if self.compression is None or len(body) < self.over_bytes:
             return body, 0
         packed = pack(self.compression, body)
@@ -244,13 +244,13 @@ class Parcel(msgspec.Struct, frozen=True, gc=False):
     properties: str
     body: bytes
     msg_ids: tuple[str, ...]
-    """One for each message."""
+    """The ids of the messages, in order."""
     born_ms: int
     sys_flag: int = 0
     """`MessageSysFlag`."""
 
     def header(self, queue_id: int) -> SendMessageRequestHeaderV2:
-        """The request for one queue."""
+        """Returns the request header for one queue."""
         return SendMessageRequestHeaderV2(
             producer_group=self.group,
             topic=self.topic,
@@ -277,7 +277,7 @@ def single_parcel(
     marks: Mapping[str, str] = NO_MARKS,
     code: RequestCode = RequestCode.SEND_MESSAGE_V2,
 ) -> Parcel:
-    """One message; raises ConfigError. `marks` are properties of the client's own."""
+    """Encode one message; raises ConfigError. `marks` are the properties that the client adds."""
     check_message(topic, message.body, message.properties)
     if marks:
         message = replace(message, properties={**message.properties, **marks})
@@ -297,7 +297,7 @@ def prepared_parcel(
     packing: Packing = UNPACKED,
     marks: Mapping[str, str] = NO_MARKS,
 ) -> Parcel:
-    """One message that waits for the end of its transaction; raises ConfigError."""
+    """Encode one message that waits for the end of its transaction; raises ConfigError."""
     marks = {**marks, PREPARED: "true", PRODUCER_GROUP: group}
     parcel = single_parcel(group, topic, message, msg_id, born_ms, packing=packing, marks=marks)
     return replace(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
@@ -315,7 +315,7 @@ def check_batch(messages: Sequence[OutgoingMessage]) -> None:
 def batch_parcel(
     group: str, topic: str, messages: Sequence[OutgoingMessage], msg_ids: Sequence[str], born_ms: int
 ) -> Parcel:
-    """Several messages of one topic that are stored next to each other, or not at all; raises ConfigError."""
+    """Encode messages of one topic that the broker stores together or not at all; raises ConfigError."""
     if not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise ConfigError(f"a batch of {len(messages)} messages is not allowed: 1 to {BATCH_COUNT_MAX}")
     for message in messages:
@@ -332,7 +332,7 @@ def batch_parcel(
 
 
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
-    """Check what every broker checks, before anything is sent; raises ConfigError."""
+    """Check before sending what every broker checks; raises ConfigError."""
     if not isinstance(topic, str) or not _is_named_well(topic):
         check_topic(topic)
     if not isinstance(body, _BYTES):
@@ -348,7 +348,7 @@ def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> Non
 
 
 def _size_of(body: Buffer) -> int:
-    """Its bytes: the length of a `memoryview` is the number of its items, along its first dimension alone."""
+    """Returns a body's size in bytes; `len` of a `memoryview` counts only the items of its first dimension."""
     if not isinstance(body, memoryview):
         return len(body)
     try:
@@ -358,9 +358,9 @@ def _size_of(body: Buffer) -> int:
 
 
 def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:
-    """The message as it is now, whatever becomes of its buffer and its properties until it is sent.
+    """Returns a copy of the message, so that later changes of its body and properties are not sent.
 
-    Raises ConfigError for what could not be sent.
+    Raises ConfigError for a message that cannot be sent.
     """
     check_message(topic, message.body, message.properties)
     message.property_text("")
@@ -369,15 +369,15 @@ def as_given(topic: str, message: OutgoingMessage) -> OutgoingMessage:
 
 @lru_cache(maxsize=1024)
 def _is_named_well(topic: str) -> bool:
-    """Whether a topic may have this name; asked for every message, of few topics."""
+    """Returns whether a topic name is valid; cached, because it is called for every message."""
     return not name_problem(topic)
 
 
 TEMPLATE_COUNT_MAX: Final = 10_000
-"""The most cached templates, one per queue, of 300 bytes each."""
+"""Maximum cached templates, one per queue, of 300 bytes each."""
 BORN: Final = "g"
 PROPERTIES: Final = "i"
-"""`SendMessageRequestHeaderV2`: the two fields that differ from one message of a queue to the next."""
+"""`SendMessageRequestHeaderV2`: the two fields that differ between messages of a queue."""
 
 _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
@@ -392,19 +392,19 @@ class _RequestWriter(Protocol):
 
 
 class HeadTemplates:
-    """The templates of one producer; each is made when it is first used, and threads may make one at the same time."""
+    """The templates of one producer; each is created at its first use; threads may create one at the same time."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
     def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
-        """The function that writes the request of a send: by a template, unless it is signed."""
+        """Returns the function that encodes a send request: from a template, unless the request is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]
 
     def head(self, parcel: Parcel, queue_id: int, opaque: int) -> bytes:
-        """Everything of the frame before the body; raises LocalProtocolError when it does not fit the protocol."""
+        """Returns the frame up to the body; raises LocalProtocolError if the protocol cannot encode the header."""
         key = (parcel.topic, parcel.group, queue_id, parcel.code, parcel.sys_flag)
         template = self._known.get(key)
         if template is None:
@@ -419,7 +419,7 @@ class HeadTemplates:
 
 
 def _template(parcel: Parcel, queue_id: int) -> bytes:
-    """The header with places for opaque, time and properties."""
+    """Returns the encoded header with placeholders for opaque, time and properties."""
     places = {BORN: b'"%d"', PROPERTIES: b"%b"}
     fields = parcel.header(queue_id).encode()
     written = [_fixed(name) + b":" + (places.get(name) or _fixed(value)) for name, value in fields.items()]
@@ -434,5 +434,5 @@ def _template(parcel: Parcel, queue_id: int) -> bytes:
 
 
 def _fixed(text: str) -> bytes:
-    """Text in JSON, with no place in it."""
+    """Returns text in JSON with `%` escaped, so that it has no placeholders."""
     return _encode(text).replace(b"%", b"%%")

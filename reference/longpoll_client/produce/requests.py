@@ -131,7 +131,7 @@ class Replies:
         self._waiting = {}
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
-        """Wait for a reply from now on; the properties that the request needs. Raises LifecycleError."""
+        """Register a request that waits for a reply; returns the request's properties. Raises LifecycleError."""
         with self._lock:
             if self._is_closed:
                 raise LifecycleError("the producer is closed; create a new one")
@@ -143,12 +143,12 @@ class Replies:
         }
 
     def forget(self, correlation_id: str) -> bool:
-        """Stop waiting; false if its callback was called."""
+        """Stop waiting for a reply; returns false if the request's callback was called."""
         with self._lock:
             return self._waiting.pop(correlation_id, None) is not None
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a reply that a broker brings (326); false for another request. A reply that is late is dropped."""
+        """Handle a pushed reply (326); returns false for another request. A late reply is dropped."""
         if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return False
         code, remark = ResponseCode.SUCCESS, None
@@ -164,7 +164,7 @@ class Replies:
         return True
 
     def end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
-        """Call the callback of a request; false if it was called before."""
+        """Call the callback of a request; returns false if the callback was called before."""
         with self._lock:
             on_reply = self._waiting.pop(correlation_id, None)
         if on_reply is None:
@@ -198,7 +198,7 @@ class Requests(Replies):
         self._timer = None
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
-        """As `Replies.expect`, after a heartbeat to every known broker."""
+        """Call `Replies.expect` after a heartbeat to every known broker."""
         self.instance.run(self._heartbeat.heartbeat_new())
         marks = super().expect(correlation_id, timeout_s, on_reply)
         with self._lock:
@@ -231,12 +231,12 @@ class Requests(Replies):
 
 
 def too_late(timeout_s: float) -> ReplyTimeoutError:
-    """The error of a request without a reply."""
+    """Returns the error of a request without a reply."""
     return ReplyTimeoutError(f"no reply within {timeout_s:g} s; whether the request was served is not known")
 
 
 def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
-    """A reply that a broker brings, and its request's number; raises a LongpollError if it is unreadable."""
+    """Returns a request's number and the reply that a broker pushed; raises a LongpollError if it is unreadable."""
     header = ReplyMessageRequestHeader.decode(command.ext_fields)
     properties = read_properties(header.properties)
     return properties.get(CORRELATION_ID, ""), ReceivedMessage(
@@ -258,7 +258,7 @@ def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
 
 
 def reply_to(request: ReceivedMessage) -> tuple[str, Mapping[str, str]]:
-    """The topic and the properties of a reply; raises ConfigError if the message is not a request."""
+    """Returns the topic and the properties of a reply; raises ConfigError if the message is not a request."""
     if not isinstance(request, ReceivedMessage):
         raise ConfigError(f"a {type(request).__name__} is not a request; pass the message that the consumer received")
     named = {name: request.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL, CLUSTER)}
