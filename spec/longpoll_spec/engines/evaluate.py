@@ -28,7 +28,7 @@ _MEANINGS: Final[Mapping[str, Callable[..., int]]] = {
 
 
 def evaluate(term: Term, values: Values) -> int:
-    """The term's value under these values of the variables; truth is 0 or 1."""
+    """Returns the term's value under these values of the variables; a truth value is 0 or 1."""
     return _values_by_id([term], values)[id(term)]
 
 
@@ -54,17 +54,17 @@ def _value(node: Term, known: Mapping[int, int], values: Values) -> int:
 
 
 def values_of(model: Model, state: Sequence[int]) -> dict[str, int]:
-    """A state as variable names with values."""
+    """Returns a state as a mapping from variable names to values."""
     return {variable.name: value for variable, value in zip(model.variables, state, strict=True)}
 
 
 def is_enabled(model: Model, action: Action, state: Sequence[int]) -> bool:
-    """Whether the action is enabled in the state."""
+    """Returns whether the action is enabled in the state."""
     return bool(evaluate(action.guard, values_of(model, state)))
 
 
 def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int, ...]:
-    """The state after the action; every variable is within its range."""
+    """Returns the state after the action; every variable is within its range."""
     values = values_of(model, state)
     changed = {name: evaluate(term, values) for name, term in action.effect.items()}
     for variable in model.variables:
@@ -75,18 +75,18 @@ def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int,
 
 
 def enabled_actions(model: Model, state: Sequence[int]) -> list[Action]:
-    """Every action that is enabled in the state, in the order of the spec."""
+    """Returns every action that is enabled in the state, in the order of the spec."""
     known = _values_by_id((action.guard for action in model.actions), values_of(model, state))
     return [action for action in model.actions if known[id(action.guard)]]
 
 
 def holds(model: Model, item: Property, state: Sequence[int]) -> bool:
-    """Whether the property's term is true in the state."""
+    """Returns whether the property's term is true in the state."""
     return bool(evaluate(item.term, values_of(model, state)))
 
 
 def trace_of(model: Model, actions: Sequence[Action], property_name: str = "") -> Trace:
-    """The trace of a run from the first state; raises `ValueError` where an action is not enabled."""
+    """Returns the trace of a run from the first state; raises `ValueError` if an action is not enabled."""
     steps = [TraceStep(None, model.initial)]
     for action in actions:
         state = steps[-1].state

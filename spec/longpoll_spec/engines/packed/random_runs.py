@@ -1,4 +1,4 @@
-"""Many random runs at once: how a proof looks for runs in configurations that are too large to explore.
+"""Tries many random runs at once, because a proof also needs runs of configurations too large to explore.
 
 They can show that a property is violated or that a state is reached, but never that a property holds. All runs of a
 batch step together: the packed engine expands their states, and each run takes one enabled step at random. For each run
@@ -26,9 +26,9 @@ from longpoll_spec.model import Action, Model, Property
 LEFT_OUT: Final = 0.25
 """The chance that a run leaves out an action that is not urgent."""
 BATCH_RUNS: Final = 4096
-"""Runs that step together."""
+"""The number of runs that step together."""
 _NOBODY: Final = -1
-"""The action of a run that has ended."""
+"""The action number that marks a run that has ended."""
 
 
 @define
