@@ -80,7 +80,7 @@ class ProcessQueue:
         self.offset_next = offset_next
 
     def first(self, count: int) -> list[ReceivedMessage]:
-        """The first waiting messages; they go on waiting."""
+        """Returns the first waiting messages without removing them."""
         return list(islice(self._open.values(), count))
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
@@ -93,7 +93,7 @@ class ProcessQueue:
                 self.size -= len(message.body)
 
     def stop(self, config: MemberConfig, *, is_orderly: bool) -> Stop | None:
-        """The limit of flow control that is reached; None: pull. In order, any span of offsets may wait."""
+        """Returns the reached flow-control limit, or None; orderly consumers have no limit of the offset span."""
         if self.count >= config.cached_count_max:
             return "count"
         if self.size >= config.cached_size_max:
@@ -110,7 +110,7 @@ RETRY_S: Final = 3.0
 FLOW_CONTROL_RETRY_S: Final = 0.02
 """`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`."""
 BEHIND_RETRY_S: Final = 0.2
-"""When to ask again after an answer that says to ask at once and leads no further."""
+"""Seconds until the next pull after an answer that demands an immediate pull at an offset not beyond the last."""
 # `|` on an IntFlag costs more than all else of a header.
 _PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
 _RESULTS: Final = frozenset(
@@ -169,7 +169,7 @@ class Puller:
     _begin_again: Callable[[], None] = lambda: None
     """Called for a queue that was deleted and created again, which this puller does not pull any more."""
     _is_paused: bool = False
-    """A paused puller begins with `resume`."""
+    """Whether the puller is paused; `resume` ends the pause."""
     locked_until_ns: int | None = None
     """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
     _consumed: deque[Sequence[ReceivedMessage]] = field(factory=deque, init=False)
@@ -247,7 +247,7 @@ class Puller:
 
     @property
     def subscription(self) -> SubscriptionData:
-        """The subscription to its topic."""
+        """Returns the subscription to the queue's topic."""
         with self._lock:
             return self._subscription
 
@@ -297,7 +297,7 @@ class Puller:
         self.pull()
 
     def first(self, count: int) -> list[ReceivedMessage]:
-        """The first waiting messages; none after the queue is given up."""
+        """Returns the first waiting messages; none after the queue is given up."""
         with self._lock:
             return [] if self._is_dropped else self._cached.first(count)
 
@@ -313,7 +313,7 @@ class Puller:
 
     @property
     def _cached(self) -> ProcessQueue:
-        """The waiting messages, without the marked ones. With the lock."""
+        """Returns the waiting messages without the marked ones; the caller holds the lock."""
         if self._consumed:
             self._settle()
         return self._waiting
@@ -348,7 +348,7 @@ class Puller:
             self._failed(error, self._retry_s(), turn)
 
     def _retry_s(self) -> float:
-        """The wait after the broker was not reached: none if there is another one."""
+        """Returns the wait after an unreachable broker, seconds; 0 if another broker can be asked."""
         return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
@@ -492,5 +492,5 @@ class Puller:
 
 
 def _tags_of(subscription: SubscriptionData) -> frozenset[str] | None:
-    """The subscribed tags; None: all, or a filter that only the broker evaluates."""
+    """Returns the subscribed tags; None for all tags or a filter that only the broker evaluates."""
     return wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None

@@ -77,9 +77,9 @@ class ProducerOptions(ConnectOptions, total=False):
     """Options of every producer."""
 
     compression: Compression | None
-    """How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are."""
+    """How to compress bodies of `compress_over_bytes` or more; None means never. Batches are never compressed."""
     compress_over_bytes: int
-    """The least size of a body that is compressed; 4,096 by default."""
+    """The minimum size of a compressed body, bytes; 4,096 by default."""
     hooks: Sequence[SendHook]
     """Called before and after every send."""
 
@@ -90,7 +90,7 @@ class MessageOptions(TypedDict, total=False):
     tag: str | None
     """One tag, by which subscriptions choose."""
     keys: str | Sequence[str] | None
-    """Several as a list, or separated by spaces."""
+    """The keys of the message, as a list or separated by spaces."""
     properties: Mapping[str, str] | None
 
 
@@ -116,7 +116,7 @@ class SendOptions(RequestOptions, total=False):
 
 @with_table
 class StartedSend(msgspec.Struct, eq=False):
-    """One send, with all its tries."""
+    """One send, with all its attempts."""
 
     tries: SendAttempts
     told_of: Sending | None
@@ -128,7 +128,7 @@ class StartedSend(msgspec.Struct, eq=False):
 def read_options(
     topic: str, body: bytes, options: MessageOptions, kind: Any = SendOptions
 ) -> tuple[OutgoingMessage, QueueSelector | None, float]:
-    """The message, queue selector and time-out of a send; raises ConfigError, and TypeError for an unknown option."""
+    """Returns message, selector and time-out of a send; raises ConfigError, and TypeError for an unknown option."""
     if not options:
         return OutgoingMessage(body), None, CALL_TIMEOUT_S
     refuse_unknown(options, kind)
@@ -168,30 +168,30 @@ class Sender:
         marks: Mapping[str, str] = NO_MARKS,
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
-        """One message, with the properties of the client and of the hooks; raises ConfigError."""
+        """Encode one message with the properties of the client and of the hooks; raises ConfigError."""
         msg_id, born_ms = self.ids.one()
         marks = self.watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     def prepared(self, topic: str, message: OutgoingMessage) -> Parcel:
-        """One message that waits for the end of its transaction; raises ConfigError."""
+        """Encode one message that waits for the end of its transaction; raises ConfigError."""
         msg_id, born_ms = self.ids.one()
         marks = self.watch.marks(topic)
         return prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
 
     def batch(self, topic: str, messages: Sequence[OutgoingMessage]) -> Parcel:
-        """Several messages that are stored next to each other; raises ConfigError."""
+        """Encode a batch, whose messages are stored next to each other; raises ConfigError."""
         check_batch(messages)
         messages = self.watch.marked(topic, messages)
         return batch_parcel(self.group, topic, messages, self.ids.new(len(messages)), self.runtime.unix_ms())
 
     def reply(self, request: ReceivedMessage, body: bytes) -> Parcel:
-        """A reply to a request; raises ConfigError."""
+        """Encode a reply to a request; raises ConfigError."""
         topic, marks = reply_to(request)
         return self.single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def pick(self, parcel: Parcel, route: Route) -> tuple[str, Any]:
-        """The address and the header of a one-way send; raises NoRouteError."""
+        """Returns the address and the header of a one-way send; raises NoRouteError."""
         queue = pick(route, None, self.next_turn, None, slow=self._slow, now_ns=self.now_ns())
         return route.addresses[queue.broker_name], parcel.header(queue.queue_id)
 
@@ -208,7 +208,7 @@ class Sender:
         return StartedSend(tries, self.watch.begin(parcel), now_ns, callback)
 
     def attempt(self, sending: StartedSend, route: Route) -> Attempt:
-        """The next try; raises as `SendAttempts.begin`."""
+        """Begin the next attempt; raises the errors of `SendAttempts.begin`."""
         return sending.tries.begin(route, self.next_turn, self.now_ns())
 
     def ended(self, sending: StartedSend, outcome: Outcome | None) -> None:
@@ -228,7 +228,7 @@ class ProducerCore(ABC):
         return self._sender.group
 
     def metrics(self) -> SendMetrics:
-        """The counts of all sends so far."""
+        """Returns the counts of all sends so far."""
         return self._sender.watch.metrics()
 
     def request_nowait(

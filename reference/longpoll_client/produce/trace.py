@@ -43,11 +43,11 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
 REGION: Final = "DefaultRegion"
 LINES_MAX: Final = 2048
-"""The most waiting lines (`AsyncTraceDispatcher.queueSize`)."""
+"""Maximum number of waiting lines (`AsyncTraceDispatcher.queueSize`)."""
 BATCH_MAX: Final = 100
-"""The most lines in one trace message."""
+"""Maximum number of lines in one trace message."""
 FLUSH_S: Final = 0.5
-"""The longest wait of a line for others."""
+"""Maximum time that a line waits for more lines, seconds."""
 NORMAL, HALF, _COMMIT, DELAYED = range(4)
 """`MessageType`, by its place."""
 EXCEPTION: Final = 2

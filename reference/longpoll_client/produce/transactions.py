@@ -61,12 +61,12 @@ class TransactionState(enum.IntEnum):
     """Not known yet: the broker asks later."""
 
     def __str__(self) -> str:
-        """The name."""
+        """Returns the name of the state."""
         return self.name
 
 
 def state_of(answer: object) -> TransactionState:
-    """A user's result as a state; raises ConfigError for other values."""
+    """Convert a user's result to a state; raises ConfigError for other values."""
     if isinstance(answer, int) and not isinstance(answer, bool):
         with suppress(ValueError):
             return TransactionState(answer)
@@ -84,7 +84,7 @@ class TransactionResult:
     """Where the prepared message was stored, and the state of its transaction."""
 
     sent: SendResult
-    """Its place is that of the prepared message; the delivered one gets its own."""
+    """The place of the prepared message; the delivered message gets its own place."""
     state: TransactionState
 
 
@@ -96,7 +96,7 @@ class Question:
     message: ReceivedMessage
 
     def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
-        """The answer to the question (37)."""
+        """Returns the answer to the question (37)."""
         return EndTransactionRequestHeader(
             producer_group=group,
             tran_state_table_offset=self.header.tran_state_table_offset,
@@ -109,7 +109,7 @@ class Question:
 
 
 def read_question(group: str, command: Command, address: str) -> Question | None:
-    """A broker's question; None if it is unreadable, which is logged, or if it is another group's."""
+    """Returns a broker's question; None if the group differs or the question is unreadable (logged)."""
     try:
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         (message,) = decode_messages(command.body)
@@ -120,7 +120,7 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 
 
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
-    """The message that ends a transaction (37); None if the sent message has no offset, which is logged."""
+    """Returns the request that ends a transaction (37); None, logged, if the sent message has no offset."""
     try:
         physical_offset = sent.physical_offset
     except ValueError:
