@@ -165,12 +165,26 @@ def test_buckets_parts_and_order_change_nothing(
 CHAOS: Final = "What is found does not hang on the order of the events"
 """In this story the order of events decides which of several findings with one cause is reported."""
 LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
+FAR: Final = [
+    *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],
+    story(
+        "pull.max.never_falls: pull a offset=5 may_hold=false @0..1; none a offset_max=5 offset_next=5 @2..3; "
+        "pull b offset=9 may_hold=false @4..5; none b offset_max=9 offset_next=9 @6..7; "
+        "pull c offset=5 may_hold=false @10..11; none c offset_max=5 offset_next=5 @12..13; "
+        "pull d offset=9 may_hold=false @20..21; none d offset_max=9 offset_next=9 @22..23"
+    ),
+    story(
+        "send.sequential: send a @0; ack a queue_offset=3 @2; send b @4; ack b queue_offset=9 @6; send c @8; "
+        "ack c queue_offset=4 @10; send d @12; ack d queue_offset=10 @14; send e @16; ack e queue_offset=11 @18"
+    ),
+]
+"""Findings that rest on the messages at an offset, or on the highest one, of a part before."""
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_queue_that_is_cut_in_time_is_judged_as_a_whole(number: int, tmp_path: Path) -> None:
     """Each part has two events and is judged with what they rest on: nothing is found more, less or otherwise."""
-    for place, one in enumerate(LONG[number::36]):
+    for place, one in enumerate((*FAR, *LONG[::36])[number::3]):
         history = find([write_story(one, tmp_path / f"{place}")])
         whole, cut = (
             judge_on(LocalEngine(1, size), history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)

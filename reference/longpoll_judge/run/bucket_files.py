@@ -18,7 +18,7 @@ from longpoll_judge.columns.memory import give_back_memory
 from longpoll_judge.columns.tables import QueueName, joined
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.run.buckets import are_in, connection_ends, in_buckets, judge_bucket, placed_keys, visitors_of
-from longpoll_judge.run.parts import Parts, Piece, borders_of, read_pieces, sample_of, write_piece
+from longpoll_judge.run.parts import Piece, borders_of, open_parts, read_pieces, sample_of, write_piece
 
 
 @define
@@ -82,23 +82,27 @@ class Buckets:
         """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
-            for other, events in visitors_of(joined(self._events(bucket)), bucket, shared):
-                self._guests[other].append(events)
+            # Of a bucket that is too large piece by piece.
+            tables = self._events(bucket)
+            for table in tables if self._is_cut(bucket) else [joined(tables)]:
+                for other, events in visitors_of(table, bucket, shared):
+                    self._guests[other].append(events)
         ends = connection_ends(joined(self._ends), is_whole=True)
         give_back_memory()
         for bucket in range(self.count):
             tables = chain(self._events(bucket), self._guests[bucket])
             are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
-            borders = borders_of(self._samples[bucket], self._part_events)
             # A custom property is promised whole queues, and a pop is judged with every event of its messages.
-            if len(borders) < 2 or context.own or context.asks_pops:
+            if not self._is_cut(bucket) or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue
-            with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
-                parts = Parts(file, keys, self._part_events, borders, are_own)
+            with open_parts(self._part_events, borders_of(self._samples[bucket], self._part_events), are_own) as parts:
                 for table in tables:
                     parts.put(table)
-                yield from parts.verdicts(ends, context)
+                yield from (part.judge(context, are_own) for part in parts.windows(ends, context))
+
+    def _is_cut(self, bucket: int) -> bool:
+        return len(borders_of(self._samples[bucket], self._part_events)) > 1
 
 
 @contextmanager

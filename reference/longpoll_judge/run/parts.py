@@ -12,17 +12,19 @@ An event is judged in the part of its time, a request in that of its receipt. Th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from os import SEEK_END
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field
+from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.keys import KeyFile
-from longpoll_judge.columns.lookup import Booleans, Integers, distinct, first_of, is_one_of, numbered
+from longpoll_judge.columns.keys import KeyFile, open_keys
+from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, distinct, first_of, is_one_of, numbered
 from longpoll_judge.columns.tables import (
     FEW_NAMES,
     QueueName,
@@ -282,6 +284,25 @@ def extremes(table: pa.Table, context: Context) -> pa.Table:
     return taken(table, distinct(np.concatenate(found)))
 
 
+@frozen
+class PartWindow:
+    """A part of a bucket with what it rests on."""
+
+    table: pa.Table
+    since_ns: int
+    until_ns: int
+
+    def are_mine(self, table: pa.Table, are_own: Native) -> Booleans:
+        """Which events are judged in this part."""
+        after_ns = integers_of(table, "after_ns")
+        found: Booleans = are_own(table) & (after_ns >= self.since_ns) & (after_ns < self.until_ns)
+        return found
+
+    def judge(self, context: Context, are_own: Native) -> pa.Table:
+        """The rows of its own events."""
+        return judge_window(self.table, context, are_own, mine=partial(self.are_mine, are_own=are_own))
+
+
 @define
 class Parts:
     """The parts of a bucket, in a file."""
@@ -313,28 +334,25 @@ class Parts:
             self._keys.put(placed_keys(events, partial(_placed, part=number)))
             self._pieces[number].append(write_piece(self._file, events))
 
-    def verdicts(self, ends: pa.Table, context: Context) -> Iterator[pa.Table]:
-        """Yield the rows of each part, with the ends of all connections. Call this after all events were added."""
+    def windows(self, ends: pa.Table, context: Context) -> Iterator[PartWindow]:
+        """Yield each part with what it rests on. Call this after all events were added."""
         needs = self._visit(context)
         for number in range(len(self._pieces)):
             self._lend(number, needs)
+        bounds = [BEGINNING, *self._borders.tolist(), NEVER]
         for number in range(len(self._pieces)):
-            are_mine = partial(self._are_mine, part=number)
+            part = PartWindow(joined([]), *bounds[number : number + 2])
             lent = read_pieces(self._file, self._guests[number])
             guests = joined([*lent, *self._common, self._before[number], self._before[-1], ends])
-            guests = guests.filter(pa.array(~are_mine(guests)))
-            table = each_once(joined([*self._events(number), guests]), are_mine)
-            yield judge_window(table, context, self._are_own, mine=are_mine)
+            guests = guests.filter(pa.array(~part.are_mine(guests, self._are_own)))
+            table = joined([*self._events(number), guests])
+            yield evolve(part, table=each_once(table, partial(part.are_mine, are_own=self._are_own)))
 
     def _events(self, part: int) -> Iterator[pa.Table]:
         return read_pieces(self._file, self._pieces[part])
 
     def _parts_of(self, table: pa.Table) -> Integers:
         found: Integers = np.searchsorted(self._borders, integers_of(table, "after_ns"), side="right")
-        return found
-
-    def _are_mine(self, table: pa.Table, part: int) -> Booleans:
-        found: Booleans = self._are_own(table) & (self._parts_of(table) == part)
         return found
 
     def _visit(self, context: Context) -> list[Needs]:
@@ -376,6 +394,13 @@ class Parts:
                 rows = np.union1d(rows, np.flatnonzero(after_ns <= until_ns))
             if len(rows):
                 self._guests[other].append(write_piece(self._file, taken(table, rows)))
+
+
+@contextmanager
+def open_parts(most: int, borders: Integers, are_own: Native) -> Iterator[Parts]:
+    """Parts of about `most` events that go with the block."""
+    with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
+        yield Parts(file, keys, most, borders, are_own)
 
 
 def _placed(_name: QueueName, part: int) -> int:

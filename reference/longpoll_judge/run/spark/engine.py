@@ -18,11 +18,13 @@ where every worker and the driver can read them.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
+from tempfile import TemporaryFile
 from threading import Lock
 from typing import Any, Final
 
@@ -37,8 +39,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from longpoll_judge.columns.keys import KEY_BITS, NO_KEYS, PLACE_BITS, Keys, ranges_of, shared
+from longpoll_judge.columns.lookup import Integers
 from longpoll_judge.columns.memory import keep_freed_memory
-from longpoll_judge.columns.tables import decode, encode, joined
+from longpoll_judge.columns.tables import decode, encode, joined, queue_names, queue_numbers
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, survey_split
 from longpoll_judge.kernel.rows import RESULT_SCHEMA
 from longpoll_judge.read.schema import fill
@@ -52,6 +55,15 @@ from longpoll_judge.run.buckets import (
     placed_keys,
     slot_of,
     visitors_of,
+)
+from longpoll_judge.run.parts import (
+    PartWindow,
+    Piece,
+    borders_of,
+    open_parts,
+    read_pieces,
+    sample_of,
+    write_piece,
 )
 from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
 from longpoll_judge.run.spark.session import (
@@ -67,7 +79,8 @@ ROWS: Final = pa.schema([("kind", pa.string()), ("place", pa.int64()), ("content
 """A row of either scan.
 
 `survey` is the extent of the split `place` and its `Survey` as MessagePack, `keys` are hashed requests in the range
-`place`, `ends` the ends of connections, and `events` those of the bucket `place`.
+`place`, `ends` the ends of connections, and `events` those of the bucket `place`. `part` is a part of a
+hot bucket, and `rows` are the results of another one.
 """
 _registering: Final = Lock()
 Read = Callable[[bytes], Iterator[pa.RecordBatch]]
@@ -112,13 +125,25 @@ def statistics_reader(ranges: int) -> Read:
         keep_freed_memory()
         for number, split in msgspec.msgpack.decode(part, type=list[tuple[int, InputSplit]]):
             table, damages = read_split(split, sparse=is_cheap(split))
-            told = extent_of(table), survey_split(table, damages)
+            told = extent_of(table), survey_split(table, damages), _largest(table)
             yield row_of("survey", number, msgspec.msgpack.encode(told))
             for place, keys in enumerate(ranges_of(placed_keys(table, slot_of), ranges)):
                 yield row_of("keys", place, keys.tobytes())
             yield row_of("ends", -1, encode(connection_ends(table)))
 
     return read
+
+
+def _largest(table: pa.Table) -> dict[int, int]:
+    """The slots of the largest queues, and how many events each has."""
+    numbers, rows = queue_numbers(table)
+    counts = np.bincount(numbers, minlength=len(rows))
+    largest = np.argsort(-counts, kind="stable")[:LARGEST]
+    names = queue_names(table, rows[largest])
+    found = Counter[int]()
+    for name, count in zip(names, counts[largest].tolist(), strict=True):
+        found[slot_of(name)] += count
+    return found
 
 
 def event_reader(buckets: int) -> Read:
@@ -195,6 +220,54 @@ def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
     return work
 
 
+def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends: bytes) -> Work:
+    """Judges buckets, but cuts hot ones in parts of time, each with what it rests on; their events wait in a file."""
+
+    def work(batches: Batches) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
+        pieces: dict[int, list[Piece]] = {}
+        samples: dict[int, list[Integers]] = {}
+        waiting: dict[int, list[pa.Table]] = {}
+        with TemporaryFile(prefix="longpoll-judge-") as file:
+            for _kind, bucket, content in _rows(batches):
+                events = decode(content)
+                if bucket in hot:
+                    pieces.setdefault(bucket, []).append(write_piece(file, events))
+                    samples.setdefault(bucket, []).append(sample_of(events, most))
+                else:
+                    waiting.setdefault(bucket, []).append(events)
+            for bucket in sorted(waiting):
+                are_own = partial(are_in, bucket=bucket, buckets=buckets)
+                rows = judge_bucket(waiting.pop(bucket), decode(ends), context, are_own)
+                yield row_of("rows", bucket, msgspec.msgpack.encode(rows.to_pydict()))
+            for bucket in sorted(pieces):
+                are_own = partial(are_in, bucket=bucket, buckets=buckets)
+                with open_parts(most, borders_of(samples[bucket], most), are_own) as parts:
+                    for table in read_pieces(file, pieces[bucket]):
+                        parts.put(table)
+                    for number, part in enumerate(parts.windows(decode(ends), context)):
+                        told = bucket, part.since_ns, part.until_ns, encode(part.table)
+                        yield row_of("part", bucket + number * buckets, msgspec.msgpack.encode(told))
+
+    return work
+
+
+def part_judge(buckets: int, context: Context) -> Work:
+    """Judges parts of buckets, next to the rows of other buckets; gives rows of `RESULT_SCHEMA`."""
+
+    def work(batches: Batches) -> Iterator[pa.RecordBatch]:
+        keep_freed_memory()
+        for kind, _place, content in _rows(batches):
+            if kind == "rows":
+                yield from pa.table(msgspec.msgpack.decode(content), RESULT_SCHEMA).to_batches()
+                continue
+            bucket, since_ns, until_ns, events = msgspec.msgpack.decode(content, type=tuple[int, int, int, bytes])
+            are_own = partial(are_in, bucket=bucket, buckets=buckets)
+            yield from PartWindow(decode(events), since_ns, until_ns).judge(context, are_own).to_batches()
+
+    return work
+
+
 def _travel_by_value(own: OwnProperty) -> None:
     """Let a property of the caller go to workers as it is: its module need not be there."""
     module = sys.modules.get(getattr(own, "__module__", ""))
@@ -202,6 +275,8 @@ def _travel_by_value(own: OwnProperty) -> None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
+LARGEST: Final = 200
+"""So many queues of a split, those with the most events, may be too large for a window."""
 TASK_SPLITS: Final = 16
 """About the number of splits that one task reads: each task has its own cost."""
 BATCH_ROWS: Final = 8
@@ -218,6 +293,8 @@ class SparkReading:
     _splits: Sequence[InputSplit]
     _window_events: int
     _extents: list[Extent] = field(factory=list)
+    _largest: Counter[int] = field(factory=Counter)
+    """By slot the events of the largest queues."""
     _several: Keys = field(factory=NO_KEYS.copy)
     """Keys of requests and messages with events in several queues, with the slot of each."""
     _ends: bytes = b""
@@ -232,8 +309,9 @@ class SparkReading:
             told = sorted(_rows(compared.toArrow().to_batches()), key=itemgetter(0, 1))
         for kind, _place, content in told:
             if kind == "survey":
-                extent, survey = msgspec.msgpack.decode(content, type=tuple[Extent, Survey])
+                extent, survey, largest = msgspec.msgpack.decode(content, type=tuple[Extent, Survey, dict[int, int]])
                 self._extents.append(extent)
+                self._largest.update(largest)
                 yield survey
             elif kind == "keys":
                 self._several = np.append(self._several, np.frombuffer(content, dtype=np.uint64))
@@ -269,10 +347,18 @@ class SparkReading:
             visitors = events.repartition("place").mapInArrow(work, from_arrow_schema(ROWS))
         for own in context.own:
             _travel_by_value(own)
-        work = self._shipped(bucket_judge(buckets, context, self._ends))
-        every = events.union(visitors) if len(several) else events
+        every = (events.union(visitors) if len(several) else events).repartition("place")
+        most = self._window_events
+        # A custom property is promised whole queues, and a pop is judged with every event of its messages.
+        is_whole = context.own or context.asks_pops
+        hot = {slot % buckets for slot, count in self._largest.items() if count > 2 * most and not is_whole}
+        work = bucket_judge(buckets, context, self._ends)
+        if hot:
+            cutter = self._shipped(bucket_cutter(buckets, hot, most, context, self._ends))
+            every = every.mapInArrow(cutter, from_arrow_schema(ROWS)).repartition("place")
+            work = part_judge(buckets, context)
         with stage(self._running, f"judge {buckets} buckets"):
-            yield every.repartition("place").mapInArrow(work, from_arrow_schema(RESULT_SCHEMA)).toArrow()
+            yield every.mapInArrow(self._shipped(work), from_arrow_schema(RESULT_SCHEMA)).toArrow()
         events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
