@@ -66,6 +66,7 @@ INSIDE: Final[Mapping[str, str]] = {
     ),
     "it is about whole groups over time, and a clause tests one thing": "message_is_delivered",
     "it is about the specification itself": "time_can_pass",
+    "conform sends no pops": "pop_is_kept",
 }
 """Reason -> properties of specification and judge without a clause."""
 NAMED: Final = [name for table in (PARTS, INSIDE) for names in table.values() for name in names.split()]

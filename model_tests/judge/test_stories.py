@@ -39,6 +39,8 @@ TITLES: Final = {
 }
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
 """Stories that can be combined into one history."""
+CHAOS: Final = "What is found does not hang on the order of the events"
+"""In this story the order of events decides which of several findings with one cause is reported."""
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
 """Combinable stories without a step that is recorded before its request, which a follower reports too early."""
 LINKED: Final = "Connections that overlap are of one life"
@@ -145,7 +147,10 @@ def test_buckets_parts_and_order_change_nothing(
     borders: list[int],
     how: tuple[int, str, random.Random],
 ) -> None:
-    """Combined stories give the same findings as each alone, whatever part or bucket an event is in."""
+    """Combined stories give the same findings as each alone, whatever part or bucket an event is in.
+
+    Of a story with several findings of one cause, only the clauses are the same.
+    """
     (size, order, dice), (meta, events) = how, together(several)
     if order == "time":
         events.sort(key=lambda event: event.after_ns)
@@ -158,12 +163,11 @@ def test_buckets_parts_and_order_change_nothing(
 
     assert clauses_by_story(result, len(several)) == [sorted(one.expected) for one in several]
     whole = judged(write_parts(directory, meta, together(several)[1], []))
-    assert findings_of(result) == findings_of(whole)
+    if all(one.title != CHAOS for one in several):
+        assert findings_of(result) == findings_of(whole)
     assert (result.judged, result.shares, result.latency) == (whole.judged, whole.shares, whole.latency)
 
 
-CHAOS: Final = "What is found does not hang on the order of the events"
-"""In this story the order of events decides which of several findings with one cause is reported."""
 LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
 FAR: Final = [
     *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],

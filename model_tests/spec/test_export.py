@@ -287,7 +287,7 @@ def test_large_counts_are_read_as_spin_rounds_them() -> None:
 
 def test_a_finding_that_was_not_told_is_an_error() -> None:
     """SPIN counts its errors, so an error that the reader cannot parse is noticed."""
-    with pytest.raises(AssertionError, match="more than it told"):
+    with pytest.raises(AssertionError, match="more errors than it printed"):
         spin._read(_spin().replace("some_held is reached", "some other thing"), seconds=1.0, processor_seconds=1.0)
 
 
