@@ -370,7 +370,9 @@ class Parts:
                 self._guests[other].append(write_piece(self._file, events))
             self._common.append(taken(table, np.flatnonzero(are_common(table))))
             self._before.append(before)
-            before = extremes(joined([before, table]), context)
+            # With the events of requests that began in an earlier part, which the part's answers rest on.
+            lent = read_pieces(self._file, self._guests[number])
+            before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)
         for number, asked in enumerate(waiting):
             # The answers to these requests are among the copied events.
