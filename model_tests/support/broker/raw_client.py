@@ -188,7 +188,8 @@ class RawClient(BrokerConnection):
     def _note_hold(self, opaque: int, fields: dict[str, str] | None) -> None:
         hold = (fields or {}).get("suspendTimeoutMillis", "")
         if hold.isdecimal() and int(hold) >= LONG_MS:
-            self._patience_s[opaque] = min(0.8 * int(hold) / 1000, PATIENCE_S)
+            # Four fifths of the hold in whole seconds, because a field may exceed every float.
+            self._patience_s[opaque] = min(int(hold) // 1_250, PATIENCE_S)
 
     def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
