@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
-# Some tests wait for sockets and processes: four workers for each core keep those busy.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
+# Some tests wait for sockets and processes: three workers for each core keep those busy. Each one imports all tests.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 # A Java broker takes a core of its own while it starts; the tests of a module share theirs.
 PEER_WORKERS ?= $(shell nproc)
 PART ?= all

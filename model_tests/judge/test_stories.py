@@ -33,14 +33,16 @@ from longpoll_spec.history import META_FILE, Event, Meta
 
 FILES: Final = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 STORIES: Final = [one for file in FILES for one in stories(file)]
-TITLES: Final = {
-    (one.file, one.title): [each for each in STORIES if (each.file, each.title) == (one.file, one.title)]
-    for one in STORIES
-}
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
 """Stories that can be combined into one history."""
 CHAOS: Final = "What is found does not hang on the order of the events"
 """In this story the order of events decides which of several findings with one cause is reported."""
+FIRST: Final = {clause: one for one in reversed(STORIES) for clause in one.expected}
+"""The first story of each clause."""
+ALONE: Final = [
+    one for number, one in enumerate(STORIES) if not number % 5 or one not in MIXED or one in FIRST.values()
+]
+"""Stories that are judged one by one: each that cannot be combined, one of each clause, and a fifth of the others."""
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
 """Combinable stories without a step that is recorded before its request, which a follower reports too early."""
 LINKED: Final = "Connections that overlap are of one life"
@@ -53,23 +55,32 @@ def judged(directory: Path) -> Result:
     return judge([directory], engine="local", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
 
 
-@pytest.mark.parametrize("title", TITLES, ids=" ".join)
-def test_the_judge_reports_the_clauses_of_a_story(title: tuple[str, str], tmp_path: Path) -> None:
-    """The judge reports exactly these clauses; most stories share one history, which takes less time."""
-    mixed = [one for one in TITLES[title] if one in MIXED]
-    for first in range(0, len(mixed), MANY):
-        several = mixed[first : first + MANY]
-        result = judged(write_parts(tmp_path / f"mixed-{first}", *together(several), []))
+@pytest.mark.parametrize("number", range(0, len(MIXED), MANY), ids=lambda number: f"{MIXED[number].file}-{number}")
+def test_the_judge_reports_the_clauses_of_a_story(number: int, tmp_path: Path) -> None:
+    """The judge reports exactly these clauses; stories share a history, which takes less time."""
+    several = MIXED[number : number + MANY]
+    result = judged(write_parts(tmp_path, *together(several), []))
 
-        for one, clauses in zip(several, clauses_by_story(result, len(several)), strict=True):
-            assert clauses == sorted(one.expected), one.text
-    for number, one in enumerate([*mixed[:1], *(one for one in TITLES[title] if one not in MIXED)]):
-        _judge_alone(one, tmp_path / f"{number}")
+    for one, clauses in zip(several, clauses_by_story(result, len(several)), strict=True):
+        assert clauses == sorted(one.expected), one.text
 
 
-def _judge_alone(one: Story, directory: Path) -> None:
+@pytest.mark.parametrize("number", range(0, len(ALONE), MANY), ids=lambda number: f"{ALONE[number].file}-{number}")
+def test_a_story_alone_has_its_verdict_and_evidence_that_shows_it(number: int, tmp_path: Path) -> None:
+    """The events of each certain finding form a history that violates the same clause."""
+    for one in ALONE[number : number + MANY]:
+        result = judged(write_story(one, tmp_path / "story"))
+        _check_story(one, result)
+        certain = [each for each in result.findings if each.verdict == "violated" and each.meta]
+        for each in certain if one.title != LINKED else ():
+            rmtree(tmp_path / "alone", ignore_errors=True)
+            write_evidence(tmp_path / "alone", [each])
+            (directory,) = (tmp_path / "alone").iterdir()
+            assert each.clause in {alone.clause for alone in judged(directory).findings}, one.text
+
+
+def _check_story(one: Story, result: Result) -> None:
     """The verdict is the story's, and each finding concerns its queue."""
-    result = judged(write_story(one, directory))
     requests = {"", *(event.get("request", "") for event in one.events)}
 
     assert clauses_of(result) == sorted(one.expected), one.text
@@ -79,19 +90,6 @@ def _judge_alone(one: Story, directory: Path) -> None:
         assert finding.evidence
         assert finding.why
         assert finding.request in requests, one.text
-
-
-@pytest.mark.parametrize("number", range(0, len(STORIES), 50))
-def test_the_evidence_alone_shows_a_violation(number: int, tmp_path: Path) -> None:
-    """The events of each certain finding form a history that violates the same clause."""
-    for one in (one for one in STORIES[number : number + 50 : 5] if one.title != LINKED):
-        result = judged(write_story(one, tmp_path / "story"))
-        certain = [each for each in result.findings if each.verdict == "violated" and each.meta]
-        for each in certain:
-            rmtree(tmp_path / "alone", ignore_errors=True)
-            write_evidence(tmp_path / "alone", [each])
-            (directory,) = (tmp_path / "alone").iterdir()
-            assert each.clause in {alone.clause for alone in judged(directory).findings}, one.text
 
 
 @pytest.mark.parametrize(

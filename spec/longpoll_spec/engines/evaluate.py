@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from longpoll_spec.model import Action, Model, Property, Trace, TraceStep
@@ -34,9 +35,15 @@ def evaluate(term: Term, values: Values) -> int:
 
 def _values_by_id(terms: Iterable[Term], values: Values) -> dict[int, int]:
     known: dict[int, int] = {}
-    for node in nodes(*terms):
+    for node in _in_order(*terms):
         known[id(node)] = _value(node, known, values)
     return known
+
+
+@lru_cache(maxsize=1 << 10)
+def _in_order(*terms: Term) -> Sequence[Term]:
+    """The nodes of the terms, arguments first. A run evaluates the same guards in each of its states."""
+    return tuple(nodes(*terms))
 
 
 def _value(node: Term, known: Mapping[int, int], values: Values) -> int:

@@ -15,6 +15,7 @@ axis that it does not read, so numpy's broadcasting joins parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -209,8 +210,16 @@ def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:
     names = sorted(variables_of(term))
     if len(names) > AXES_MAX:
         return term
-    allowed = [part for part in (guard.args if guard.op == "and" else (guard,)) if variables_of(part) <= set(names)]
-    return _Trial(names, ranges, allowed).decide(term)
+    parts = guard.args if guard.op == "and" else (guard,)
+    allowed = tuple(part for part in parts if variables_of(part) <= set(names))
+    return _decided_within(term, allowed, tuple((name, *ranges[name]) for name in names))
+
+
+@lru_cache(maxsize=1 << 12)
+def _decided_within(term: Bool, allowed: tuple[Bool, ...], ranges: tuple[tuple[str, int, int], ...]) -> Bool:
+    """The term in the cases that these conditions allow; models of similar policies share most of their terms."""
+    within = {name: (low, high) for name, low, high in ranges}
+    return _Trial(list(within), within, list(allowed)).decide(term)
 
 
 @define
