@@ -23,7 +23,7 @@ from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.byteman_rules import PORT_PROPERTY, SCAN_MS, refused_rule, rules_of, scanning_each
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_spec.render.java_breakpoints import RECHECK, breakpoints_of
+from longpoll_spec.render.java_breakpoints import POP_GATES, RECHECK, breakpoints_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below the system's ephemeral ports, above the default ports of brokers."""
@@ -216,13 +216,21 @@ def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
 
 @contextmanager
 def started(
-    jars: Jars, stage: Breakpoints, *, lmq: bool, slave: bool, rechecks: bool = False, scan_ms: int = SCAN_MS
+    jars: Jars,
+    stage: Breakpoints,
+    *,
+    lmq: bool = False,
+    slave: bool = False,
+    rechecks: bool = False,
+    pops: bool = False,
+    scan_ms: int = SCAN_MS,
 ) -> Iterator[JavaBroker]:
     """A broker that is ended after the block; a slave comes with its master, whose threads never stop.
 
-    `rechecks` adds a rule with the recheck of pull request #7359; `scan_ms` changes the scan's period.
+    `rechecks` adds a rule with the recheck of pull request #7359; `scan_ms` changes the scan's period. With `pops` the
+    gates are those of the table of pops.
     """
-    gates = (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
+    gates = POP_GATES if pops else (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")
     with ExitStack() as both:
         master = both.enter_context(JavaBroker(jars, stage, script="")) if slave else None

@@ -61,7 +61,7 @@ def scanning_each(period_ms: int) -> str:
 def _rule(gate: Breakpoint) -> str:
     asked = "".join(f' + "&{name}=" + {java}' for name, java in gate.told.items())
     url = f'"http://127.0.0.1:" + System.getProperty("{PORT_PROPERTY}") + "/{gate.name}?thread=" + {_THREAD}{asked}'
-    found = {"bucket:ManyPullRequest": gate.bucket, "held:PullRequest": gate.request}
+    found = {"bucket:ManyPullRequest": gate.bucket, f"held:{gate.request_class}": gate.request}
     held = "".join(f"{_named(name)} = {java};\n     " for name, java in found.items() if java)
     lines = [
         f"RULE {gate.name}",

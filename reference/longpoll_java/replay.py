@@ -17,6 +17,7 @@ from longpoll_java.broker import JavaBroker
 from longpoll_java.schedule import DISPATCHER, FOUND, OPERATOR, SCANNER, Move, Schedule
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames import Command
+from longpoll_protocol.pop_headers import PopCode
 
 WITHIN_S: Final = 20.0
 """How long to wait for a thread: four scan periods."""
@@ -26,8 +27,12 @@ WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
 """Breakpoints of a traversal."""
 WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
 """The threads whose traversals stop at breakpoints."""
+EARLY_MS: Final = 100
+"""How long before its deadline a pop counts as late: `PopRequest.isTimeout` is true 50 ms before."""
+INVISIBLE_MS: Final = 60_000
 JUST_S: Final = 0.5
 """A scan that ended at most this long ago starts a tick count."""
+POP_SCANNER: Final = "PopLongPollingService"
 PRIME_HOLD_MS: Final = 1
 LMQ: Final = "%LMQ%"
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
@@ -86,7 +91,7 @@ class _Slot:
 
 def _takes_up(arrival: Arrival) -> bool:
     """Whether a thread takes up a pull: checks it, hands it on, or reads for it."""
-    return arrival.gate in {"each", "submit"} or (arrival.gate == "read" and arrival.suspends is False)
+    return arrival.gate in {"each", "submit", "wake"} or (arrival.gate == "read" and arrival.suspends is False)
 
 
 def play(broker: JavaBroker, schedule: Schedule) -> Played:
@@ -120,6 +125,8 @@ class _Player:
     """The number of observations at the start of the last round."""
     anchor_s: float = 0.0
     ticks: int = 0
+    begun_ms: int = 0
+    """When the first pop was sent, by the system's clock."""
     shown_at_s: dict[int, float] = field(factory=dict)
     """Maps each queue to the time when its last message became visible."""
 
@@ -205,7 +212,7 @@ class _Player:
         """The actor of a thread's steps."""
         if "ReputMessageService" in arrival.thread:
             return DISPATCHER
-        if "PullRequestHoldService" in arrival.thread:
+        if "PullRequestHoldService" in arrival.thread or arrival.thread == POP_SCANNER:
             return SCANNER
         if "AdminBroker" in arrival.thread:
             return OPERATOR
@@ -296,6 +303,10 @@ class _Player:
         return ""
 
     @property
+    def _noun(self) -> str:
+        return "pop" if self.schedule.pops else "pull"
+
+    @property
     def _parent(self) -> str:
         """The topic to send to; a light message queue is filled from another topic."""
         return self.topic.removeprefix(LMQ)
@@ -332,6 +343,40 @@ class _Player:
         slot.sent_s = time.monotonic()
         self.stage.send(slot.peer, Command(RequestCode.PULL_MESSAGE, slot.opaque, 0, fields))
         return ""
+
+    def pop(self, move: Move) -> str:
+        """Send a pop. All pops have one group, and expire in the order of `number`, a number of milliseconds."""
+        slot = self.slots.setdefault(move.slot, _Slot(self._parent))
+        if slot.peer is None or not slot.peer.is_open:
+            slot.peer = self.stage.connect(self.broker.address)
+        slot.opaque = next(_NUMBERS)
+        self.pulls[slot.opaque] = move.slot
+        self.begun_ms = self.begun_ms or int(time.time() * 1e3)
+        fields = {
+            "consumerGroup": slot.group, "topic": self.topic, "queueId": str(self.queue_ids.get(move.queue, -1)),
+            "maxMsgNums": "1", "invisibleTime": str(INVISIBLE_MS), "pollTime": str(self.schedule.hold_ms),
+            "bornTime": str(self.begun_ms + move.number), "initMode": "0", "order": "false",
+        }  # fmt: skip
+        self.acted_at = len(self.stage.seen)
+        slot.sent_s = time.monotonic() - (time.time() - self.begun_ms / 1e3)
+        self.stage.send(slot.peer, Command(PopCode.POP_MESSAGE, slot.opaque, 0, fields))
+        return ""
+
+    def turn(self, move: Move) -> str:
+        """Let the scanner of pops go on until it is at the gate with this pop."""
+
+        def there() -> bool:
+            if self._standing(move) is not None:
+                return True
+            self.stage.let_go(lambda arrival: self._role(arrival) == SCANNER)
+            return False
+
+        if not self.stage.until(there, WITHIN_S):
+            self._refuse_unfit()
+            raise NotFollowedError(f"the scanner did not take pop {move.slot} out of its set within {WITHIN_S:g} s")
+        found = self._standing(move)
+        assert found is not None
+        return f"{found.thread} pauses at {found.gate}"
 
     def close(self, move: Move) -> str:
         peer = self.slots[move.slot].peer
@@ -445,7 +490,7 @@ class _Player:
         slot = self.slots[move.slot]
         self._serve_until(slot.sent_s + self.schedule.hold_ms / 1e3)
         late_ms = (time.monotonic() - slot.sent_s) * 1e3 - self.schedule.hold_ms
-        return f"pull {move.slot} is {late_ms:,.0f} ms past its deadline"
+        return f"{self._noun} {move.slot} is {late_ms:,.0f} ms past its deadline"
 
     def _serve_until(self, at_s: float) -> None:
         self.stage.until(lambda: time.monotonic() >= at_s, max(0.0, at_s - time.monotonic()))
@@ -473,7 +518,9 @@ class _Player:
         slot = self.slots.get(number)
         if slot is not None and slot.peer is not None and slot.opaque in slot.peer.replies:
             code = slot.peer.replies[slot.opaque][0].code
-            raise OtherwiseError(f"pull {number} is answered (code {code}), but the specification leaves it unanswered")
+            raise OtherwiseError(
+                f"{self._noun} {number} is answered (code {code}), but the specification leaves it unanswered"
+            )
 
     def answer(self, move: Move) -> str:
         slot = self.slots[move.slot]
@@ -482,44 +529,56 @@ class _Player:
         self.stage.until(lambda: slot.opaque in peer.replies or not peer.is_open, WITHIN_S)
         if slot.opaque not in peer.replies:
             self._refuse_unfit()
-            raise NotFollowedError(f"pull {move.slot} is not answered within {WITHIN_S:g} s")
+            raise NotFollowedError(f"{self._noun} {move.slot} is not answered within {WITHIN_S:g} s")
         reply, at_s = peer.replies[slot.opaque]
         is_found = reply.code == ResponseCode.SUCCESS
         if move.word and is_found != (move.word == FOUND):
             raise OtherwiseError(
-                f"pull {move.slot} is answered with code {reply.code}, but the specification expects {move.word}"
+                f"{self._noun} {move.slot} is answered with code {reply.code}, but the specification expects "
+                f"{move.word}"
             )
         since = [f"{(at_s - slot.sent_s) * 1e3:,.0f} ms after it was sent"]
         if is_found and self.shown_at_s:
             since.append(f"{(at_s - max(self.shown_at_s.values())) * 1e3:,.0f} ms after its message became visible")
-        return f"pull {move.slot} is answered with code {reply.code}, {', '.join(since)}"
+        return f"{self._noun} {move.slot} is answered with code {reply.code}, {', '.join(since)}"
+
+    def expired(self, move: Move) -> str:
+        """A pop must be answered with the message, and only because its deadline has come."""
+        slot = self.slots[move.slot]
+        said = self.answer(Move("answer", slot=move.slot, word=FOUND))
+        assert slot.peer is not None
+        early_ms = self.schedule.hold_ms - (slot.peer.replies[slot.opaque][1] - slot.sent_s) * 1e3
+        if early_ms > EARLY_MS:
+            raise OtherwiseError(f"{said}, {early_ms:,.0f} ms before its deadline")
+        return said
 
     def silent(self, move: Move) -> str:
         self.stage.until(lambda: False, 0)
         self._refuse_reply(move.slot)
-        return f"pull {move.slot} is unanswered"
+        return f"{self._noun} {move.slot} is unanswered"
 
     def gone(self, move: Move) -> str:
         self._refuse_reply(move.slot)
-        return f"the connection of pull {move.slot} ended without an answer"
+        return f"the connection of {self._noun} {move.slot} ended without an answer"
 
     def untouched(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
         later = self.stage.seen[self.ended_at :]
         touched = next((each for each in later if each.request == opaque and _takes_up(each)), None)
         if touched is not None:
-            raise OtherwiseError(f"{touched.thread} reaches pull {move.slot} (at {touched.gate})")
-        return f"no thread reaches pull {move.slot}"
+            raise OtherwiseError(f"{touched.thread} reaches {self._noun} {move.slot} (at {touched.gate})")
+        return f"no thread reaches {self._noun} {move.slot}"
 
     def look(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
 
         def looked() -> bool:
-            return any(each.request == opaque and each.gate == "each" for each in self.stage.seen[self.ended_at :])
+            later = self.stage.seen[self.ended_at :]
+            return any(each.request == opaque and each.gate in {"each", "scan"} for each in later)
 
         if not self.stage.until(looked, WITHIN_S):
-            raise OtherwiseError(f"no thread checks pull {move.slot} again")
-        return f"a traversal checks pull {move.slot}"
+            raise OtherwiseError(f"no thread checks {self._noun} {move.slot} again")
+        return f"a traversal checks {self._noun} {move.slot}"
 
     def visit(self, move: Move) -> str:
         if not self.stage.until(lambda: self._visits(move.queue, self.ended_at), WITHIN_S):
@@ -577,4 +636,7 @@ _DO: Final[Mapping[str, Callable[[_Player, Move], str]]] = {
     "returns": _Player.returns,
     "broke_off": _Player.broke_off,
     "ordered": _Player.ordered,
+    "pop": _Player.pop,
+    "turn": _Player.turn,
+    "expired": _Player.expired,
 }

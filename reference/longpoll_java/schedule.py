@@ -22,6 +22,7 @@ Kind: TypeAlias = Literal[
     "until", "go", "throw", "free",
     "answer", "silent", "gone", "untouched", "look", "visit", "unvisited",
     "acts", "returns", "broke_off", "ordered",
+    "pop", "turn", "expired",
 ]  # fmt: skip
 """The kinds of moves; `docs/java.md` describes each."""
 
@@ -92,6 +93,8 @@ class Schedule:
     steps: tuple[Step, ...]
     after: tuple[Move, ...] = ()
     """The moves that show that the run broke its property."""
+    pops: bool = False
+    """Whether the consumers pop instead of pulling."""
 
 
 IMPOSSIBLE: Final[Mapping[str, str]] = {

@@ -9,7 +9,7 @@ Features without a counterpart here: more queues, tags, channels, commits, crash
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -190,14 +190,19 @@ def _words(world: Lockstep, move: Move) -> str:
     }[kind]
 
 
-def under(policy: Policy, trace: Trace) -> tuple[Trace, Action | None]:
-    """The longest prefix of a run that another policy allows, and the first action that it does not."""
+def under(policy: Policy, trace: Trace, without: Container[str] = ()) -> tuple[Trace, Action | None]:
+    """The longest prefix of a run that another policy allows, and the first action that it does not.
+
+    `without` names actions that the other policy does not have, and that are left out.
+    """
     model = specification_of(policy, trace.model.bounds)
     law = successors(model)
     steps = [TraceStep(None, model.initial)]
     for step in trace.steps[1:]:
         wanted = step.action
         assert wanted is not None
+        if wanted.name in without:
+            continue
         for index, after in law(steps[-1].state):
             action = model.actions[index]
             if (action.name, action.actors) == (wanted.name, wanted.actors):

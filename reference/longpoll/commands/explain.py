@@ -17,17 +17,19 @@ from longpoll.options.values import FilledPath
 from longpoll.output import Exit, emit_json, err, json_option, out, say, styled, table, user_mistakes
 from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import started
+from longpoll_java.errors import NotOnJavaError
 from longpoll_java.jars import JAVA, NAMES, chosen
+from longpoll_java.pops import SENTENCES, SHIPPED, UNSHIPPED, is_of_pops, pops_of
 from longpoll_java.replay import Played, play
 from longpoll_java.schedule import schedule_of, with_after
 from longpoll_java.violations import sentence_of, shown_by
-from longpoll_spec.custom import load
+from longpoll_spec.custom import load, policy_from
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import preset
 from longpoll_spec.render.export.traces import trace_json
-from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of, presets_of
+from longpoll_spec.render.java_breakpoints import POP_GATES, POP_VERSION, Breakpoint, breakpoints_of, presets_of
 from longpoll_spec.render.pictures import lanes
 from longpoll_spec.render.pictures.text import story_html, story_mermaid, story_text, who
 from longpoll_spec.render.story import story_of
@@ -100,7 +102,7 @@ def explain(
 
     With --on java-4.9.7 the run becomes a schedule of that unmodified broker. Breakpoints stop its threads, and they
     continue in the order of the token. The output shows each step of the specification next to the behaviour of the
-    broker (docs/java.md). This needs a JDK (11 or later) on PATH. Maven downloads the broker and Byteman once, with
+    broker (docs/java.md). Runs of pops are replayed on 5.5.0 (docs/pop.md). This needs a JDK (11 or later) on PATH. Maven downloads the broker and Byteman once, with
     network access. Without Maven, name a folder of jars with --jars; Byteman's jar must be in it too.
 
     \b
@@ -113,6 +115,7 @@ def explain(
       longpoll explain TOKEN --json
       longpoll explain TOKEN --on code
       longpoll explain TOKEN --on java-4.9.7
+      longpoll explain TOKEN_OF_STRICT_POP --on java-5.5.0
       longpoll explain TOKEN --jars rocketmq-all-5.5.0-bin-release/lib --json
 
     Exit codes of a replay: 0 the run was followed to its end, 1 the code differs from the specification, 2 a mistake in
@@ -208,11 +211,17 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     """A shipped broker; unless `quiet`, prints the result too."""
     jars, trace = chosen(on, folder), replay(token)
     name, promised = f"{JAVA}{jars.version}", _promised(trace)
-    if trace.model.policy.name not in presets_of(jars.version):
+    pops = is_of_pops(trace.model.policy)
+    if pops and jars.version != POP_VERSION:
+        raise NotOnJavaError(f"replay has gates for pops in {POP_VERSION} alone: use --on {JAVA}{POP_VERSION}")
+    if pops and rechecks:
+        raise UserError("--with-7359 changes the table of pulls: leave it out for a run of pops")
+    if trace.model.policy.name not in ((SHIPPED,) if pops else presets_of(jars.version)):
         # The broker runs another policy than the token names: take the steps that its policy also has.
         from longpoll_simulation.refinement import named, under  # noqa: PLC0415 - as above
 
-        changed, cannot = under(preset(presets_of(jars.version)[0]), trace)
+        policy = policy_from(SHIPPED) if pops else preset(presets_of(jars.version)[0])
+        changed, cannot = under(policy, trace, UNSHIPPED if pops else ())
         if cannot is not None:
             said = f"{changed.model.policy.name} allows {changed.depth} steps: it has no action {named(cannot)} then"
             told = _told(token, name, "unknown", said, promised=promised, seen=[said])
@@ -220,14 +229,14 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
                 _tell(told | {"seen": []})
             return told
         trace = Trace(changed.model, changed.steps, trace.property_name)
-    gates = breakpoints_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
-    schedule = with_after(schedule_of(trace, gates), shown_by(trace))
+    gates = POP_GATES if pops else breakpoints_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
+    schedule = pops_of(trace) if pops else with_after(schedule_of(trace, gates), shown_by(trace))
     err.print(f"starting the Java broker {jars.version}")
     # Both signals end the broker that was started.
     with (
         interrupted_by_sigterm(),
         Breakpoints() as stage,
-        started(jars, stage, lmq=schedule.lmq, slave=schedule.slave, rechecks=rechecks) as broker,
+        started(jars, stage, lmq=schedule.lmq, slave=schedule.slave, rechecks=rechecks, pops=pops) as broker,
     ):
         played = play(broker, schedule)
     if not quiet:
@@ -260,7 +269,9 @@ def _tell_played(played: Played, trace: Trace, gates: Sequence[Breakpoint], vers
         made = f"{len(played.steps)} of {played.of} steps"
         out.tell(styled("[yellow]Java {} was followed for {}[/yellow]: {}", version, made, played.cannot))
     else:
-        broke = f", and violates {trace.property_name}: {sentence_of(trace.property_name)}" if played.broken else ""
+        sentence = SENTENCES[trace.property_name] if played.broken and is_of_pops(trace.model.policy) else ""
+        sentence = sentence or sentence_of(trace.property_name)
+        broke = f", and violates {trace.property_name}: {sentence}" if played.broken else ""
         out.tell(styled("[green]Java {} follows the run to its end[/green], {} steps{}", version, played.of, broke))
     rows = [
         (place, f"{who(scene)} {scene.sentence}".strip(), "; ".join(seen.said), f"{seen.at_ms:,.0f}")

@@ -5,7 +5,8 @@ A gate is a breakpoint in a method. A step of the specification is what a thread
 gates: `longpoll_java`.
 
 Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
-5.4.0 and 5.5.0; a test checks every location against the jars.
+5.4.0 and 5.5.0, and `PopMessageProcessor`, `PopLongPollingService` of 5.5.0; a test checks every location against the
+jars.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _HOLD: Final = f"{_LONG_POLLING}.PullRequestHoldService"
 _LMQ_HOLD: Final = f"{_LONG_POLLING}.LmqPullRequestHoldService"
 _BUCKET: Final = f"{_LONG_POLLING}.ManyPullRequest"
 _REQUEST: Final = f"{_LONG_POLLING}.PullRequest"
-_PULL: Final = "org.apache.rocketmq.broker.processor.PullMessageProcessor"
+_PROCESSOR: Final = "org.apache.rocketmq.broker.processor"
+_PULL: Final = f"{_PROCESSOR}.PullMessageProcessor"
 _STORE: Final = "org.apache.rocketmq.store.MessageStore"
 _NOTIFY: Final = "notifyMessageArriving(String,int,long,Long,long,byte[],java.util.Map)"
 _QUEUE: Final = {"topic": "$1", "queue": "$2"}
@@ -44,6 +46,8 @@ class Breakpoint:
     """The current ManyPullRequest, as a Java expression; `request` may use it by the name `bucket`."""
     request: str = ""
     """The current PullRequest, as a Java expression; `told` may use it by the name `held`."""
+    request_class: str = "PullRequest"
+    """The class of `request`."""
     throws: str = ""
     """The exception that can be thrown there."""
     does: tuple[str, str] = ("", "")
@@ -186,6 +190,44 @@ def breakpoints_of(version: str, *, lmq: bool = False) -> tuple[Breakpoint, ...]
     common = _GATES_4 if version.startswith("4.") else _GATES_5
     scan = _scan_gates(_LMQ_HOLD if lmq else _HOLD)
     return (*common, *scan, *(_SWEEP if lmq else ()))
+
+
+_POPS: Final = f"{_LONG_POLLING}.PopLongPollingService"
+_POP_SET: Final = "java.util.concurrent.ConcurrentSkipListSet"
+_POLLING: Final = (
+    "polling(io.netty.channel.ChannelHandlerContext,org.apache.rocketmq.remoting.protocol.RemotingCommand,"
+    f"{_LONG_POLLING}.PollingHeader,org.apache.rocketmq.remoting.protocol.heartbeat.SubscriptionData,"
+    "org.apache.rocketmq.store.MessageFilter)"
+)
+_NOTIFY_KEY: Final = (
+    "notifyMessageArriving(String,int,String,boolean,Long,long,byte[],java.util.Map,"
+    "org.apache.rocketmq.remoting.CommandCallback)"
+)
+_WAKE_UP: Final = f"wakeUp({_LONG_POLLING}.PopRequest,org.apache.rocketmq.remoting.CommandCallback)"
+_TOPIC_OF_KEY: Final = {"topic": '$key.substring(0, $key.indexOf("@"))'}
+_POPPED: Final = {"request": "$2.getOpaque()"}
+_WOKEN: Final = {"request": "$1.getRemotingCommand().getOpaque()"}
+POP_GATES: Final = (
+    Breakpoint("read", f"{_PROCESSOR}.PopMessageProcessor", "processRequest", "AT ENTRY", _POPPED),
+    Breakpoint("put", _POPS, _POLLING, f"AT INVOKE {_POP_SET}.add", _POPPED),
+    Breakpoint("held", _POPS, _POLLING, "AT EXIT", _POPPED),
+    Breakpoint("notify", _POPS, _NOTIFY_KEY, "AT ENTRY", _QUEUE),
+    Breakpoint("done", _POPS, _NOTIFY, "AT EXIT", _QUEUE),
+    Breakpoint("wake", _POPS, _WAKE_UP, "AT ENTRY", _WOKEN),
+    Breakpoint(
+        "submit", _POPS, _WAKE_UP, "AT INVOKE java.util.concurrent.ExecutorService.submit", _WOKEN,
+        throws="java.util.concurrent.RejectedExecutionException",
+    ),
+    Breakpoint("look", _POPS, "run", f"AT INVOKE {_POP_SET}.pollFirst", _TOPIC_OF_KEY),
+    Breakpoint(
+        "scan", _POPS, "run", f"AT INVOKE {_LONG_POLLING}.PopRequest.isTimeout",
+        {"request": "held.getRemotingCommand().getOpaque()"}, request="$@[0]", request_class="PopRequest",
+    ),
+    *(gate for gate in _COMMON if gate.name in {"dispatch", "closed"}),
+)  # fmt: skip
+"""The gates of the table of pops. The table of notifications runs the same code, and replays leave it empty."""
+POP_VERSION: Final = "5.5.0"
+"""The version of these gates."""
 
 
 STEPS: Final[Mapping[str, tuple[str, str]]] = {

@@ -1,0 +1,163 @@
+"""Runs of the table of pops as moves, and an unchanged 5.5.0 that follows each finding of docs/pop.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from longpoll.cli import main
+from longpoll_java.breakpoints import Breakpoints
+from longpoll_java.broker import JavaBroker, started
+from longpoll_java.byteman_rules import refused_rule, rules_of
+from longpoll_java.errors import JavaUnavailableError, NotOnJavaError
+from longpoll_java.jars import Jars, resolved
+from longpoll_java.pops import SENTENCES, SHIPPED, UNSHIPPED, pops_of
+from longpoll_java.replay import play
+from longpoll_java.schedule import Schedule
+from longpoll_simulation.refinement import under
+from longpoll_spec.custom import policy_from
+from longpoll_spec.engines.tokens import replay
+from longpoll_spec.render.java_breakpoints import POP_GATES, POP_VERSION
+
+PAGE = Path(__file__).parents[2] / "docs" / "pop.md"
+TOKENS = list(
+    dict.fromkeys(re.findall(r"^longpoll explain (lp1\.\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+)
+SHOWN = {
+    "second_look=false": "no_lost_wakeup",
+    "scan=take": "no_lost_wakeup",
+    "hand_over=false": "no_lost_wakeup",
+    "when_rejected=drop": "nothing_dropped",
+}
+"""The knobs whose findings are replayed."""
+REFUSED = {
+    "retry_wakes=all_queues": "retry_append, and replay does not wait for the revive",
+    "evicts=true": r"evict\(0\), and the map of all sets drops a set only after 600 s",
+    "limit=before_insert": r"limit_\w+, and replay changes no setting",
+    "when_closed=ignore+count=drifts": r"discard\(0\), and replay has no moves for it",
+    "when_closed=ignore": r"limit_\w+, and replay changes no setting",
+}
+"""The knobs whose findings are not replayed -> the reason."""
+REJECTED = "lp1.lqpzdHJpY3QtcG9wka9oYW5kX292ZXI9ZmFsc2WUAgEBAq5ub19sb3N0X3dha2V1cM5gCN2LmgMLExcEDAEUGiJvUdLj"
+"""A wake that the executor rejects, which the shipped dispatcher repeats."""
+
+
+def knob_of(token: str) -> str:
+    return replay(token).model.policy.name.partition("+")[2]
+
+
+def schedule_of(token: str) -> Schedule:
+    """A finding's schedule under the shipped policy."""
+    trace, cannot = under(policy_from(SHIPPED), replay(token), UNSHIPPED)
+    assert cannot is None
+    return pops_of(trace)
+
+
+@pytest.mark.parametrize("token", TOKENS, ids=knob_of)
+def test_every_finding_is_a_schedule_or_says_why_not(token: str) -> None:
+    knob = knob_of(token)
+    if knob in REFUSED:
+        with pytest.raises(NotOnJavaError, match=rf"step \d+ of the run is {REFUSED[knob]}"):
+            schedule_of(token)
+        return
+    made = schedule_of(token)
+    assert made.property_name == SHOWN[knob]
+    assert made.property_name in SENTENCES
+    assert made.after
+    assert "recheck" not in " ".join(step.label for step in made.steps)
+
+
+def test_a_lost_wakeup_as_moves() -> None:
+    """The pop's thread stops before the insert, while the dispatcher finds its set empty."""
+    made = schedule_of(next(each for each in TOKENS if knob_of(each) == "second_look=false"))
+    assert [[str(move) for move in step.moves] for step in made.steps[3:]] == [
+        ["go thread=dispatcher gates=notify", "until thread=dispatcher gates=notify"],
+        ["go thread=pull0 gates=put", "until thread=pull0 gates=held"],
+    ]
+    assert [str(move) for move in made.after] == ["free", "look slot=0", "silent slot=0", "expired slot=0"]
+    assert made.steps[0].moves[0].queue == -1
+
+
+def test_the_pop_that_is_woken_expires_first() -> None:
+    """Java wakes the first of the set, and the run wakes the second pop."""
+    made = schedule_of(next(each for each in TOKENS if knob_of(each) == "hand_over=false"))
+    pops = {move.slot: move.number for step in made.steps for move in step.moves if move.kind == "pop"}
+    assert pops == {0: 1, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("java-5.4.0",), "replay has gates for pops in 5.5.0 alone: use --on java-5.5.0"),
+        (("java-5.5.0", "--with-7359"), "--with-7359 changes the table of pulls"),
+    ],
+)
+def test_a_mistake_in_the_call_is_reported(words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "longpoll.commands.explain.chosen", lambda name, _folder: Jars(name.removeprefix("java-"), "", "")
+    )
+    done = CliRunner().invoke(main, ["explain", TOKENS[0], "--on", *words])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+
+
+# -- on a shipped 5.5.0 ------------------------------------------------------------------------------------------------
+
+
+def jars() -> Jars:
+    """The jars of 5.5.0; the test is skipped with a reason if they are unavailable."""
+    try:
+        return resolved(POP_VERSION)
+    except JavaUnavailableError as error:
+        pytest.skip(f"JAVA BROKER NOT TRIED: {error}")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[JavaBroker]:
+    """One broker with the gates of pops, kept for all."""
+    with Breakpoints() as stage, started(jars(), stage, pops=True) as running:
+        yield running
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(900)
+def test_every_place_is_in_the_jars(tmp_path: Path) -> None:
+    script = tmp_path / "gates.btm"
+    script.write_text(rules_of(POP_GATES))
+    assert refused_rule(jars(), script) == ""
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("token", [each for each in TOKENS if knob_of(each) in SHOWN], ids=knob_of)
+def test_findings_happen_on_a_shipped_broker(broker: JavaBroker, token: str) -> None:
+    """A pop gets its message only because its deadline comes, or is lost."""
+    done = play(broker, schedule_of(token))
+    assert (done.cannot, done.otherwise) == ("", "")
+    assert done.is_whole
+    assert done.broken
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(900)
+def test_a_wake_that_the_executor_rejects_is_repeated(broker: JavaBroker) -> None:
+    """The dispatcher announces the message again, so the next pop gets it before its deadline."""
+    done = play(broker, schedule_of(REJECTED))
+    assert re.search(r"pop 0 is answered .* ms before its deadline", done.otherwise)
+    assert not done.broken
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(900)
+def test_without_the_race_the_finding_is_not_reproduced(broker: JavaBroker) -> None:
+    """With the insert before the message, the dispatcher finds the pop and wakes it."""
+    made = schedule_of(next(each for each in TOKENS if knob_of(each) == "second_look=false"))
+    popped, missed, shown, nobody, inserted = made.steps
+    done = play(broker, attrs.evolve(made, steps=(popped, missed, inserted, shown, nobody)))
+    assert not done.broken
+    assert "waiting threads: ReputMessageService at wake" in done.cannot
