@@ -102,8 +102,9 @@ def explain(
 
     With --on java-4.9.7 the run becomes a schedule of that unmodified broker. Breakpoints stop its threads, and they
     continue in the order of the token. The output shows each step of the specification next to the behaviour of the
-    broker (docs/java.md). Runs of pops are replayed on 5.5.0 (docs/pop.md). This needs a JDK (11 or later) on PATH. Maven downloads the broker and Byteman once, with
-    network access. Without Maven, name a folder of jars with --jars; Byteman's jar must be in it too.
+    broker (docs/java.md). Runs of pops need --on java-5.5.0 (docs/pop.md). This needs a JDK (11 or later) on PATH.
+    Maven downloads the broker and Byteman once, with network access. Without Maven, name a folder of jars with --jars;
+    Byteman's jar must be in it too.
 
     \b
     Examples:
