@@ -89,9 +89,11 @@ def _shown(trace: Trace) -> tuple[Move, ...]:
     if not breaks(trace):
         return ()
     if trace.property_name == "no_lost_wakeup":
-        # The scan looks at the pop and puts it back, and only the deadline lets it read.
+        # The scanner stands until the message is announced, or it could take the pop out and lose this wake itself.
+        announced = Move("free", gates=("look", "done")), Move("until", DISPATCHER, ("done",)), Move("free")
+        # Only the deadline lets the pop read, although the scan looked at it before.
         waiting = _clients(trace, "held")
-        return Move("free"), *(Move(kind, slot=each) for each in waiting for kind in ("look", "silent", "expired"))
+        return *announced, *(Move(kind, slot=each) for each in waiting for kind in ("expired", "look"))
     if trace.property_name == "nothing_dropped":
         dropped = _clients(trace, "idle")
         deadlines = [Move("deadline", slot=each) for each in dropped]

@@ -287,7 +287,7 @@ class _Player:
     def free(self, move: Move) -> str:
         """Stop threads only at the named breakpoints from now on."""
         kept = frozenset(move.gates)
-        self.stage.stops = lambda arrival: arrival.gate in kept
+        self.stage.stops = lambda arrival: arrival.gate in kept and arrival.topic in {"", self.topic}
         self.acted_at = len(self.stage.seen)
         self.stage.let_go(lambda arrival: arrival.gate not in kept)
         return ""
