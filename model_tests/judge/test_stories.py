@@ -137,7 +137,11 @@ def findings_of(result: Result) -> list[str]:
 @given(
     st.lists(st.sampled_from(MIXED), min_size=1, max_size=MANY),
     st.lists(st.integers(0, 10**6), max_size=8),
-    st.tuples(st.integers(1, 40), st.sampled_from(["stories", "time", "shuffled"]), st.randoms(use_true_random=False)),
+    st.tuples(
+        st.sampled_from([1, 2, 3, 5, 40]),
+        st.sampled_from(["stories", "time", "shuffled"]),
+        st.randoms(use_true_random=False),
+    ),
 )
 def test_buckets_parts_and_order_change_nothing(
     tmp_path_factory: pytest.TempPathFactory,
@@ -196,6 +200,36 @@ def test_a_queue_that_is_cut_in_time_is_judged_as_a_whole(number: int, tmp_path:
         assert findings_of(cut) == findings_of(whole), one.text
         assert (cut.verdict, cut.gaps, cut.notes) == (whole.verdict, whole.gaps, whole.notes)
         assert (cut.judged, cut.shares, cut.latency) == (whole.judged, whole.shares, whole.latency)
+
+
+CUT: Final = (
+    "commit.told.within?: reply other code=19 offset_min=0 offset_max=11 @0..1;",
+    "commit.told.most: ask r0 @0..1; reply r0 offset=5 code=0 @10..11; ask r1 @2..3;",
+    "commit.told.written?: update r0 commit_offset=3 @0..1; reply r0 code=0 @10..11; request_received r1",
+    "unknown: send r @0..5; ack queue=1",
+    "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
+)
+"""How stories begin whose clauses compare events far apart, one of which a part of time once lacked."""
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        [one for one in MIXED if one.text.startswith(CUT)],
+        pytest.param(
+            [one for one in MIXED if one.title != CHAOS], marks=[pytest.mark.long, pytest.mark.timeout(1_800)]
+        ),
+    ],
+    ids=["far", "every"],
+)
+def test_each_event_as_a_part_of_its_own_gives_the_same_clauses(several: list[Story], tmp_path: Path) -> None:
+    assert len(several) >= len(CUT)
+    for first in range(0, len(several), MANY):
+        mine = several[first : first + MANY]
+        history = find([write_parts(tmp_path / f"{first}", *together(mine), [])])
+        result = judge_on(LocalEngine(1, 1), history, wake_ms=LIMIT_MS, late_ms=LIMIT_MS, say=lambda _stage: None)
+        for one, clauses in zip(mine, clauses_by_story(result, len(mine)), strict=True):
+            assert clauses == sorted(one.expected), one.text
 
 
 LINKED_ELSEWHERE: Final = story(

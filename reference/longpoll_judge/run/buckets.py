@@ -77,7 +77,11 @@ def are_in(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of)
 
 
 def are_common(table: pa.Table) -> Booleans:
-    """Which events concern every queue: connections that open, and requests about offsets of many, or of none."""
+    """Return a mask of the events that concern every queue.
+
+    These are connections that open, requests about the offsets of many queues or of none, and of each source the first
+    acknowledgement that names no send, because the sends of such a source are not judged as unanswered.
+    """
     code, asked = integers_of(table, "code"), rows_where(table, "request_received")
     found = asked & is_one_of(code, RESETS)
     lacks = integers_of(table, "queue") < 0
@@ -86,6 +90,9 @@ def are_common(table: pa.Table) -> Booleans:
         codes, texts = coded_texts(table, name)
         lacks |= ~are_named(texts)[codes]
     found |= asked & is_one_of(code, OFFSET_CODES) & lacks
+    nameless = np.flatnonzero(rows_where(table, "message_acknowledged") & ~have_request(table))
+    sources = coded_texts(table, "source")[0][nameless]
+    found[nameless[np.unique(sources, return_index=True)[1]]] = True
     return found | rows_where(table, "connection_opened")
 
 

@@ -1,12 +1,13 @@
-"""Cuts a bucket with too many events, such as a hot queue, into parts of time, each judged with what it rests on.
+"""Cuts a bucket with too many events, such as a hot queue, into parts of time, and judges each part as a window.
 
-An event is judged in the part of its time, a request in that of its receipt. These events of other parts come along:
+An event is judged in the part of its time, and a request in the part in which it was received. The window of a part
+also has these events of other parts, because the clauses compare them with the part's own events:
 
 - all events of requests and messages that have events in several parts (`buckets.visitors_of`);
-- of the log, the messages at the offsets that the part names, and what made the next one visible;
-- answers that deliver what the part's answers pass over, and commits of the offsets that its queries were told;
-- what lies within a margin of its time;
-- by queue and generation, the extremes of all that came before, and of everything.
+- the messages at the offsets that the part names, and the event that made the next message visible;
+- answers that deliver the offsets that the part's answers skip, and commits of the offsets that its queries returned;
+- the events shortly before and after the part;
+- of each queue and generation, the events with the lowest and highest offsets before the part, and of all parts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from longpoll_judge.columns.tables import (
     taken,
 )
 from longpoll_judge.contract.clause import PULL_RESULTS
-from longpoll_judge.evidence.survey import Context
+from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
 from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG
 from longpoll_judge.kernel.commits import OFFSET_CODES
 from longpoll_judge.kernel.gathered import changes_of, gather, have_request, rows_where
@@ -54,12 +55,10 @@ MARGIN_PART: Final = 16
 """... unless the distance exceeds this fraction of the part."""
 SAMPLES: Final = 600
 """The approximate number of event times per part that are sampled before the bucket is cut."""
-STREAMS_MAX: Final = 2_000
-"""If there are more connections or groups than this, only the extremes of the latest ones are copied."""
 
 
 def sample_of(table: pa.Table, most: int) -> Integers:
-    """A sample of event times, which cuts a bucket into parts of about `most` events each."""
+    """Return a sample of event times, from which `borders_of` cuts parts of about `most` events each."""
     return integers_of(table, "after_ns")[:: _step(most)].copy()
 
 
@@ -81,7 +80,7 @@ class Intervals:
     of: dict[QueueName, tuple[Integers, Integers]] = field(factory=dict)
 
     def add(self, name: QueueName, first: Integers, end: Integers) -> None:
-        """Add those from each first one to its end."""
+        """Add the intervals from each element of `first` to the same element of `end`, which is not included."""
         known = self.of.get(name, (first[:0], first[:0]))
         first, end = np.append(known[0], first), np.append(known[1], end)
         order = np.argsort(first, kind="stable")
@@ -102,10 +101,10 @@ class Needs:
     passed: Intervals = field(factory=Intervals)
     """The offsets that the part's answers skip."""
     commits: Intervals = field(factory=Intervals)
-    """Twice the offsets that its queries were told, which never adjoin."""
+    """Twice the offsets that its queries returned. Doubled, so that neighbouring offsets stay separate intervals."""
 
     def add(self, table: pa.Table) -> None:
-        """Add the offsets that these events name; answers stand next to their requests."""
+        """Add the offsets that these events name. An answer is in the same table as its request."""
         table = place_answers(table)
         queue, firsts = queue_numbers(table)
         rows, value = _of_log(table)
@@ -148,7 +147,7 @@ class Telling:
 
     @classmethod
     def of(cls, table: pa.Table) -> Telling:
-        """Those of these events."""
+        """Group the events of a table."""
         queue, firsts = queue_numbers(table)
         names, after_ns = queue_names(table, firsts), integers_of(table, "after_ns")
 
@@ -171,7 +170,7 @@ class Telling:
         )
 
     def needed(self, needs: Needs) -> Integers:
-        """The events that another part needs: messages with the first beyond each interval, and whole requests."""
+        """Return the events that another part needs, with requests; of messages also the first after an interval."""
         logged = [
             np.append(rows[_ranges(first, end)], rows[end[end < len(rows)]])
             for rows, first, end in _meeting(needs.messages, self.messages)
@@ -182,11 +181,11 @@ class Telling:
             is_there = end > first
             asked += [rows[first[is_there]], rows[end[is_there] - 1]]
         none = np.empty(0, dtype=np.int64)
-        return np.union1d(np.concatenate([none, *logged]), _with_requests(self.table, np.concatenate([none, *asked])))
+        return _with_requests(self.table, np.concatenate([none, *logged, *asked]))
 
 
 def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """By queue the rows, and between which places of these each needed interval lies."""
+    """Yield, for each queue, the rows and the slice of them that lies in each needed interval."""
     for name, (first, end) in needed.of.items():
         if name in told:
             values, rows = told[name]
@@ -200,7 +199,7 @@ def _ranges(first: Integers, end: Integers) -> Integers:
 
 
 def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
-    """The events of logs, and for each the offset of its message, the last visible one of an end."""
+    """Return the events about messages in the log and the offset of each; `make_visible` counts as its last message."""
     moved = np.flatnonzero(rows_where(table, "make_visible"))
     rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in MESSAGES]))
     value = np.append(integers_of(table, "queue_offset")[rows], integers_of(table, "visible_end")[moved] - 1)
@@ -252,16 +251,10 @@ def extremes(table: pa.Table, context: Context) -> pa.Table:
         life += np.where(mine, np.searchsorted(holes.starts, after_ns), 0)
     place = queue * (int(life.max(initial=0)) + 1) + life
     source, event = (coded_texts(placed, name)[0].astype(np.int64) for name in ("source", "event"))
-    found = [np.flatnonzero(rows_where(placed, "connection_opened"))[:0]]
+    found: list[Integers] = []
 
     def pick(rows: Integers, keys: tuple[Integers, ...], *values: Integers) -> None:
-        latest = _last_of(keys, after_ns[rows])
-        latest = latest[np.argsort(-after_ns[rows[latest]], kind="stable")[:STREAMS_MAX]]
-        (key,) = numbered(keys) if len(rows) else (rows,)
-        is_kept = np.isin(key, key[latest])
-        for value in (after_ns[rows], *values):
-            best = _last_of((key,), value)
-            found.append(_with_requests(placed, rows[best[is_kept[best]]]))
+        found.extend(rows[_last_of(keys, value)] for value in (after_ns[rows], *values))
 
     rows, value = _of_log(placed)
     pick(rows, (place[rows], source[rows], event[rows]), value, -value, -after_ns[rows])
@@ -281,25 +274,32 @@ def extremes(table: pa.Table, context: Context) -> pa.Table:
     rows = np.flatnonzero(commits)
     group = coded_texts(placed, "group")[0].astype(np.int64)[rows]
     pick(rows, (place[rows], group, source[rows], code[rows]), commit[rows], -commit[rows])
-    return taken(table, distinct(np.concatenate(found)))
+    ends = np.flatnonzero(rows_where(placed, "answer_sent") & (integers_of(placed, "offset_max") >= 0))
+    pick(ends, (place[ends],), integers_of(placed, "offset_max")[ends])
+    queries, answers = _exchanges(placed)
+    is_query = code[queries] == QUERY_CONSUMER_OFFSET
+    queries, answers = queries[is_query], answers[is_query]
+    group, told = coded_texts(placed, "group")[0].astype(np.int64)[queries], integers_of(placed, "offset")[answers]
+    pick(queries, (place[queries], group, source[queries]), told, -told)
+    return taken(table, _with_requests(placed, distinct(np.concatenate(found))))
 
 
 @frozen
 class PartWindow:
-    """A part of a bucket with what it rests on."""
+    """The window of one part of a bucket."""
 
     table: pa.Table
     since_ns: int
     until_ns: int
 
     def are_mine(self, table: pa.Table, are_own: Native) -> Booleans:
-        """Which events are judged in this part."""
+        """Return a mask of the events that are judged in this part."""
         after_ns = integers_of(table, "after_ns")
         found: Booleans = are_own(table) & (after_ns >= self.since_ns) & (after_ns < self.until_ns)
         return found
 
     def judge(self, context: Context, are_own: Native) -> pa.Table:
-        """The rows of its own events."""
+        """Return the rows of the verdict about the part's own events."""
         return judge_window(self.table, context, are_own, mine=partial(self.are_mine, are_own=are_own))
 
 
@@ -322,7 +322,7 @@ class Parts:
     """The events that concern every part."""
 
     def __attrs_post_init__(self) -> None:
-        """No events yet."""
+        """Start without events."""
         self._pieces = [[] for _ in range(len(self._borders) + 1)]
         self._guests = [[] for _ in self._pieces]
 
@@ -335,10 +335,11 @@ class Parts:
             self._pieces[number].append(write_piece(self._file, events))
 
     def windows(self, ends: pa.Table, context: Context) -> Iterator[PartWindow]:
-        """Yield each part with what it rests on. Call this after all events were added."""
+        """Yield the window of each part. Call this after all events were added."""
         needs = self._visit(context)
+        visitors = [[*pieces] for pieces in self._guests]
         for number in range(len(self._pieces)):
-            self._lend(number, needs)
+            self._lend(number, needs, visitors[number])
         bounds = [BEGINNING, *self._borders.tolist(), NEVER]
         for number in range(len(self._pieces)):
             part = PartWindow(joined([]), *bounds[number : number + 2])
@@ -356,7 +357,7 @@ class Parts:
         return found
 
     def _visit(self, context: Context) -> list[Needs]:
-        """Send requests and messages to all parts that share them; what each part needs besides."""
+        """Copy requests and messages to all parts that share them; returns the offsets that each part names."""
         shared = self._keys.shared()
         needs = [Needs() for _ in self._pieces]
         waiting, before = [], joined([])
@@ -370,7 +371,7 @@ class Parts:
                 self._guests[other].append(write_piece(self._file, events))
             self._common.append(taken(table, np.flatnonzero(are_common(table))))
             self._before.append(before)
-            # With the events of requests that began in an earlier part, which the part's answers rest on.
+            # An answer at an extreme offset needs its request, which may lie in an earlier part.
             lent = read_pieces(self._file, self._guests[number])
             before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)
@@ -379,13 +380,14 @@ class Parts:
             needs[number].add(joined([asked, *read_pieces(self._file, self._guests[number])]))
         return needs
 
-    def _lend(self, part: int, needs: list[Needs]) -> None:
-        """Send what the other parts need of this one, and what lies near to the next ones."""
+    def _lend(self, part: int, needs: list[Needs], visitors: list[Piece]) -> None:
+        """Copy the events of this part that other parts need, with their requests, and the events near its borders."""
         if not self._pieces[part]:
             return
-        table = joined(self._events(part))
+        table = joined([*self._events(part), *read_pieces(self._file, visitors)])
         telling, after_ns = Telling.of(table), integers_of(table, "after_ns")
-        moments, near = np.sort(after_ns), min(self._most // MARGIN_PART, len(table) - 1)
+        moments = np.sort(after_ns[self._parts_of(table) == part])
+        near = min(self._most // MARGIN_PART, len(moments) - 1)
         for other, needed in enumerate(needs):
             rows = telling.needed(needed) if other != part else np.empty(0, dtype=np.int64)
             if other == part + 1:
@@ -400,7 +402,7 @@ class Parts:
 
 @contextmanager
 def open_parts(most: int, borders: Integers, are_own: Native) -> Iterator[Parts]:
-    """Parts of about `most` events that go with the block."""
+    """Open parts of about `most` events each, whose files are deleted at the end of the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
         yield Parts(file, keys, most, borders, are_own)
 
@@ -414,7 +416,7 @@ Piece = tuple[int, int]
 
 
 def read_pieces(file: BinaryIO, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
-    """The events of some pieces of a file."""
+    """Yield the events of some pieces of a file, piece by piece."""
     for start, length in pieces:
         file.seek(start)
         yield decode(file.read(length))
