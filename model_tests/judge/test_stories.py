@@ -183,8 +183,21 @@ FAR: Final = [
         "send.sequential: send a @0; ack a queue_offset=3 @2; send b @4; ack b queue_offset=9 @6; send c @8; "
         "ack c queue_offset=4 @10; send d @12; ack d queue_offset=10 @14; send e @16; ack e queue_offset=11 @18"
     ),
+    story(
+        "unknown: ask r0 @0..1; reply r0 offset=1 code=0 @2..3; "
+        "request_received r1 code=11 commit_offset=5 group=G @10..11; reply r1 code=19 @12..13; "
+        "request_received r2 code=11 commit_offset=3 group=G @20..21; reply r2 code=19 @22..23; "
+        "request_received r3 code=11 commit_offset=9 group=G @30..31; reply r3 code=19 @32..60; "
+        "ask r4 @40..41; reply r4 offset=5 code=0 @50..51"
+    ),
+    story(
+        "pull.none.next: update r0 commit_offset=9 @0..1; reply r0 code=0 @2..3; request_received d code=215 @10..11; "
+        "reply d code=0 @12..13; pull f1 may_hold=false @20..21; none f1 offset_max=0 offset_next=0 @22..23; "
+        "pull f2 may_hold=false @24..25; none f2 offset_max=0 offset_next=0 @26..27; ask r9 @60..61; "
+        "reply r9 code=22 @62..63"
+    ),
 ]
-"""Findings that rest on the messages at an offset, or on the highest one, of a part before."""
+"""Verdicts that rest on a commit, a deletion, the messages at an offset, or the highest one, of a part before."""
 
 
 @pytest.mark.parametrize("number", range(3))
