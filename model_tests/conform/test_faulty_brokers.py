@@ -150,7 +150,7 @@ def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool
         words = ["conform", *(f"--{name}={host}:{port}" for name, (host, port) in addresses), "--only=POLL-1"]
         shown, with_bytes = CliRunner().invoke(main, words), CliRunner().invoke(main, [*words, "--hex"])
 
-    assert shown.exit_code == with_bytes.exit_code == 1
+    assert (shown.exit_code, with_bytes.exit_code) == (1, 1), shown.output + with_bytes.output
     assert "this broker does not long-poll; 1 of 1 clauses failed" in shown.output
     assert "1 more differ in the same way: poll-holds-15000" in shown.output
     assert "7b22636f" not in shown.output

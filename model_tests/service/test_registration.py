@@ -247,14 +247,17 @@ def filled(row: str, size: int = BODY_SIZE_MAX) -> bytes:
 def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str) -> None:
     told = NameServer(now_ms=lambda: 0)
     command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=filled(row))
-    tracemalloc.start()
-    try:
-        with pytest.raises(HeaderError, match=f"of RegisterBrokerBody .*{words}"):
-            told.register(cast("Channel", object()), command, cast("Outbox", None))
-        made = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert made < BODY_SIZE_MAX // 100
+    made = []
+    for _ in range(3):
+        tracemalloc.start()
+        try:
+            with pytest.raises(HeaderError, match=f"of RegisterBrokerBody .*{words}"):
+                told.register(cast("Channel", object()), command, cast("Outbox", None))
+            made.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    # The least counts, because the memory of every other thread of this process is traced too.
+    assert min(made) < BODY_SIZE_MAX // 100
     assert list(told.routes) == []
 
 
