@@ -55,7 +55,15 @@ LAGGING_PEAK_BYTES_MAX = 600 << 20
 """The limit in docs/performance.md for groups that read from far back."""
 
 
-@pytest.mark.parametrize("queues", [1, 16])
+LAGGING_IN_ONE_QUEUE: Final = pytest.param(
+    1,
+    marks=pytest.mark.xfail(
+        strict=True, reason="a part of a queue also has the messages that lagging groups read in it"
+    ),
+)
+
+
+@pytest.mark.parametrize("queues", [LAGGING_IN_ONE_QUEUE, 16])
 def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> None:
     """Three times as many events, with groups three times as far behind, take hardly more memory."""
     peaks = []
