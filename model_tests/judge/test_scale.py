@@ -57,9 +57,7 @@ LAGGING_PEAK_BYTES_MAX = 600 << 20
 
 LAGGING_IN_ONE_QUEUE: Final = pytest.param(
     1,
-    marks=pytest.mark.xfail(
-        strict=True, reason="a part of a queue also has the messages that lagging groups read in it"
-    ),
+    marks=pytest.mark.xfail(strict=True, reason="a part of a queue also has the messages that laggards read"),
 )
 
 
