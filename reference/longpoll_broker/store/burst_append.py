@@ -69,7 +69,7 @@ class PreparedBatch:
         self._first = self._first or messages[0]
 
     def place(self, queue_offset: int, start: int, store_ms: int) -> None:
-        """Write the records' offsets and store time, beginning at these offsets."""
+        """Write the offsets and the store time into the records; the first one gets exactly these offsets."""
         content, pack_place, pack_time = self.content, _PLACE.pack_into, _STORE_MS.pack_into
         time_at = _BORN_HOST_AT + len(self.first.born_host)
         at = 0
@@ -80,7 +80,7 @@ class PreparedBatch:
             at += size
 
     def starts(self, first: PutResult) -> Iterator[int]:
-        """Iterate over the log offsets of the records."""
+        """Iterate over the physical offsets of the records, given the result of the first one."""
         return accumulate(self.sizes[:-1], initial=first.physical_offset)
 
     def arrivals(self, first: PutResult) -> Iterator[Arrival]:
@@ -99,9 +99,10 @@ class PreparedBatch:
 def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
-    """Append messages up to the first that is not plain; returns each one's queue and arrival, in order.
+    """Append messages up to the first that is not plain; return the queue and the arrival of each stored message.
 
-    The caller holds the append lock and hands the result over to the dispatcher.
+    A message is plain if its queue exists, no limit is exceeded and the current file has room for it. The caller holds
+    the append lock and hands the result over to the dispatcher.
     """
     topics = table.topics
     start, sure_end = log.end, log.sure_end
@@ -132,9 +133,9 @@ def append_burst(
 def append_prepared(
     log: CommitLog, queue: ConsumeQueue, batch: PreparedBatch, store_ms: int
 ) -> tuple[PutResult, list[Handed]]:
-    """Append a long batch that has room; returns the first message's result, and each one's queue and arrival.
+    """Append a long batch that has room; return the first result, and each message's queue and arrival.
 
-    The caller holds the append lock and hands the arrivals over. Raises nothing.
+    The caller holds the append lock and hands the arrivals over to the dispatcher. Raises nothing.
     """
     first = PutResult(queue.offset_next, log.end, batch.sizes[0], store_ms, batch.first.store_host)
     batch.place(first.queue_offset, first.physical_offset, store_ms)

@@ -46,7 +46,7 @@ TIMES: Final = 4
 
 
 def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
-    """Returns a record's length by its head, which must have the right offset and end in time; otherwise 0."""
+    """Returns the length in a record's head; 0 if the head has another offset or the record would not fit in `view`."""
     if at < 0 or len(view) - at < HEAD_SIZE:
         return 0
     head = HEAD.unpack_from(view, at)
@@ -56,16 +56,19 @@ def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
 
 @define(slots=True, eq=False)
 class ChecksumBudget:
-    """The remaining checksum budget of a search. Invariant: not below 0."""
+    """How many bytes of checksums a search may still compute. Invariant: never below 0."""
 
     left: int = SPARE_SIZE
 
     def passed(self, size: int) -> None:
-        """Count searched bytes."""
+        """Raise the budget, because the search has passed `size` more bytes."""
         self.left += TIMES * size
 
     def may(self, size: int) -> bool:
-        """Whether `size` bytes may be checked; subtracts them if so. A too large size costs nothing."""
+        """Whether the budget allows a checksum over `size` bytes; if so, they are subtracted.
+
+        A refusal costs nothing.
+        """
         if size > self.left:
             return False
         self.left -= size
@@ -73,7 +76,7 @@ class ChecksumBudget:
 
 
 FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
-"""Ten years: clocks may be set back, but a later time can only be damage."""
+"""Ten years. A clock may be set back by some years, but a store time further in the future can only be damage."""
 
 
 _lines = logging.getLogger(__name__)
@@ -82,7 +85,7 @@ _lines = logging.getLogger(__name__)
 def believed_ms(store_ms: int, unix_ms: Callable[[], int]) -> int:
     """Returns a record's store time, or 0 if it is in the future; no checksum covers it.
 
-    Later messages get no earlier time, so one wrong bit would move all of them into the future.
+    Store times never decrease, so one wrong bit would move every later message into the future.
     """
     if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
         return store_ms
@@ -128,8 +131,8 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
     body, properties = message.body, message.properties
     born_host, store_host = message.born_host, message.store_host
     body_size, properties_size = len(body), len(properties)
-    # A sender may set any flag, but these two must match the hosts, or this record and those after it are unreadable.
-    # RocketMQ trusts the sender.
+    # A sender may set any flag. These two bits say how long the hosts are, so a wrong bit would make this record and
+    # all records after it unreadable. RocketMQ trusts the sender here; we derive the bits from the hosts.
     sys_flag = message.sys_flag & ~HOST_BITS
     if len(born_host) == HOST_V4_SIZE == len(store_host):
         head = _HEAD_V4
@@ -173,7 +176,7 @@ class CommitLog:
         return self.segments.start
 
     def stand_at(self, end: int) -> None:
-        """Continue at `end`, as recovery found, and forget the rest."""
+        """Continue at `end`, where recovery found the end of the log, and clear everything after it."""
         self.segments.truncate(end)
         self.end = end
         self.flushed_end = min(self.flushed_end, end)
@@ -238,7 +241,8 @@ class CommitLog:
         position = start - segment.start
         mark_stop = position + _MARK_SIZE
         view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
-        # The first size and magic go last: if the process is killed before, the burst leaves no record.
+        # The first record's size and magic are written last, so a process killed before that leaves no part of the
+        # burst.
         view[position:mark_stop] = content[:_MARK_SIZE]
         self.end = stop
 
@@ -278,7 +282,7 @@ class CommitLog:
         return physical_offset + size - physical_offset % size
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """Returns `size` bytes of the log; None if they are not there (`CommitLog.getMessage`)."""
+        """Returns `size` bytes of the log; None if the log does not have all of them (`CommitLog.getMessage`)."""
         segment = self.segments.find(physical_offset)
         if segment is None or physical_offset + size > min(self.end, segment.stop) or size <= 0:
             return None
@@ -286,9 +290,9 @@ class CommitLog:
         return segment.view[position : position + size]
 
     def read(self, physical_offset: int) -> Record | Damage | int | None:
-        """Read an offset: a record, damage, or the offset after a blank; None outside [start, end).
+        """Returns a record or damage at an offset, or the next file's start if a blank begins there.
 
-        The offset after a blank is the start of the next file.
+        Returns None for an offset outside of [start, end).
         """
         segment = self.segments.find(physical_offset)
         if segment is None or physical_offset >= self.end:

@@ -99,7 +99,7 @@ class ConsumeQueueExt:
         return _ADDRESS_ZERO + segment.start + position
 
     def tags_code(self, address: int) -> int | None:
-        """Returns the tags code at an address; None without a unit."""
+        """Returns the tags code of the extended unit at an address; None if there is no unit."""
         found = self._unit(address)
         return found[1] if found is not None else None
 
@@ -125,7 +125,10 @@ class ConsumeQueueExt:
         return (size, tags_code, store_ms, map_size) if is_whole else None
 
     def stand_after(self, address: int | None) -> None:
-        """Continue after the unit at an address, or at the start, and forget the rest. Raises OSError."""
+        """Continue after the extended unit at this address, or at the start for None; clear what follows.
+
+        Raises OSError.
+        """
         start = address - _ADDRESS_ZERO if address is not None else self.segments.start
         found = self._unit(address) if address is not None else None
         self.end = start + (found[0] if found is not None else 0)
@@ -206,17 +209,18 @@ class ConsumeQueue:
         self.offset_next = self.offset_end
         self.room_end = 0
         self.physical_end = -1
-        # Number of skipped duplicates: RocketMQ gives a record that names its own queue two offsets.
+        # Number of records that were skipped as duplicates: RocketMQ gives two offsets to a record whose property names
+        # its own queue as an additional one.
         self.passed_over = 0
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
         self._segment_offset = 0
 
     def may_list(self, offset: int, physical_offset: int) -> bool:
-        """Whether a record at `physical_offset` may have this queue offset: the log must have room before it.
+        """Whether a record may have this queue offset: the log must have room for the records before it.
 
-        Units may be lost, but each had a record of at least the smallest size. An existing offset is accepted: `put`
-        skips it.
+        Units may be lost in a crash, but each belonged to a record of at least the smallest size. An existing offset is
+        accepted, because `put` skips such a record.
         """
         if offset < self.offset_end:
             return offset >= 0
@@ -280,9 +284,9 @@ class ConsumeQueue:
         """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`); the next unit makes them visible."""
         start = self.offset_end
         if not self.segments.segments:
-            # The file with the offset is the queue's first; earlier files do not exist.
+            # The queue has no file yet, so the file with this offset becomes its first one.
             start = self._segment_for(offset).start // UNIT_SIZE
-            # Before the disk can be full: a retry finds the file and continues from its start.
+            # Set before the disk can be full, so that a retry finds the new file and continues from its start.
             self.offset_min, self.offset_end = offset, start
         elif start > self.segments.start // UNIT_SIZE:
             _lines.error(
@@ -315,18 +319,21 @@ class ConsumeQueue:
         return view[offset * UNIT_SIZE - segment.start : stop - segment.start]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Returns (physical offset, size, tags code) at a queue offset; None without one."""
+        """Returns (physical offset, size, tags code) of a readable unit; None if the queue offset has none."""
         units = self.units_from(offset)
         return UNIT.unpack_from(units, 0) if units is not None else None
 
     def written_unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Returns the unit on disk at a queue offset, visible or not; None without one."""
+        """Returns the unit on disk at a queue offset, even if it is not visible yet.
+
+        None if nothing is written there.
+        """
         segment = self.segments.find(offset * UNIT_SIZE)
         unit = None if segment is None else UNIT.unpack_from(segment.view, offset * UNIT_SIZE - segment.start)
         return unit if unit is not None and unit[1] > 0 and unit[0] >= 0 else None
 
     def first_unit(self) -> tuple[int, int, int] | None:
-        """Returns the oldest file's first unit that points to a record, visible or not; None without one."""
+        """Returns the first unit of the oldest file that points to a record, visible or not; None if there is none."""
         for segment in self.segments.segments:
             for unit in UNIT.iter_unpack(segment.view):
                 if unit[1] <= 0:
@@ -343,15 +350,15 @@ class ConsumeQueue:
     def correct_min(self, log_start: int) -> None:
         """Move `offset_min` to the first unit whose record the log still has (`correctMinOffset`).
 
-        As in Java, only the oldest file is searched. Without a match the minimum stays, even if the last record is
-        gone, unless the queue `follows_log`.
+        As in Java, only the oldest file is searched. If the log has no record of that file, `offset_min` stays, except
+        that a queue that `follows_log` begins at its end when its last record is gone.
         """
         segments = self.segments.segments
         if not segments:
             return
         first_offset = segments[0].start // UNIT_SIZE
         if log_start == 0 and self.offset_end > first_offset:
-            # All records exist, so no file needs to be mapped.
+            # The log still begins at 0, so every record exists and no file of the queue needs to be mapped.
             self.offset_min = first_offset
             return
         last = self.segments.find((self.offset_end - 1) * UNIT_SIZE)
@@ -368,13 +375,13 @@ class ConsumeQueue:
                 return
 
     def remove_before(self, log_start: int) -> None:
-        """Remove the oldest files without records, never the newest, and move the minimum. Raises OSError.
+        """Remove the oldest files whose records are all gone, but never the newest file. Raises OSError.
 
-        As `ConsumeQueue.deleteExpiredFile`, which reads each file's last unit.
+        The last unit of each file decides, as in `ConsumeQueue.deleteExpiredFile`. Moves `offset_min` too.
         """
         gone = 0
         for segment in self.segments.segments[:-1]:
-            # The next file may exist before this one is full.
+            # Room is reserved ahead of the units, so the next file may exist before this one is full.
             is_full = segment.stop <= self.offset_end * UNIT_SIZE
             if not is_full or UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
                 break
@@ -393,7 +400,7 @@ class ConsumeQueue:
         return self.extended.tags_code(unit[2]) if self.extended is not None else None
 
     def stand_at(self, offset: int, physical_end: int) -> None:
-        """Continue at `offset`, as recovery found, and forget the rest."""
+        """Continue at `offset`, where recovery found the queue's end, and clear everything after it."""
         self.segments.truncate(offset * UNIT_SIZE)
         self.offset_end = self.offset_next = offset
         self.room_end = 0
@@ -519,7 +526,7 @@ class QueueTable:
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
-            # Also for a known topic: some of its queues may have been deleted.
+            # A known topic can also have leftovers, because a deletion may remove only some of its queues.
             self.remove_left(topic)
             name, config = f"{topic}/{queue_id}", self._config
             extended = None
@@ -605,7 +612,7 @@ class QueueTable:
         for segments in queue.segment_lists():
             try:
                 segments.remove()
-                # Even if nothing was left to remove: the earlier attempt may have failed here.
+                # Sync even if no file was left to remove, because an earlier attempt may have failed in this sync.
                 if self._files.exists(segments.directory):
                     self._files.sync_directory(segments.directory)
             except OSError as error:

@@ -171,9 +171,11 @@ class IndexFile:
                     slots_used += 1
                 _pack_entry(view, position, hashed, physical_offset, seconds, before)
                 if number <= 1:
-                    # From here on: the first entry itself counts from the previous file's end.
+                    # Later entries count their seconds from this first message. The first entry itself counts from the
+                    # last message of the previous file.
                     begin_ms, begin_offset = store_ms, physical_offset
-                # Before the slot refers to it, so that a concurrent reader accepts the entry.
+                # Raised before the slot refers to the entry, because a concurrent reader rejects a number that is not
+                # below it.
                 self._entry_next = number + 1
                 _pack_slot(view, slot_position, number)
                 number += 1
@@ -228,13 +230,13 @@ class IndexFile:
             if seconds < 0:
                 return
             yield physical_offset if found == hashed and begin_ms <= stored_ms <= end_ms else None
-            # An entry points to an older one; in a damaged file it might form a cycle.
+            # An entry must point to an older one; without this check a damaged file could send the reader in a circle.
             if not 0 < before < number or stored_ms < begin_ms:
                 return
             number = before
 
     def last_entries(self) -> int:
-        """Returns how many of the newest entries belong to the last message."""
+        """Returns how many of the newest entries belong to the last indexed message."""
         count = 0
         for number in range(self.header.entry_next - 1, 0, -1):
             position = self._entries_start + ENTRY_SIZE * number
@@ -304,7 +306,7 @@ class Index:
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The last message and the number of its indexed keys, which may be incomplete after a full disk or a crash.
+        # The last message and the number of its indexed keys: a full disk or a crash may have left it with only some.
         self._begun = (-1, 0)
         self.flushed_ms = 0
         """Store timestamp of the last entry in the newest durable full file."""
@@ -329,7 +331,7 @@ class Index:
                 )
             made = IndexFile(files, path, *self._counts)
             if not made.is_plausible:
-                # Everything from this file on is indexed again.
+                # This file and those after it are removed, and their messages are indexed again from the log.
                 _lines.error("%s is damaged: it and the files after it are made anew from the log", path)
                 later = [later for later in names if later >= name]
                 for each in later:
@@ -338,9 +340,9 @@ class Index:
             self._files = (*self._files, made)
 
     def forget_unsure(self, durable_ms: int, log_end: int) -> None:
-        """After a crash: keep the oldest files that are certainly intact, and remove the others; raises OSError.
+        """After a crash, keep the oldest files that are certainly intact and remove the others; raises OSError.
 
-        Intact is a full file, not the newest, that the checkpoint covers and that refers to no lost record.
+        A file is intact if it is full, is not the newest, is covered by the checkpoint and refers to no lost record.
         """
         kept = 0
         for file in self._files[:-1]:
@@ -352,9 +354,9 @@ class Index:
         self.flushed_ms = self._files[-1].header.end_ms if self._files else 0
 
     def go_on(self) -> int:
-        """Find how many keys of the last message are indexed; returns its physical offset, -1 without a message.
+        """Find how many keys of the last message are indexed; return its physical offset, or -1 for an empty index.
 
-        A message's keys may be in several files, the last of which a crash removed.
+        The keys of one message may be spread over several files, and a crash may have removed the last of these.
         """
         offset, done = self.end_offset, 0
         for file in reversed(self._files):
@@ -374,7 +376,7 @@ class Index:
         self._remove(removed)
 
     def _remove(self, files: tuple[IndexFile, ...]) -> None:
-        # Not unmapped, because readers may use it.
+        # The files are not unmapped, because readers may still use the maps.
         for file in files:
             self._runtime.files.remove(file.path)
 
@@ -392,7 +394,7 @@ class Index:
 
     def _last(self) -> IndexFile | None:
         files = self._files
-        # A file without entries is new or left by a crash.
+        # A file without entries was just created, or a crash left it.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
@@ -437,7 +439,7 @@ class Index:
         return work, whole
 
     def _done(self, physical_offset: int) -> int:
-        """Returns how many keys are indexed of a record not before the last one."""
+        """Returns how many keys of a record are already indexed; the record is the last indexed one or a later one."""
         return self._begun[1] if self._begun[0] == physical_offset else 0
 
     def _writable(self) -> IndexFile:
@@ -555,7 +557,7 @@ class Indexer:
         index, log = self._index, self._log
         if crashed or index.end_offset >= log.end:
             index.forget_unsure(durable_ms, log.end)
-        # The last message again: some of its keys may be missing.
+        # Start with the last indexed message again, because some of its keys may be missing.
         self.cursor = max(index.go_on(), log.start)
 
     def build(self, end: int, count_max: int) -> bool:
@@ -566,7 +568,7 @@ class Indexer:
         """
         with self._lock:
             if not self._log.segments.segments:
-                # A copy whose begin was set, but that has no data yet.
+                # A copied log may have a start before it has data.
                 return True
             count = 0
             while count < count_max and self.cursor < end:
@@ -579,7 +581,7 @@ class Indexer:
         cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
-            # Removed since the log's start was read.
+            # Retention has removed this file since the log's start was read.
             self.cursor = self._log.start
             return 1
         position = cursor - segment.start
@@ -601,7 +603,8 @@ class Indexer:
     def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
         """Returns the records from `position` on that may have keys, up to one that has none.
 
-        Together, because hashing many keys at once costs little more than a few. Also ends at the work limit.
+        They are collected because hashing many keys in one call costs little more than hashing a few. Also ends at the
+        work limit.
         """
         view, start = segment.view, segment.start
         records: list[Keyed] = []
@@ -631,7 +634,7 @@ class Indexer:
         stop = min(border, position + PASS_SIZE)
         key_at = _find_key(segment.view, position, stop)
         if key_at < 0 and stop == border:
-            # A record or a file ends here, so the other boundaries are not needed.
+            # No key was found up to the end of a record or file, so the boundaries between the records are not needed.
             self.cursor = segment.start + border
             return (border - position) // RECORD_WORTH
         passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
@@ -639,7 +642,7 @@ class Indexer:
         return count
 
     def _keyed(self, physical_offset: int, record: bytes) -> Keyed:
-        """Returns a record with its keys; without keys if it is incomplete."""
+        """Returns a record with its keys, or with no keys if the record is incomplete."""
         stop = physical_offset + len(record)
         part = keyed_part(record)
         if part is None:
@@ -657,7 +660,7 @@ class Indexer:
 
         Yields after each few milliseconds of work, so that other work can run.
         """
-        # Without disk space the existing index still gives an answer; the flush thread logs the error and retries.
+        # On a full disk the existing index still gives an answer, and the flush thread logs the error and retries.
         with contextlib.suppress(OSError):
             for _ in range(0, CATCH_UP_COUNT_MAX, TURN_COUNT):
                 if self.build(log_end, TURN_COUNT):
@@ -666,9 +669,9 @@ class Indexer:
         index, log = self._index, self._log
 
         def is_meant(physical_offset: int) -> bool:
-            """Whether a message has the key.
+            """Whether the message at this offset really has the key.
 
-            Others with an equal hash may belong to a topic that the client must not read.
+            A message with an equal hash is dropped, because it may belong to a topic that the client must not read.
             """
             found = log.read(physical_offset)
             if not isinstance(found, Record):
@@ -679,8 +682,9 @@ class Indexer:
         offsets = yield from index.find(topic, key, count, *stored_ms, is_meant=is_meant)
         if not offsets:
             return QueryResult([], 0, 0)
-        # As in Java, the answer gives the index's end if anything was found, even if the log has lost it. Java's two
-        # extra queries for older messages change nothing: they use the time of a missing message.
+        # As in Java, the answer carries the end of the index if any entry was found, even if the log has lost the
+        # message. Java then queries twice more for older messages, which finds nothing: it uses the time of a missing
+        # message.
         records: list[memoryview] = []
         for physical_offset in offsets:
             found = log.read(physical_offset)
@@ -712,7 +716,7 @@ class Indexer:
 def _find_key(view: memoryview, start: int, stop: int) -> int:
     """Returns the position of the first possible key in `view[start:stop]`; -1 without one."""
     for at in range(start, stop, STRETCH_SIZE):
-        # With the first bytes of the next part, for a match across the border.
+        # Read a few bytes beyond the border, so that a key across it is found too.
         found = bytes(view[at : min(at + STRETCH_SIZE + len(_KEY) - 1, stop)]).find(_KEY)
         if found >= 0:
             return at + found

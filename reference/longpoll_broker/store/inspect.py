@@ -37,7 +37,8 @@ MAPS_MAX: Final = 1024
 """Maximum files mapped at a time: far fewer than a process may have."""
 _CHUNK_SIZE: Final = 1024 * 1024
 _FIRST_CHUNK_SIZE: Final = 4 * 1024
-"""Each next chunk of a search is twice as long, so that repeated damage causes little reading."""
+"""Size of a search's first chunk, bytes. Each next chunk is twice as long, so damage in many places costs little
+reading."""
 _ZEROS: Final = bytes(_CHUNK_SIZE)
 _MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three bytes finds both magics"
@@ -79,7 +80,7 @@ class Blank:
 
 @frozen
 class Torn:
-    """Bytes that are not a record; `offset` is relative to the file."""
+    """Bytes that are not a record; `offset` counts from the start of the file."""
 
     file: str
     offset: int
@@ -167,7 +168,7 @@ class StoreDirectory:
                 raise StoreUserError(f"{path} cannot be read: {error.strerror}") from error
             self._maps[file.name] = mapped
             if len(self._maps) > self._maps_max:
-                # Not closed, because its view may be in use.
+                # The map is dropped, not closed, because a view of it may be in use.
                 del self._maps[next(iter(self._maps))]
         return mapped
 
@@ -211,7 +212,7 @@ class StoreDirectory:
         return file.name, physical_offset - file.start
 
     def record_at(self, physical_offset: int) -> Record | Damage:
-        """Returns the record at a physical offset, or why there is none."""
+        """Returns the record at a physical offset, or the damage found instead of it."""
         index = bisect.bisect_right(self._log_starts, physical_offset) - 1
         if index >= 0:
             file = self.log[index]
@@ -277,9 +278,8 @@ def _entry_at(file: FoundFile, position: int) -> Record | Blank | Damage:
 class _Search:
     """Searches for complete records after damage.
 
-    Invariant: no record with a valid checksum begins before `refuted_end`, unless its check was skipped.
-
-    At the limit of checks, heads within a range whose checksum was wrong are skipped.
+    Invariant: no record with a valid checksum begins before `refuted_end`, unless its check was skipped. When the
+    checksum budget is used up, a head inside a range whose checksum was wrong is skipped.
     """
 
     checks: ChecksumBudget = field(factory=ChecksumBudget)
@@ -294,7 +294,7 @@ class _Search:
         view = file.view
         at, chunk_size, stop = position + 4, _FIRST_CHUNK_SIZE, -1
         while (at := file.data_from(at)) < len(view):
-            # Overlaps the last chunk, to find a magic across the border.
+            # Overlap the previous chunk by two bytes, so that a magic across the border is found.
             begin = at - 2 if at == stop else at
             stop = _chunk_stop(at, chunk_size, len(view))
             chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
@@ -360,7 +360,7 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
 
 
 def is_pre_blank(physical_offset: int, size: int) -> bool:
-    """Whether a unit is a placeholder before a queue's first message."""
+    """Whether a unit is only a placeholder before the queue's first message."""
     return physical_offset == 0 and size == PRE_BLANK_SIZE
 
 

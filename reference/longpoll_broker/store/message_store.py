@@ -1,10 +1,10 @@
 """The store: append, dispatch, read, flush, close (`DefaultMessageStore.java` 4.9).
 
 Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `lock`, and `abort`, which
-exists while the store is open, so that a crash is noticed.
+exists while the store is open. If `abort` exists when the store is opened, the last process did not close it.
 
-One append lock orders the log; one dispatch lock orders what becomes visible; readers take none. Queue syncs and
-removals have separate locks, so that waiting for a durable log means waiting for nothing else. Lock order: queues,
+One append lock orders the log; one dispatch lock orders what becomes visible; readers take none. Syncs and removals
+of queues have separate locks, so a sender that waits for a durable log waits for nothing else. Lock order: queues,
 deletions, flush, dispatch, append.
 
 Threads: the service calls `dispatch`, `index`, `flush` and `flush_queues`.
@@ -76,9 +76,9 @@ QUEUES: Final = "queues"
 INDEX: Final = "index"
 DISPATCH: Final = "dispatch"
 PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
-"""The parts of a store, each with its own troubles; without its log a store takes no messages."""
+"""The parts of a store. Errors are kept for each part; without its log a store takes no messages."""
 QUEUES_A_TURN: Final = 64
-"""Queues synced in one turn: about a tenth of a second on a disk that takes 2 ms for each."""
+"""Queues synced before the lock is released: about a tenth of a second on a disk that takes 2 ms for each."""
 
 
 class MessageStore:
@@ -89,10 +89,10 @@ class MessageStore:
     _store_ms: int
     """Store time of the last message."""
     cut_size: int
-    """Bytes that `open` cut off from the log's end and kept."""
+    """Bytes that `open` cut off from the log's end and saved in a separate directory."""
 
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
-        """Use `open`."""
+        """Create the object only; call `open` instead, which also checks and recovers the directory."""
         self._runtime = runtime
         self.directory = directory
         self._config = config if config.memory_size else evolve(config, memory_size=runtime.memory_size())
@@ -104,18 +104,18 @@ class MessageStore:
         self._append_lock = runtime.lock()
         self._dispatch_lock = runtime.lock()
         self._flush_lock = runtime.lock()
-        """For the log's syncs, and for removing its files."""
+        """Held by syncs of the log, and while files of the log are removed."""
         self._queues_lock = runtime.lock()
-        """For the queues' syncs and the checkpoint after them."""
+        """Held by syncs of the queues, and by the write of the checkpoint after them."""
         self._deletion_lock = runtime.lock()
-        """For removing queues for good, one deletion at a time."""
+        """Held while the files of deleted queues are removed, so that only one deletion runs at a time."""
         self._deletions = Deletions(runtime.files, directory)
         self._closed = False
         self._troubles: dict[str, OSError] = {}
-        """By part of the store, the error of its last sync."""
+        """The error of the last sync, by part of the store."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
         if self._crashed:
-            # Raises for a directory, which a clean stop could not remove.
+            # Reading `abort` raises OSError here if it is a directory, which the stop could not remove later.
             runtime.files.read(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, runtime.lock(), lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
@@ -219,11 +219,12 @@ class MessageStore:
             if not covered:
                 continue
             try:
-                # A queue without units belongs to no topic.
+                # A queue without units has no message of a later topic of this name, so its files are removed too.
                 nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
                 self._table.remove_files(self._table.forget(topic, covered | nobodys))
             except OSError:
-                # The other topics are intact; this name is refused until its files are gone.
+                # The other topics are intact, so the store opens; sends to this name are refused until its files are
+                # gone.
                 _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
@@ -241,13 +242,13 @@ class MessageStore:
             return self._append(message, self._log.end)
 
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append adjacent messages as `put` does, at the cost of one; returns their arrivals.
+        """Append adjacent messages as `put` does, but at the cost of one; return their arrivals.
 
-        Returns fewer arrivals than messages when one needs more work; `put` handles that one (`store.burst_append`).
-        Raises nothing.
+        If a message needs more work than a plain append (`store.burst_append`), the result ends before it, and the
+        caller passes that message to `put`. Raises nothing.
         """
         if LOG in self._troubles:
-            # `put` checks this for each message.
+            # `put` checks for each message whether the log works again, so each message must go through it.
             return []
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
@@ -268,7 +269,7 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-            # First, because it may fail: once a message is written the others must follow.
+            # Reserve room first, because this may fail; once one message is written, the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
                 counts[message.topic, message.queue_id] += message.in_queue
@@ -296,7 +297,7 @@ class MessageStore:
         if self._troubles:
             self._check_log()
         with self._append_lock:
-            # First, as in `put_batch`.
+            # Reserve room first, because this may fail, as in `put_batch`.
             queue = self._table.make(batch.topic, batch.queue_id)
             self._make_room(queue, len(batch.sizes))
             end_before = self._log.end
@@ -335,7 +336,7 @@ class MessageStore:
             check_place(topic_name, queue_id)
             queue = self._table.make(topic_name, queue_id)
             topic = self._table.topics[topic_name]
-        # Never backwards, so that a recovery by store times is right even if the clock was set back.
+        # Store times never decrease, even if the clock is set back, because recovery compares them with the checkpoint.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
         listed = message.in_queue
         queue_offset = queue.offset_next if listed else 0
@@ -357,7 +358,7 @@ class MessageStore:
         if listed:
             queue.offset_next = queue_offset + 1
         if inner:
-            # Not handed over: the dispatcher reads the queues from the record.
+            # Such a record is not handed over: the dispatcher reads its additional queues from the record itself.
             for each in inner:
                 each.offset_next += 1
         else:
@@ -372,7 +373,7 @@ class MessageStore:
         queue.make_room(count)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
-        """Returns the additional queues of a record, with its offset in each; no checksum covers its queue id."""
+        """Returns a record's additional queues, with its offset in each; skips a negative queue id, which is damage."""
         if not self._config.multi_dispatch:
             return []
         return [
@@ -433,7 +434,8 @@ class MessageStore:
                 with self._append_lock:
                     table.remove_left(topic)
                 return
-            # Without the locks of append and dispatch: no record of the topic is added any more.
+            # Writing the entry needs neither the append nor the dispatch lock, because no record of a hidden topic is
+            # added.
             refused: OSError | None = None
             names = [topic]
             if topic in table.topics:
@@ -465,7 +467,7 @@ class MessageStore:
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
             if arrivals:
-                # Not after the time accepted from the log: recovery decides by it what is visible already.
+                # Limit the time to the last accepted store time, because recovery takes earlier messages for visible.
                 self._dispatched_ms = min(arrivals[-1].store_ms, self._store_ms)
         return arrivals
 
@@ -488,7 +490,7 @@ class MessageStore:
                 raise self._dispatcher.trouble
 
     def waiting(self) -> Sequence[Arrival]:
-        """The messages that were handed over and are not visible yet."""
+        """The messages that writers handed to the dispatcher and that are not visible yet."""
         return self._dispatcher.waiting()
 
     @property
@@ -545,13 +547,13 @@ class MessageStore:
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
-            # As in Java, which creates the queue on lookup: `findConsumeQueue`.
+            # 4.9 creates the queue on lookup (`findConsumeQueue`), so its status is the one of an empty queue.
             return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         tags, properties = matches
         if tags is not None and queue.extended is not None:
             matches = queue.extended.matching(tags), properties
         elif tags is not None and self._had_extended:
-            # As in Java, where an invalid address matches: the client checks the message's tag.
+            # As in Java, an invalid address matches, because the client checks the message's tag itself.
             matches = (lambda code: is_address(code) or tags(code)), properties
         return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
@@ -642,17 +644,20 @@ class MessageStore:
 
         if not expired():
             return 0
-        # Without the log's record, only its queue files show that a queue had messages.
+        # When a record has left the log, only its queue's files show that the queue had messages: make them durable
+        # first.
         self.flush_queues()
         with self._queues_lock, self._deletion_lock:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
                 count = expired()
                 log.segments.remove(count)
-                # A deletion is dropped once the log begins after it, so names of earlier files must not return.
+                # An entry of `deletedTopics.json` is dropped once the log begins after it, so removed files must not
+                # come back.
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # In turns, so that dispatching can go on; a reader meanwhile finds that the record is gone.
+                # The lock is released between turns so that dispatching continues; a read in between skips removed
+                # records.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)
@@ -663,11 +668,14 @@ class MessageStore:
     # ------------------------------------------------------------------ flush and close
 
     def flush(self) -> int:
-        """Make every appended message durable; returns the durable end. Raises OSError, also without the lock file."""
+        """Make every appended message durable; return the durable end.
+
+        Raises OSError, also if the lock file is missing.
+        """
         with self._flush_lock:
             self._check_lock()
             if self._log.flushed_end == self._log.end:
-                # Nothing was synced, so earlier errors remain.
+                # Nothing was synced, so the errors of earlier syncs remain in `troubles`.
                 return self._log.end
             with self._noting(LOG):
                 return self._log.flush()
@@ -695,18 +703,19 @@ class MessageStore:
             pass
 
     def flush_queues_in_turns(self, a_turn: int = QUEUES_A_TURN) -> Generator[None, None, None]:
-        """Run `flush_queues` as a generator that yields after every `a_turn` queues: tens of thousands take minutes.
+        """Run `flush_queues` as a generator that yields after `a_turn` queues, because tens of thousands take minutes.
 
-        Appends, reads and log flushes do not wait for it. An abandoned generator has no effect.
+        Appends, reads and flushes of the log do not wait for it. If the caller drops the generator, no checkpoint is
+        written.
         """
         with self._noting(QUEUES):
             with self._dispatch_lock:
-                # Under the lock, so that no topic is between the two tables.
+                # Taken under the lock, because a topic being deleted moves from one table to the other.
                 queues = self._table.all()
                 dispatcher, store_ms = self._dispatcher, self._store_ms
                 dispatched_ms, shown_offset = self._dispatched_ms, dispatcher.shown_offset
                 if dispatcher.behind:
-                    # Recovery must begin before the first of those.
+                    # Recovery must begin before the first message that still waits for its queue.
                     dispatched_ms, shown_offset = 0, -1
             self.flush()
             for start in range(0, len(queues), a_turn):
@@ -737,7 +746,7 @@ class MessageStore:
         try:
             self._dispatcher.only_durable = False
             self._dispatch_all(self.dispatch)
-            # Including unlisted records, so that recovery need not read any of it again.
+            # Unlisted records count as dispatched too, so that recovery does not read them again.
             self._dispatched_ms = self._store_ms
             self.flush()
             while not self.index(_DISPATCH_COUNT):

@@ -48,7 +48,7 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     reconsume_times: int = 0
     prepared_offset: int = 0
     inner_queues: tuple[tuple[str, int], ...] = ()
-    """Additional queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
+    """Additional queues that list the message, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
 
     @property
     def in_queue(self) -> bool:
@@ -129,7 +129,7 @@ TagsMatch = Callable[[int], bool]
 
 
 class ByProperties(Protocol):
-    """A filter on message properties; longer expressions take longer."""
+    """A filter on message properties. The work of a match grows with the length of its expression."""
 
     @property
     def expression(self) -> str:
@@ -150,7 +150,7 @@ ALL: Final[Matches] = (None, None)
 
 
 class GetStatus(enum.StrEnum):
-    """`GetMessageStatus.java`, without the two of 5.x."""
+    """The status of a read (`GetMessageStatus.java`), without the two statuses that 5.x added."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -173,9 +173,9 @@ class GetResult(msgspec.Struct, frozen=True):
     offset_min: int
     offset_max: int
     records: list[memoryview]
-    """Slices of the mapped log, whole records in queue order; adjacent records share a slice.
+    """Slices of the mapped log with whole records in queue order; adjacent records share a slice.
 
-    Send or copy them soon, and release them before the store closes.
+    Send or copy them soon, and release them before the store closes, because a slice keeps its file mapped.
     """
     offsets: list[int]
     """The queue offset of each message, even if `records` merged several."""

@@ -1,7 +1,8 @@
 """Builds the consume queues: a cursor over the log makes each message visible in its queue.
 
-To avoid decoding, a writer hands its new records over. The hand-over is bounded. When it is incomplete (after opening,
-or far behind), the cursor reads the log. A message whose queue cannot list it waits; other queues continue.
+To avoid decoding each record, a writer hands its new records over. The list of handed records is bounded. When a record
+is missing in it (after opening, or far behind), the cursor reads the log instead. A message whose queue cannot take its
+unit waits; the messages of other queues go on.
 
 The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`.
 Source: `ReputMessageService.doReput` 4.9.7.
@@ -33,7 +34,7 @@ HANDED_COUNT_MAX: Final = 262_144
 BEHIND_COUNT_MAX: Final = 262_144
 """Maximum messages that wait for their queue; above this the cursor stops."""
 RETRIED_COUNT: Final = 8
-"""Number of waiting queues retried per call."""
+"""Number of queues with waiting messages that one call of `dispatch` tries again."""
 
 
 Handed: TypeAlias = tuple[ConsumeQueue | None, Arrival]
@@ -112,10 +113,10 @@ class QueueBuilder:
     @property
     def visible_end(self) -> int:
         """Physical offset up to which every message is visible; callable from any thread."""
-        # Read before `behind`: the cursor passes a message only after it is in `behind`.
+        # The cursor is read before `behind`, because it passes a message only after the message is in `behind`.
         end = self.cursor
         for waiting in self.behind.copy().values():
-            with suppress(IndexError):  # the last of them was listed meanwhile
+            with suppress(IndexError):  # `dispatch` has listed the last waiting message meanwhile
                 end = min(end, waiting[0].physical_offset)
         return end
 
@@ -179,7 +180,7 @@ class QueueBuilder:
                     self._behind_count -= 1
             except OSError as error:
                 self.trouble = error
-            # The queues not tried come first in the next call.
+            # The queue goes to the end of the order, so that the next call begins with the queues not tried yet.
             del self.behind[queue]
             if waiting:
                 self.behind[queue] = waiting
@@ -204,14 +205,14 @@ class QueueBuilder:
         else:
             self.behind[queue].append(arrival)
         self._behind_count += 1
-        # So the next send to this queue is refused.
+        # Without room, the next send to this queue is refused, so the waiting messages do not grow further.
         queue.room_end = 0
 
     def _dispatch(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
         while handed and count < limit and self.cursor < end:
-            # Removed only afterwards: if too much is behind, this record must stay the next one.
+            # Removed only after it was listed: if too many messages are behind, this record must stay the next one.
             queue, arrival = handed[0]
             if queue is not None:
                 self._list(queue, arrival, arrivals)
@@ -250,12 +251,12 @@ class QueueBuilder:
         for inner, offset in self._inner_of(found):
             if not _may_list(inner, offset, found):
                 continue
-            # A queue that listed it before a failure ignores it.
+            # A queue that already listed the record before a failure skips it as a duplicate.
             self._list(inner, arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms), arrivals)
         try:
             queue = self._queue_of(found)
         except MessageRefusedError as error:
-            # No checksum covers the name, which is not safe as a path.
+            # No checksum covers the topic's name, so it may be damaged, and this one is not safe as a path.
             _tell_of_damage(found, str(error))
             queue = None
         if queue is not None and _may_list(queue, found.queue_offset, found):
@@ -266,7 +267,10 @@ class QueueBuilder:
 
 
 def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:
-    """Whether a queue may list a record at an offset. No checksum covers it, and a large gap would fill the disk."""
+    """Whether a queue may list a record at an offset.
+
+    No checksum covers the offset, and filling a large gap costs disk.
+    """
     if queue.may_list(offset, record.physical_offset):
         return True
     place = f"it says that it is number {offset} of {queue.topic} queue {queue.queue_id}"

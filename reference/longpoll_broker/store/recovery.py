@@ -1,15 +1,16 @@
 """Recovers a store on opening: finds the log's true end and the valid queue units. Reads and writes the checkpoint.
 
-After a clean stop, as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three files of
-each up to the first incomplete unit or record, and drop the rest.
+After a clean stop we do as RocketMQ does (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three
+files of the log and of each queue up to the first incomplete unit or record, and drop the rest.
 
 After a crash, queue units count only before a safe point, and later records are dispatched again. The safe point is the
 start of the newest file whose first record, like that of every file before it, is not younger than the checkpoint
-(`isMappedFileMatchedRecover`). Everything up to the checkpoint is durable in log and queues. Our checkpoint also names
-a record that is durable with all before it; then recovery starts there and does not read a whole file of a gigabyte.
+(`isMappedFileMatchedRecover`), because everything up to the checkpoint is durable in log and queues. Our checkpoint
+also names one durable record before which all are durable, so that recovery starts there and not a gigabyte file
+earlier.
 
-Bytes after a queue's last unit are cleared, but a power cut may undo that. A restored unit refers to a lost record,
-whose place another record may have taken. So a queue's last units must match the log.
+Bytes after a queue's last unit are cleared, but a power cut may undo this. A unit that returns so points to a lost
+record, whose place another record may have taken by now. Therefore a queue's last units must match the log.
 
 The checkpoint says up to which store time log, queues and index are durable (`StoreCheckpoint.java`):
 
@@ -54,7 +55,7 @@ from longpoll_runtime.logs import event
 
 CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000
-"""Maximum disorder of store times: records are stamped before they are appended (`getMinTimestamp`)."""
+"""Maximum disorder of store times, ms: a record gets its time before it is appended (`getMinTimestamp`)."""
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OURS: Final = struct.Struct(">8sqqqq")
 _OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
@@ -71,13 +72,14 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
     durable_offset: int = -1
-    """Physical offset of a record that is durable with all before it; -1 if unknown."""
+    """Physical offset of a record that is durable together with all records before it; -1 if unknown."""
     queue_file_count: int = 0
-    """Number of the queues' files at that time; if some are missing, so are their messages. -1 during a rebuild."""
+    """Number of queue files when the checkpoint was written; if some are missing now, so are their units. -1 during a
+    rebuild."""
 
     @property
     def lacks_queues(self) -> bool:
-        """Whether all queues must be rebuilt from the log: an earlier rebuild may have been interrupted."""
+        """Whether all queues must be rebuilt from the log, because an earlier rebuild may have been interrupted."""
         return self.queue_file_count < 0
 
     @property
@@ -116,14 +118,14 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def load_checkpoint(files: Files, path: str) -> Checkpoint:
-    """Read the file; zeros if it does not exist."""
+    """Read the checkpoint; every field is 0 if the file does not exist."""
     return decode_checkpoint(files.read(path)) if files.exists(path) else Checkpoint()
 
 
 _lines = logging.getLogger(__name__)
 
 _Seen: TypeAlias = Callable[[Record], None]
-"""Is called with each record that a recovery reads and that a queue lists."""
+"""A function that recovery calls with each record that it reads and that a queue lists."""
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 """The common prefix of both magics."""
 FILES_WALKED: Final = 3
@@ -139,22 +141,22 @@ class Recovered:
     """The result of a recovery."""
 
     cursor: int
-    """Physical offset where dispatching begins; every record before it is in its queue."""
+    """Physical offset where dispatching begins, because every record before it is in its queue."""
     store_ms: int
     """Store time of the log's last record that was read; 0 without one."""
     set_aside: int = 0
-    """Bytes of records after the log's end, now in a separate directory."""
+    """Bytes of records after the log's end that were saved in a separate directory."""
 
 
 @frozen
 class _Following:
     physical_offset: int
     is_whole: bool
-    """False if only a record's head was found, because a check would cost too much."""
+    """Whether the record's checksum was verified; false if the checksum budget allowed only a look at its head."""
 
     @property
     def told(self) -> str:
-        """As part of a sentence."""
+        """Describe the record for an error message, as part of a sentence."""
         what = "whole records follow" if self.is_whole else "what begins as records follows"
         return f"{what} from {self.physical_offset} on"
 
@@ -168,11 +170,11 @@ def recover(
     covers: Callable[[str, int, int], bool],
     has_addresses: bool = False,
 ) -> Recovered | None:
-    """Recover the store, and log the result; `covers` is that of `Deletions`.
+    """Recover the store and log the result; return None if the queues must be rebuilt first and recovered again.
 
-    `has_addresses` means that tags codes may be in extended queues. Returns None if queues lack their last units or
-    have wrong ones, so that a second recovery must rebuild them. Raises OSError, and
-    StoreUserError if opening would drop complete records.
+    A rebuild is needed if queues lack their last units or have wrong ones. `covers` is `Deletions.covers`;
+    `has_addresses` means that tags codes may be addresses in extended queues. Raises OSError, and StoreUserError if
+    opening the store would drop complete records.
     """
     if crashed:
         found = recover_crashed(log, queues, checkpoint)
@@ -203,8 +205,8 @@ def recover_clean(
 ) -> Recovered:
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
-    If the checkpoint's queues cover the log's end, nothing is dispatched again: the last records may belong to a
-    deleted topic. If it lacks queues, the whole log is.
+    If the checkpoint says that the queues cover the whole log, no record is dispatched again, because the last records
+    may belong to a deleted topic. If it says that the queues are gone, every record is.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
@@ -223,7 +225,7 @@ def recover_clean(
             _walk_queue(queue, _file_before(queue, end), end)
     if store_ms <= checkpoint.logics_ms and not checkpoint.lacks_queues:
         return Recovered(end, store_ms, set_aside)
-    # Listed messages are dispatched; a log without its oldest files may begin after a queue's end.
+    # Listed records count as dispatched. If the oldest log files are gone, the log may even begin after a queue's end.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
     return Recovered(min(max(cursor, log.start), end), store_ms, set_aside)
 
@@ -231,8 +233,8 @@ def recover_clean(
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
     """Recover after a crash, trusting queues only before the safe point; raises OSError."""
     start = _durable_start(log, checkpoint)
-    # Queues are rebuilt from the log after the safe point, because their files may have reached the disk before the
-    # log's records that they name.
+    # Units after the safe point are rebuilt from the log, because a queue's file may have reached the disk before the
+    # records that its units point to.
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
         _forget_unfounded(log, queue)
@@ -241,7 +243,8 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     log.stand_at(end)
     log.write_anew(start)
     log.sync_rest()
-    # After a kill, some pages in the cache may not be on disk yet.
+    # After a kill, pages that are only in the system's cache are not on disk yet, so the log counts as durable up to
+    # here.
     log.flushed_end = start
     return Recovered(start, store_ms, set_aside)
 
@@ -249,9 +252,9 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
 def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) -> int:
     """Save records after the log's end to a separate directory before they are cleared, and log a warning.
 
-    A damaged record and a torn one look alike, and acknowledged records may follow it. Returns the number of bytes
-    kept. Raises StoreUserError if they cannot be kept, or if complete records follow the end of a cleanly closed log
-    that `is_short`, which no stop causes.
+    Recovery cannot tell a damaged record from one that was half written, and acknowledged records may follow a damaged
+    one. Returns the number of bytes kept. Raises StoreUserError if they cannot be kept. Also raises it if complete
+    records follow the end of a cleanly closed log that `is_short`, which no stop causes.
     """
     where = f"{log.segments.directory} ends at {end}"
     behind = _next_record(log, end)
@@ -287,7 +290,7 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
 
 
 def _is_begun(log: CommitLog, end: int) -> bool:
-    """Whether the bytes at the log's end begin a record; a killed write leaves no mark."""
+    """Whether a record begins at the log's end; a process killed during a write leaves neither size nor magic."""
     found = log.read(end)
     if isinstance(found, Damage):
         mark = log.slice(end, SIZE_AND_MAGIC.size)
@@ -296,10 +299,10 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 
 
 def _next_record(log: CommitLog, start: int) -> _Following | None:
-    """Returns the first complete record after `start`, found by its magic; None without one.
+    """Returns the first complete record after `start`, found by its magic; None if there is none.
 
-    Without one, returns the first head that was too costly to check (`store.commit_log`), so that its bytes are
-    kept too.
+    If only heads were found whose checksums cost too much (`ChecksumBudget`), returns the first of these, so that its
+    bytes are kept too.
     """
     checks = ChecksumBudget()
     unchecked: _Following | None = None
@@ -307,7 +310,7 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
         if segment.stop <= start:
             continue
         for at, stop in segment.data(max(0, start - segment.start)):
-            # Overlaps the last piece, to find a mark across the border.
+            # Overlaps the previous piece, so that a mark across the border is found.
             begin = max(0, at - SIZE_AND_MAGIC.size)
             piece = bytes(segment.view[begin:stop])
             checks.passed(stop - at)
@@ -324,9 +327,10 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
 
 
 def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
-    """Check that the newest files of each queue begin with its own units; raises StoreUserError.
+    """Check that the newest files of each queue begin with units of that queue; raises StoreUserError.
 
-    A misplaced file of another queue has valid units of valid records.
+    If another queue's file was copied here, its units and their records are valid, so only their names show the
+    mistake.
     """
     for queue in queues:
         for segment in queue.segments.segments[-FILES_WALKED:]:
@@ -344,7 +348,7 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Returns the start of the newest file whose first record, as in all files before, is safe by the checkpoint."""
+    """Returns the start of the newest file that begins, like all before it, with a record not after the safe time."""
     start = log.start
     for segment in log.segments.segments:
         first = log.read(segment.start)
@@ -355,7 +359,7 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 
 def _durable_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Returns where recovery after a crash begins: everything before is on the disk, in log and queues."""
+    """Returns where recovery after a crash begins: everything before it is durable in log and queues."""
     return max(safe_start(log, checkpoint), checkpoint.durable_offset)
 
 
@@ -376,7 +380,8 @@ def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoin
 def without_queues(checkpoint: Checkpoint) -> Checkpoint:
     """Returns the checkpoint of a store whose queues are rebuilt.
 
-    Write it before the rebuild: after a kill or crash the queues would exist, but be incomplete.
+    Write this checkpoint before the rebuild, because a crash during the rebuild leaves queues that exist but are
+    incomplete.
     """
     return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=-1)
 
@@ -386,10 +391,12 @@ def believed(
 ) -> Checkpoint:
     """Returns the checkpoint without the parts that log and queues contradict.
 
-    It has no queues if these are gone, perhaps on purpose, to rebuild them, or if units are missing that must be on the
-    disk. A replaced log may lack its record. Raises StoreUserError if queues are mixed up.
+    The queues do not count if their directory is gone (an operator removes it to rebuild them), or if units are missing
+    that must be on disk. The named durable record does not count if another log replaced this one. Raises
+    StoreUserError if files of different queues were exchanged.
     """
-    # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
+    # In reverse order, because at the limit of maps the files used last stay mapped, and recovery begins with the
+    # first.
     _check_firsts(log, reversed(queues))
     if not had_queues or checkpoint.lacks_queues:
         return without_queues(checkpoint)
@@ -414,8 +421,7 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
     """Returns the end of the last complete record from `start` on, and its store time.
 
     A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
-    flushed. A record with a sector of zeros outside the checksum is then rejected if it may be unflushed or is the
-    last.
+    flushed: a later record, or the last one, is rejected if a sector outside of its checksum is all zeros.
     """
     position = end = start
     store_ms = 0
@@ -436,7 +442,7 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
             store_ms = found.store_ms
         else:
             position = found
-            # Writing continues in the next file, even an empty one; without one, before the blank.
+            # Writing continues in the next file if it exists, even if it is empty, and before the blank if it does not.
             if log.segments.find(position) is not None:
                 end = position
 
@@ -452,7 +458,10 @@ def _file_before(queue: ConsumeQueue, log_end: int) -> int:
 
 
 def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> None:
-    """End the queue after its last valid unit, reading from `file_first` on; valid is written and before `log_end`."""
+    """End the queue after its last valid unit from `file_first` on.
+
+    A unit is valid if it is written and its record begins before `log_end`.
+    """
     segments = queue.segments.segments
     if file_first < 0 and log_end is not None:
         queue.stand_at(0, -1)
@@ -463,7 +472,7 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
 def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
     """Whether a queue's newest files have an invalid unit before one that lists a record of the log before `log_end`.
 
-    Units that list no record may have been cleared, which a power cut undoes.
+    A unit that lists no record does not show a gap, because it may have been cleared, and a power cut undoes that.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:
@@ -471,7 +480,7 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
     offset_end, _physical_end = _last_good(newest, log_end)
     for segment in newest:
         for at, stop in segment.data(max(0, offset_end * UNIT_SIZE - segment.start)):
-            # A copied store may have megabytes of zeros instead of holes.
+            # A copied store may have megabytes of written zeros where the original has a gap in a sparse file.
             if bytes(segment.view[at:stop]).count(0) == stop - at:
                 continue
             first = at // UNIT_SIZE
@@ -489,18 +498,18 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
 
 @define
 class _Units:
-    """Compares the records that a recovery of a closed store reads with the units that list them."""
+    """Compares each record that recovery reads after a clean stop with the units that list it."""
 
     log: CommitLog
     queues: Mapping[tuple[str, int], ConsumeQueue]
     covers: Callable[[str, int, int], bool]
     has_addresses: bool
     ends: dict[tuple[str, int], tuple[int, int]] = field(factory=dict)
-    """By queue, the queue offset and the physical offset of its last record."""
+    """The queue offset and physical offset of each queue's last record, by topic and queue id."""
     wrong: dict[tuple[str, int], ConsumeQueue] = field(factory=dict)
 
     def check(self, record: Record) -> None:
-        """Compare a record with its units."""
+        """Compare a record with its unit in its own queue and in each additional one."""
         topic, queue_id, offset = record.topic, record.queue_id, record.queue_offset
         self.ends[topic, queue_id] = (offset, record.physical_offset)
         self._check_at(topic, queue_id, offset, record)
@@ -518,18 +527,19 @@ class _Units:
             self.wrong[topic, queue_id] = queue
 
     def _lists(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int], record: Record) -> bool:
-        """Whether a unit lists a record, or another one that has this offset too, as after a deletion by RocketMQ."""
+        """Whether a unit lists this record, or another with the same queue offset, as a deletion by RocketMQ causes."""
         if unit[0] != record.physical_offset:
             has_record = unit[0] >= self.log.start or unit[1] == PRE_BLANK_SIZE
             return has_record and _is_founded(self.log, queue, offset, unit)
-        # The tags code of a delayed message depends on settings.
+        # A delayed message's tags code is its delivery time, which depends on the settings, so only the size is
+        # compared.
         if unit[1] != record.size or record.topic == SCHEDULE_TOPIC:
             return unit[1] == record.size
         known = queue.tags_code(unit) if self.has_addresses and is_address(unit[2]) else unit[2]
         return known is None or known == record.tags_code
 
     def lacking(self) -> list[ConsumeQueue]:
-        """Recovered queues that do not list their last record in the log, although that was not deleted."""
+        """Returns the queues that lack the unit of their last record, although that record was not deleted."""
         return [
             queue
             for place, queue in self.queues.items()
@@ -543,7 +553,8 @@ class _Units:
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
     """Drop the units at a queue's end that do not match a record.
 
-    Keeps a unit whose record is damaged but has a valid head, or was removed with the log's oldest files.
+    Keeps a unit whose record is damaged but has a valid head, and a unit whose record was removed with the log's oldest
+    files.
     """
     offset, start = queue.offset_end, queue.segments.start // UNIT_SIZE
     while offset > start and not _is_founded(log, queue, offset - 1, queue.unit(offset - 1)):
@@ -554,7 +565,7 @@ def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
 
 
 def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int] | None) -> bool:
-    """Whether a unit matches a record, or one that is damaged or removed."""
+    """Whether a unit matches its record, or that record is damaged or was removed with the log's oldest files."""
     if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < log.start:
         return True
     found = log.read(unit[0])
@@ -568,7 +579,7 @@ def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int, unit: tuple[in
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:
-    """Returns the offset after the last valid unit of these files, and its record's end in the log, or -1."""
+    """Returns the offset after the last valid unit of these files, and its record's end in the log or -1."""
     offset, physical_end = segments[0].start // UNIT_SIZE, -1
     for segment in segments:
         for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):

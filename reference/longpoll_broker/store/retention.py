@@ -1,12 +1,12 @@
 """Which of the log's oldest files may be removed, and which topics and queues were deleted.
 
-RocketMQ's rules for files: only whole files, oldest first, never the newest, at most ten at a time. They expire by age
-at certain hours or on a filling disk; on a full disk age does not count. A file's age counts from its last change. We
-also keep messages that no queue lists yet or that are not durable.
+RocketMQ's rules for files: only whole files are removed, oldest first, never the newest, at most ten at a time. They
+expire by age at certain hours or when the disk fills up; on a full disk age does not count. A file's age counts from
+its last change. We also keep files with messages that no queue lists yet or that are not durable.
 
-A deleted topic's records stay in the log, and recovery would dispatch them again. So a deletion is first made durable
-in `deletedTopics.json`, a file unknown to RocketMQ; there deleted queues return after a crash. An entry is removed when
-no recovery can reach such old records.
+The records of a deleted topic stay in the log, and recovery would dispatch them again. Therefore a deletion is first
+made durable in `deletedTopics.json`. RocketMQ has no such file, and its deleted queues return after a crash. An entry
+is removed when the log no longer has records from before the deletion.
 
     {"Topic": physical offset of the log's end when it was deleted, "Topic/3": that of one queue, ...}
 
@@ -55,8 +55,9 @@ def count_expired(
 ) -> int:
     """Returns how many of the oldest files may be removed now.
 
-    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used share of the disk,
-    0 to 1. `changed_ms` returns a file's last change. `at_any_hour` removes old files now.
+    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used part of the disk,
+    0 to 1. `changed_ms` returns the time of a file's last change. With `at_any_hour`, old files go at once and not only
+    at the hours of `delete_when`.
     """
     at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
     if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
@@ -84,7 +85,7 @@ def topic_of(name: str) -> str:
 
 
 class Deletions:
-    """The deletions. Invariant: `ends` is durable, and no queue lists an older record of such a name."""
+    """The known deletions. Invariant: `ends` is durable, and no queue lists a record from before its deletion."""
 
     __slots__ = ("_directory", "_files", "_path", "ends")
 
@@ -103,23 +104,24 @@ class Deletions:
                 ) from None
 
     def add(self, names: Collection[str], log_end: int, log_start: int, left: Container[str]) -> None:
-        """Add deletions durably; drop those before the log's start: a rebuild reads the whole log. Raises OSError.
+        """Add deletions durably, and drop entries before the log's start, because no rebuild can reach their records.
 
-        Deletions of topics in `left`, whose files still exist, are kept.
+        Keeps the entries of topics in `left`, whose files still exist. Raises OSError.
         """
         known = self.ends
         ends = {name: end for name, end in known.items() if end > log_start or topic_of(name) in left}
         try:
             self._write({**ends, **dict.fromkeys(names, log_end)})
         except OSError:
-            # The write may have succeeded; then the next opening would delete the topic's new messages.
+            # The write may have succeeded despite the error. The next opening would then delete messages sent since, so
+            # undo it.
             with contextlib.suppress(OSError):
                 self._write(known)
                 self._files.sync_directory(self._directory)
             raise
 
     def limit(self, log_end: int) -> None:
-        """After a crash, limit deletions to the log's end: later records do not belong to the deleted topics.
+        """After a crash, limit deletions to the log's end, because records written later belong to new topics.
 
         Raises OSError.
         """
@@ -128,7 +130,10 @@ class Deletions:
             self._write(ends)
 
     def forget_before(self, log_start: int, left: Container[str]) -> None:
-        """Drop deletions before the log's start, except those with files `left`. Raises OSError."""
+        """Drop deletions before the log's start. Raises OSError.
+
+        Keeps those of topics in `left`, whose files still exist.
+        """
         ends = {name: end for name, end in self.ends.items() if end > log_start or topic_of(name) in left}
         if ends != self.ends:
             self._write(ends)

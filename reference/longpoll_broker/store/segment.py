@@ -18,25 +18,26 @@ from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
-"""Number of oldest maps tried for release before one is synced to release it."""
+"""Number of the oldest maps tried for release; if all have unsynced writes, the next one is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors on opening a directory for a sync: nothing was lost, so it can be retried."""
+"""Errors on opening a directory for a sync. Nothing was lost by them, so the sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
-"""Bytes searched at once."""
+"""Maximum bytes of a file searched at once."""
 ASIDE: Final = "_cut"
 """Suffix of the directory that keeps bytes cut off from another."""
 RESERVE_SIZE: Final = 1024 * 1024
 """Disk blocks reserved ahead of writing, bytes: one system call per mebibyte of the log or a long queue."""
 RESERVE_SIZE_MIN: Final = 4096
-"""The same for a short queue: with a mebibyte each, a hundred thousand queues would take 100 GB."""
+"""The same for a short queue, because a mebibyte for each of a hundred thousand queues would take 100 GB."""
 
 
 class Maps:
     """The mapped files of queues: at most `count_max`, plus one for each thread that is mapping one.
 
     Invariant: each mapped file is listed, or its thread is about to list it; a listed file may have lost its map. The
-    oldest map is released, not the least recently used, so readers need not report their use; a file in use is mapped
-    again once in `count_max`. No lock is needed: every step is one call of a deque, in any order of threads.
+    oldest map is released, not the least recently used, so that readers need not report their use; a file in constant
+    use is then mapped again once in `count_max`. No lock is needed, because every step is one call of a deque, in any
+    order of threads.
     """
 
     __slots__ = ("_listed", "count_max")
@@ -56,13 +57,13 @@ class Maps:
             try:
                 oldest = listed.popleft()
             except IndexError:
-                # Other threads took them all.
+                # Other threads have released all the listed maps meanwhile.
                 return
             if oldest.give_back():
                 continue
             try:
                 if not turns_left:
-                    # More files have unflushed writes than may be mapped.
+                    # Every map that was tried has unsynced writes, so a sync is needed to release one.
                     oldest.sync(0, oldest.size)
             finally:
                 if turns_left or not oldest.give_back():
@@ -144,13 +145,13 @@ class Segment:
     def _map_again(self) -> MappedFile:
         assert self._maps is not None
         mapped = self._files.map(self.path, self.size, writable=True)
-        # Checked afterwards, because it is set before another file can have the name.
+        # Checked after the mapping, because `is_gone` is set before another file can get this name.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         if self._identity not in {0, mapped.identity}:
             raise self._not_ours()
         self._identity = mapped.identity
-        # Before it is listed: a mapped file that is never listed would never be released.
+        # Set before the file is listed: if `took` fails, the map is still known and can be released later.
         self._mapped = mapped
         self._maps.took(self)
         return mapped
@@ -160,10 +161,10 @@ class Segment:
         mapped = self._mapped
         if self.is_dirty:
             return mapped is None
-        # Not closed: a reader may have the view but no slice of it yet.
+        # The map is dropped and not closed, because a reader may hold the view without a slice of it.
         self._mapped = None
         if self.is_dirty and mapped is not None:
-            # The writer that set this meanwhile may have got the view before it was released.
+            # A writer has set `is_dirty` meanwhile, perhaps after it got the view, so the map must stay.
             self._mapped = mapped
             return False
         return True
@@ -177,7 +178,8 @@ class Segment:
         if self.failed is not None:
             raise sync_failed(self.failed, self.path)
         if self._maps is not None:
-            # All writes before the reset of `is_dirty` must be durable, perhaps more than requested.
+            # `is_dirty` stands for every write to the file, so all of them must be durable, and not only the given
+            # range.
             stop = self.size
         self.is_dirty = False
         try:
@@ -230,7 +232,7 @@ class Segment:
             mapped.close()
 
     def let_go(self) -> None:
-        """Release the map of a removed file. Readers of the log keep theirs."""
+        """Release the map of a removed file at once if it has `maps`. The log's readers keep theirs."""
         if self._maps is not None:
             self.is_dirty = False
             self._mapped = None
@@ -238,7 +240,7 @@ class Segment:
     def reserve(self, position: int, stop: int) -> None:
         """Reserve disk blocks for [position, stop) inside the file; raises OSError when the disk is full.
 
-        A file with `maps` is one of many, so it reserves as much again as it has, and no more than it needs.
+        A file with `maps` belongs to one of many queues, so it reserves ahead only as much as it has already.
         """
         ahead = RESERVE_SIZE if self._maps is None else min(RESERVE_SIZE, max(RESERVE_SIZE_MIN, position))
         end = min(self.size, max(stop, position + ahead))
@@ -247,14 +249,14 @@ class Segment:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or end == stop:
                 raise
-            # The disk has no room to spare, but perhaps enough for these bytes.
+            # The disk has no room to reserve ahead, but perhaps enough for these bytes.
             end = stop
             self.mapped.reserve(position, end)
         self.reserved_end = end
 
 
 def sync_failed(failed: OSError, path: str) -> SyncFailedError:
-    """Returns the error that every sync after a failed one raises."""
+    """Returns the error that every later sync raises, because a later sync would succeed and hide the lost data."""
     return SyncFailedError(
         failed.errno or errno.EIO,
         f"an earlier sync failed ({failed.strerror}), and a later one would not report the lost data; restart the "
@@ -264,7 +266,7 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
 
 
 def make_durable(files: Files, directory: str) -> None:
-    """Make a directory and its missing parents, each with its name on the disk. Raises OSError."""
+    """Create a directory and its missing parents, and make the name of each durable. Raises OSError."""
     if not files.exists(directory):
         parent = _parent(directory)
         make_durable(files, parent)
@@ -273,7 +275,7 @@ def make_durable(files: Files, directory: str) -> None:
 
 
 def make_beside(files: Files, directory: str) -> None:
-    """Create a directory of a store durably; raises as `check_is_there`."""
+    """Create a directory inside a store durably; raises OSError, also if the store was moved away."""
     if not files.exists(directory):
         check_is_there(files, _parent(directory))
         files.make_directory(directory)
@@ -363,7 +365,7 @@ class SegmentList:
             path, start = f"{self.directory}/{name}", int(name)
             found = self._files.size(path)
             is_short = found < self.size and index == len(names) - 1 and (lengthen or found == 0)
-            # A crash between creating a file and setting its length leaves an empty one, the newest.
+            # A crash between creating the newest file and setting its length leaves it empty.
             if found != self.size and not is_short:
                 raise StoreUserError(
                     f"{path} has {found} bytes, but the settings say {self.size}; open the store with its original "
@@ -377,7 +379,7 @@ class SegmentList:
             segment = Segment(self._files, path, start, self.size, self._maps, is_whole=not is_short)
             self.segments = (*self.segments, segment)
         if lengthen and self.segments:
-            # Created by a killed process, perhaps before it had synced their names.
+            # A killed process may have created these files and not synced their names.
             self._changed_directories = self._all_directories()
         else:
             for segment in self.segments:
@@ -398,7 +400,7 @@ class SegmentList:
         return segments[index] if 0 <= index < len(segments) else None
 
     def append(self, start: int) -> Segment:
-        """Create the segment that begins at `start`; raises OSError. It is sparse, so this is fast."""
+        """Create the segment that begins at `start`. The file is sparse, so this is fast. Raises OSError."""
         assert not self.segments or self.segments[-1].stop == start
         assert start % self.size == 0
         if not self.segments:
@@ -407,7 +409,7 @@ class SegmentList:
             self._files.make_directory(self.directory)
             self._changed_directories = self._all_directories()
         elif not self.segments[-1].is_durable:
-            # Usually a flush has done this already. Syncing one byte makes the length durable too.
+            # Usually a flush has done this already. A sync of one byte also makes the file's length durable.
             self.segments[-1].sync(0, 1)
             self._sync_directory(self.directory)
             self.segments[-1].is_durable = True
@@ -415,7 +417,7 @@ class SegmentList:
         try:
             segment = Segment(self._files, path, start, self.size, self._maps)
         except OSError:
-            # On a full disk it may have a name and no length, which counts as damage after a clean stop.
+            # On a full disk the file may have a name but no length, which counts as damage after a clean stop.
             with contextlib.suppress(OSError):
                 self._files.remove(path)
             raise
@@ -430,9 +432,9 @@ class SegmentList:
         return self.directory, topic_directory, _parent(topic_directory)
 
     def truncate(self, end: int) -> None:
-        """Forget every byte from `end` on: remove later segments, and clear the rest of this one.
+        """Forget every byte from `end` on: remove later segments, and clear the rest of the last one.
 
-        Cleared, because old bytes could count as complete records after the next crash.
+        The rest is cleared because old bytes could count as complete records after the next crash.
         """
         keep = tuple(segment for segment in self.segments if segment.start < end)
         drop = self.segments[len(keep) :]
@@ -440,7 +442,7 @@ class SegmentList:
         for segment in reversed(drop):
             segment.close()
             self._files.remove(segment.path)
-            # Its name must not return: its bytes could then follow the next writes.
+            # The removal is made durable, because a file that returned would add its old bytes after the new ones.
             self._sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
@@ -450,7 +452,7 @@ class SegmentList:
         """Copy the bytes from `end` to the last non-zero byte into a separate directory.
 
         Returns its path and the number of bytes. Creates one file per segment, named by the offset of its first byte,
-        with a number added if that name exists. Raises OSError; removes nothing here.
+        with a number added if that name exists. Removes nothing from the segments. Raises OSError.
         """
         directory = f"{self.directory}{ASIDE}"
         self._files.make_directory(directory)
@@ -468,7 +470,7 @@ class SegmentList:
                     size += stop - start
             self._files.sync_directory(_parent(directory))
         except OSError:
-            # A start that is refused may be retried often, and would fill the disk with copies.
+            # The start fails now and may be retried often, so copies that stayed would fill the disk.
             for path in made:
                 with contextlib.suppress(OSError):
                     self._files.remove(path)
@@ -489,7 +491,7 @@ class SegmentList:
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
             segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
-        # Taken first: a segment created during a sync of its directory must be synced next time.
+        # Taken before the syncs, because a directory changed during them must be synced by the next flush.
         changed, self._changed_directories = self._changed_directories, ()
         try:
             for directory in changed:
@@ -515,15 +517,18 @@ class SegmentList:
         return self._failed or next((each.failed for each in self.segments if each.failed is not None), None)
 
     def remove(self, count: int | None = None) -> None:
-        """Remove the `count` oldest files, or all. Slices and active readers keep their maps."""
+        """Remove the `count` oldest files, or all for None.
+
+        Readers that use the files, and slices of them, keep the maps.
+        """
         gone = self.segments[:count]
         for segment in gone:
-            # Before its name is free.
+            # Set before the file's name is free, because another file may then get it.
             segment.is_gone = True
             try:
                 self._files.remove(segment.path)
             except OSError:
-                # A file that cannot be removed stays, to avoid a gap.
+                # A file that cannot be removed stays in the list, because removing the next one would leave a gap.
                 segment.is_gone = False
                 raise
             with self._guard:

@@ -28,16 +28,17 @@ from longpoll_protocol.log_record import properties_in, property_of
 _lines = logging.getLogger(__name__)
 
 SCAN_BYTES_MIN: Final = 16_000
-"""Minimum bytes of units that one read visits: 800 units. More only if more messages were requested."""
+"""Minimum bytes of units that one read visits (800 units). It visits more only if more messages were requested."""
 SCAN_COUNT_MAX: Final = 16_384
-"""Maximum units that one read visits, a few milliseconds. Java is limited only by the file's 300,000."""
+"""Maximum units that one read visits, which takes a few milliseconds. In Java only the file's 300,000 units limit
+it."""
 LOOK_SIZE: Final = 1_500
 """Base cost of one property lookup, in bytes of properties searched."""
 WORK_MAX: Final = 500_000_000
-"""Maximum work of one read, in expression characters times property bytes, some 20 ms; then the reader must continue.
+"""Maximum work of one read, in expression characters times property bytes; the reader must then continue later.
 
-60 characters over 800 messages with 300 bytes are a sixth of it. Without a limit, 4,000 characters over 32 KB blocked
-all clients for ten seconds.
+This is some 20 ms. An expression of 60 characters over 800 messages with 300 bytes of properties takes a sixth of it.
+Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds.
 """
 
 
@@ -47,7 +48,7 @@ def _places(count: int) -> Struct:
 
 
 def memory_of(config: StoreConfig) -> int:
-    """Bytes at the log's end that are assumed to be in memory."""
+    """Bytes at the end of the log that are assumed to be in memory (`accessMessageInMemoryMaxRatio`)."""
     return config.memory_size * config.memory_ratio_max // 100
 
 
@@ -63,12 +64,12 @@ def read_queue(
     if offset == offset_end:
         return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, offset_min, offset_end)
     if offset > offset_end:
-        # By its source, 4.9 returns `offset_min` when that is 0; 4.9.7 was seen to return the end.
+        # The source of 4.9 returns `offset_min` here if that is 0, but a running 4.9.7 returned the end.
         return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_end, offset_min, offset_end)
     units = queue.units_from(offset)
     if units is None:
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
-    # Java counts in units while below the limit, so a limit inside a unit includes that unit.
+    # Java starts another unit while it is below the limit in bytes, so a limit inside of a unit includes that unit.
     scan_count = min(-(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE), SCAN_COUNT_MAX)
     units = units[: scan_count * UNIT_SIZE]
     found = None
@@ -91,7 +92,7 @@ def read_queue(
 
 
 def nothing(status: GetStatus, offset_next: int, offset_min: int, offset_end: int) -> GetResult:
-    """A result without a message."""
+    """Returns the result of a read that found no message."""
     return GetResult(status, offset_next, offset_min, offset_end, [], [], 0, False)
 
 
@@ -100,7 +101,8 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 ) -> GetResult | None:
     """Read all requested messages without a filter, if they are in memory, in one segment and within the limit.
 
-    Fast path of the common read: the same messages and slices as the slow path; None when it does not apply.
+    This is the fast path of the most common read, with the messages and slices of the slow path. Returns None if it
+    does not apply.
     """
     count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
     if count < 1:
@@ -112,7 +114,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
         return None
     starts, sizes = numbers[::2], numbers[1::2]
     view, base = segment.view, segment.start
-    # Much faster than a loop: the starts of records if they are adjacent, as usual.
+    # The records are usually adjacent. Comparing all starts with their sums at once is much faster than a loop.
     joined = tuple(accumulate(sizes, initial=first))
     end = joined[-1]
     size_bytes = end - first
@@ -129,7 +131,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
     if min(sizes) <= 0 or end > min(segment.stop, log_end) or size_bytes > config.transfer_bytes_max_in_memory:
         return None
     offset_next = offset + count
-    # The first is in memory, so the reader is not too far behind.
+    # The first record is in memory, so the reader is not too far behind.
     return GetResult(
         GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes, suggest_slave=False
     )
@@ -157,7 +159,7 @@ class _Scan:
         "status",
     )
     physical_last: int
-    """Physical offset of the last visited unit's record; each read has one."""
+    """Physical offset of the record of the last visited unit; set by every read, because a read visits at least one."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -207,7 +209,10 @@ class _Scan:
         return offset
 
     def _removed_end(self, offset: int, physical_offset: int, size: int) -> int:
-        """Returns the end of the log file that had the record, if it was removed; else the unit alone is skipped."""
+        """Returns the end of the log file that had the record, if that file was removed.
+
+        Otherwise only this unit is skipped.
+        """
         if physical_offset < self._log.start:
             return self._log.next_file(physical_offset)
         if size != PRE_BLANK_SIZE:
@@ -220,7 +225,7 @@ class _Scan:
         return wanted.matches_properties(partial(property_of, properties))
 
     def _missed(self, status: GetStatus) -> None:
-        # As in Java, the last skipped unit determines the status of an empty read.
+        # As in Java, the last skipped unit decides the status of a read without messages.
         self.status = status
 
     def _is_full(self, config: StoreConfig, size: int, count_max: int, *, in_memory: bool) -> bool:
@@ -246,7 +251,7 @@ class _Scan:
             self._end_run()
             self._segment = segment
             self._run_stop = min(segment.stop, self.log_end)
-            # Earlier offsets do not count as in this segment: units of a damaged queue may point back.
+            # A damaged queue's units may point back in the log, so an offset before this record is looked up again.
             self._run_start = self._run_end = physical_offset
         return True
 
@@ -268,9 +273,9 @@ class _Scan:
 
 
 def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
-    """Returns the offset from `first` to `last` stored nearest to `time_ms`; 0 when there is none.
+    """Returns the offset from `first` to `last` stored nearest to `time_ms`; 0 if there is none.
 
-    `store_ms_of` returns a message's store time, which grows with the offset; None for a removed message.
+    `store_ms_of` returns a message's store time in ms, which grows with the offset, or None for a removed message.
     """
     low, high = first, last
     left = right = -1

@@ -1,9 +1,10 @@
 """Verifies a store directory: whether records are intact, and log and queues agree.
 
-A problem is `damage`, or a `tail`: the result of a crash at the end of log and queues, which opening the store repairs.
-Only a store that was not closed (it has an `abort` file) can have a tail, and no complete record may follow it in the
-log. No check can find a flipped bit in unchecked fields: times, hosts, flag, properties except the tag. A record whose
-queue has no file, or that is older than all of its queue, belongs to a deleted topic.
+A problem is either `damage` or a `tail`, which is what a crash leaves at the end of log and queues and what opening the
+store repairs. Only a store that was not closed (it has an `abort` file) can have a tail, and no complete record may
+follow the tail in the log. No check can find a flipped bit in the fields that no checksum covers: times, hosts, flag,
+and properties except the tag. A record whose queue has no file, or that is older than all of its queue, belongs to a
+deleted topic.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
-"""Maximum problems listed; more from one broken disk would not help."""
+"""Maximum problems listed; a longer list from one broken disk would not help."""
 
 Kind = Literal["damage", "tail"]
 
@@ -51,7 +52,7 @@ class Verdict:
 
     messages: int = 0
     lacking: int = 0
-    """Messages before the last with a sector of zeros outside the checksum: a disk may have lost it."""
+    """Records, except the last, with a sector of zeros outside of the checksum: a disk may have lost that sector."""
     cut_files: int = 0
     """Files with bytes cut off after damage, kept in a separate directory."""
     cut_bytes: int = 0
@@ -59,7 +60,7 @@ class Verdict:
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
     unread: list[Unsupported] = Factory(list)
-    """Parts of the store that were not checked."""
+    """Parts of the store that were not checked, because no broker here can read them."""
 
     @property
     def is_damaged(self) -> bool:
@@ -74,7 +75,7 @@ class Verdict:
 
 
 Progress = Callable[[int], None]
-"""Called with the bytes of files read since the last call."""
+"""A function called with the number of bytes of files read since its last call."""
 
 
 def verify(files: Files, directory: str, progress: Progress = lambda _size: None) -> Verdict:
@@ -89,7 +90,10 @@ def verify(files: Files, directory: str, progress: Progress = lambda _size: None
 
 
 class _Verifier:
-    """One pass over the log, then one over every queue. Invariant: `log_end` is after the last complete record seen."""
+    """One pass over the log, then one over every queue.
+
+    Invariant: `log_end` is the end of the last complete record seen.
+    """
 
     def __init__(self, store: StoreDirectory, progress: Progress) -> None:
         self._store = store
@@ -143,7 +147,7 @@ class _Verifier:
                 True, file, position, "a last record without a sector of its properties", "no sector of zeros"
             )
             if self._store.crashed:
-                # Recovery will reject it, so it is not a message, and its unit belongs to the tail.
+                # Recovery will drop this record, so it is not counted as a message, and its unit belongs to the tail.
                 self._verdict.messages -= 1
                 self._log_end = last.physical_offset
 
@@ -155,7 +159,7 @@ class _Verifier:
             return
         offset = record.queue_offset
         if queue.offset_start <= offset < queue.offset_end:
-            # The pass over the queue reports a unit that does not point back.
+            # The queue has a unit at this offset; the pass over the queue reports it if it points elsewhere.
             return
         file, position = queue.place(offset)
         self._problem(
@@ -229,6 +233,6 @@ def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
 def _is_tags_code(record: Record, tags_code: int) -> bool:
     if tags_code == record.tags_code or is_address(tags_code):
         return True
-    # A non-default table of delay levels: still a whole number of seconds after the store time.
+    # The broker may have had another table of delay levels, but the delay is still a whole number of seconds.
     delay_ms = tags_code - record.store_ms
     return record.topic == SCHEDULE_TOPIC and delay_ms >= 0 and delay_ms % 1000 == 0
