@@ -27,7 +27,8 @@ COPIED_SIZE_MAX: Final = 2048
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Selects the fields of a pull. Two pulls with equal fields have equal keys at the same time."""
+"""Selects the fields of a pull that its answer depends on. Two pulls with equal fields have equal keys at the same
+time."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):
@@ -45,15 +46,15 @@ class HerdKey(msgspec.Struct, frozen=True, gc=False):
     """The queue's minimum and visible end."""
     log_start: int
     since: object
-    """Replaced by `forget_last`: a recreated topic may be equal in everything above."""
+    """An object that `forget_last` replaces, because a recreated topic may be equal in everything above."""
 
 
 @define(slots=True, eq=False)
 class HerdAnswer:
     """The answer to one woken pull, for later pulls with the same key.
 
-    Most messages wake one pull, so shared parts are created for the second. Invariant: if `_heads` exists, so does
-    `_body`. Any thread may create both, with the same result.
+    Most messages wake only one pull, so the parts that pulls can share are created for the second pull. Invariant: if
+    `_heads` exists, so does `_body`. Any thread may create both, with the same result.
     """
 
     key: HerdKey

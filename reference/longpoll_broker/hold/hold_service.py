@@ -1,11 +1,11 @@
 """The hold service: a hold table in shards, each with a lock, and the notifiers, scanner and dispatcher that use it.
 
-Callable from any thread. A step point, named as the specification's action, separates two critical sections. The
-policy's knobs select the sections. Running and answering a pull: see `hold.pull_processor`.
+Callable from any thread. Between two critical sections there is a step point, named as the specification's action, and
+the policy's knobs select the sections. Running and answering a pull: see `hold.pull_processor`.
 
 Under `notify=at_append` `BrokerHandler.end_pass` calls `DispatchService.appended` after a pass's sends, before their
-answers leave. Under `notify=dispatcher_poll` one thread polls every millisecond, as `ReputMessageService` does; a wake
-waits half of that on average.
+answers leave. Under `notify=dispatcher_poll` one thread polls every millisecond, as `ReputMessageService` does, so a
+message waits half a millisecond on average before it wakes a pull.
 
 Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 """
@@ -66,7 +66,10 @@ HERD_PART_MAX: Final = 128
 
 
 class PullEvents:
-    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
+    """The interface of a history recorder; this base class records nothing.
+
+    `after_ns` is a `now_ns` from before the event.
+    """
 
     __slots__ = ()
 
@@ -171,7 +174,7 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # A fraction of the table and of each queue, so that other connections find room too.
+        # A connection gets a fraction of the table and of each queue, so that pulls of other connections find room too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -297,11 +300,15 @@ class HoldService:
     def _traverse(
         self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox
     ) -> None:
-        """Traverse a bucket; repeat without the message while the recheck after the put-back finds a reason."""
+        """Traverse a bucket.
+
+        Traverse it again, without the message's tag, while the recheck after the put-back finds a reason.
+        """
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
-            # Safe without the lock: a pull inserted after this check rechecks the end, which has moved already.
+            # This check needs no lock: the visible end has moved already, so a pull inserted after the check finds the
+            # message in its own recheck.
             if self._policy.empty_shortcut and not shard.table.has(key):
                 return
             again = self._traverse_once(steps, shard, self._new_traversal(shard, key, again, tags_code), outbox)
@@ -317,7 +324,7 @@ class HoldService:
             tags_code,
             self.now_ms(),
             lambda: self._ends.visible_end(topic, queue_id),
-            # An arrival's visible end is the message's offset plus one.
+            # The visible end of an arrival is the message's offset plus one, so this reads the arriving message.
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
@@ -341,7 +348,7 @@ class HoldService:
             taken = traversal.start()
         self._events.record("take", taken, after_ns, traversal.visible_end)
         if not taken and self._policy.empty_shortcut:
-            # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
+            # Another notifier emptied the bucket after the check above, so there is nothing to put back or recheck.
             return None
         if traversal.unsettled:
             try:
@@ -354,7 +361,10 @@ class HoldService:
         return self._keep(steps, shard, traversal, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _hand_out(self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox) -> None:
-        """Queue a large herd in growing batches; the first pull is answered at once; all are settled at the end."""
+        """Queue a large herd in growing batches, so that its first pull is answered at once.
+
+        The caller settles all of them afterwards.
+        """
         count = 1
         while herd := traversal.herd(count):
             for _pull in herd:
@@ -422,7 +432,10 @@ class HoldService:
                     self._sweep(shard, key)
 
     def _sweep(self, shard: Shard, key: Key) -> None:
-        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does; a pull that has found it is lost."""
+        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does.
+
+        A thread may have found the bucket before it was removed; the pull that it then inserts is lost.
+        """
         self._runtime.step("sweep")
         with shard.lock:
             is_empty = not shard.table.has(key)
@@ -440,13 +453,13 @@ class HoldService:
 
     def wait_s(self) -> float | None:
         """Returns the seconds until the next deadline; None without deadlines."""
-        # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
+        # From here on every new deadline wakes the clock, so none is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
         if not self._hold_limit.used:
             return None
         deadlines_ms: list[int] = []
         for shard in self._shards:
-            # In most passes nothing is armed. A deadline armed after this check wakes the clock.
+            # In most passes no deadline is armed. A deadline armed after this check wakes the clock.
             if not shard.table.has_deadlines:
                 continue
             with shard.lock:
@@ -462,7 +475,7 @@ class HoldService:
     def run(self, outbox: Outbox) -> None:
         """Release pulls whose deadline has passed, at most `EXPIRED_COUNT` per call.
 
-        The rest is due already, so `wait_s` returns 0 and the next call continues.
+        If more are due, `wait_s` returns 0, and the next call continues with them.
         """
         if self._policy.expiry != "own_deadline":
             return
@@ -473,7 +486,7 @@ class HoldService:
         shards, first = self._shards, self._expire_first
         for number in range(len(shards)):
             if count >= EXPIRED_COUNT:
-                # The next call starts here; otherwise the last shards would starve.
+                # The next call begins with this shard, because the last shards would otherwise never get their turn.
                 self._expire_first = (first + number) % len(shards)
                 return
             shard = shards[(first + number) % len(shards)]
@@ -493,7 +506,10 @@ class HoldService:
     # -- channels and the end ----------------------------------------------------------------------------------------
 
     def drop_channel(self, channel: Channel) -> int:
-        """Remove a closed channel's pulls, in several passes if there are many; returns the number removed now."""
+        """Remove a closed channel's pulls, in several passes if there are many.
+
+        Returns the number removed in this pass.
+        """
         dropped = 0
         for shard in self._shards:
             with shard.lock:
@@ -508,7 +524,7 @@ class HoldService:
             self._later.popleft()(outbox)
 
     def _put_off(self, work: Callable[[Outbox], object], outbox: Outbox) -> bool:
-        """Queue long work for a later pass; returns false if no loop ends passes or too much work waits."""
+        """Queue long work for a later pass; returns false if no thread ends passes or too much work waits already."""
         if self._wake_clock is None or len(self._later) >= LATER_MAX:
             return False
         self._later.append(work)
@@ -517,7 +533,7 @@ class HoldService:
         return True
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run a deleted topic's held pulls, so that clients get the error at once; many pulls take several passes."""
+        """Run a deleted topic's held pulls, so that clients get the error at once. Many pulls take several passes."""
         left = EXPIRED_COUNT
         for shard in self._shards:
             with shard.lock:
@@ -572,8 +588,8 @@ class HoldService:
     def master_returned(self, outbox: Outbox) -> None:
         """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.
 
-        As in `notifyMasterOnline`, the round ends at a bucket that another notifier emptied between check and take,
-        where Java iterates over null.
+        The round ends at a bucket that another notifier emptied between the check and the take, because Java's
+        `notifyMasterOnline` then iterates over null and throws.
         """
         if self._policy.on_master_return == "answer":
             self._answer_all(outbox)
@@ -606,7 +622,10 @@ class HoldService:
                     self._queue(pull, "woken", outbox)
 
     def stop(self, outbox: Outbox) -> None:
-        """Stop holding pulls, and answer the held ones; call this when no notifier runs any more."""
+        """Stop holding pulls, and answer the held ones.
+
+        Call it after the last notifier has ended, which could hold pulls again.
+        """
         self._stopping = True
         if self._policy.on_stop != "answer":
             return
@@ -629,7 +648,10 @@ class HoldService:
             self._reject(pull, outbox)
 
     def _reject(self, pull: Pull, outbox: Outbox) -> None:
-        """Answer `busy` for a pull that the executor rejected, if the policy does so; otherwise drop it."""
+        """Answer `busy` for a pull that the executor rejected if the policy says so.
+
+        Otherwise log and drop the pull.
+        """
         if self._policy.on_reject == "answer_busy":
             self._refuse(pull, "busy", outbox)
         else:
@@ -638,7 +660,7 @@ class HoldService:
 
 @define(slots=True, eq=False)
 class ScanService(ServiceThread):
-    """Sleeps `period_ms` between two rounds."""
+    """The scanner's thread: traverses all buckets and sleeps `period_ms` between two rounds."""
 
     NAME = "scanner"
 
@@ -658,7 +680,8 @@ class ScanService(ServiceThread):
 BATCH: Final = 256
 """Maximum messages made visible before their waiting pulls are notified."""
 ANNOUNCED_MAX: Final = 16
-"""Maximum announcements of one message whose traversals raise; Java retries forever. Each failure loses pulls."""
+"""Maximum announcements of one message whose traversals raise. Java retries forever, and loses pulls with each
+attempt."""
 
 
 @define(slots=True, eq=False)
@@ -678,14 +701,14 @@ class DispatchService:
     before_visible: bool = False
     """Whether a message is announced before it is visible (`notify=before_visible`), which loses wakeups."""
     passes_idle: bool = False
-    """Whether to skip empty buckets (`empty_shortcut`), and all of them while no pull is held.
+    """Whether to skip empty buckets (`empty_shortcut`), and every bucket while the table holds no pull.
 
-    Safe without a lock: a pull held after the check rechecks the visible end, which has moved already.
+    This needs no lock: the visible end has moved, so a pull held after the check finds the message in its own recheck.
     """
     makes_durable: bool = False
     """Whether a message becomes visible only when it is durable."""
     _last_error: str = field(default="", init=False)
-    """The last dispatch error; it is logged once, not with every send."""
+    """The last dispatch error, so that a lasting error is logged once and not with every send."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -695,7 +718,7 @@ class DispatchService:
         self.events.visible_from_start((*queue, store.visible_end(*queue)) for queue in store.queues())
 
     def run(self, outbox: Outbox) -> None:
-        """Make all messages visible that are appended (or durable) at the call, and notify."""
+        """Make all messages visible that are appended now (or durable, with `makes_durable`); notify their pulls."""
         store = self.store
         end = store.dispatchable_end
         if self.before_visible and self.notifies:
@@ -708,7 +731,8 @@ class DispatchService:
             try:
                 arrivals = store.dispatch(BATCH)
             except FAULTS as error:
-                # The records are in the log. The flush thread retries, and so does the next append.
+                # The records are in the log, so they are not lost. The flush thread retries, and so does the next
+                # append.
                 told, self._last_error = self._last_error, str(error)
                 if self._last_error != told:
                     log.exception("messages could not be made visible; trying again")
@@ -721,14 +745,14 @@ class DispatchService:
                     self._notify(arrival, arrival.offset_end, outbox)
 
     def appended(self, outbox: Outbox) -> None:
-        """Make visible what a pass appended or a sync made durable, before the answers leave."""
+        """Make messages visible that a pass appended or a sync made durable, before their sends are answered."""
         if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:
             self.run(outbox)
 
     def show_waiting(self) -> None:
-        """Make messages visible that the schedule appended or that failed for lack of disk space."""
+        """Make messages visible that the delivery schedule appended, or that failed because the disk was full."""
         if not self.polls and (self.store.dispatched_end < self.store.log_end or self.store.is_behind):
-            # While this fails, the flush thread retries and logs it once.
+            # While flushes fail, the flush thread retries and logs the error once, so none is tried here.
             if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):
                     self.store.flush()
@@ -743,12 +767,15 @@ class DispatchService:
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()
 
     def _notify(self, arrival: Arrival, visible_end: int, outbox: Outbox) -> None:
-        """Announce a message; retry when a traversal raises, as `doReput` does by not advancing."""
+        """Announce a message to its queue's pulls.
+
+        If a traversal raises, announces it again, because Java's `doReput` does not advance past such a message.
+        """
         for _ in range(ANNOUNCED_MAX):
             try:
                 self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
             except FAULTS:
-                # Only under `on_throw=drop_rest`, which loses the rest of the bucket's pulls.
+                # A traversal raises only under `on_throw=drop_rest`, and has then lost the rest of the bucket's pulls.
                 log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
             else:
                 return

@@ -29,10 +29,10 @@ Item = TypeVar("Item")
 
 
 class Deadlines(Generic[Item]):
-    """Items by deadline.
+    """Items by deadline, ms.
 
     Invariants: every value of `_due` is non-empty, and every key of `_due` is in `_heap` at least once. A millisecond
-    without items leaves the heap only at the top or in a prune.
+    whose items are all gone leaves the heap when it reaches the top or when the heap is pruned.
     """
 
     __slots__ = ("_due", "_heap")
@@ -59,14 +59,15 @@ class Deadlines(Generic[Item]):
         items.pop(item, None)
         if not items:
             del self._due[deadline_ms]
-            # As in trio: stale entries are cheap until they outnumber the live ones.
+            # As in trio, stale times may stay in the heap until they outnumber the live ones; only then does a prune
+            # pay.
             if len(self._heap) > 2 * len(self._due) + 1000:
                 self._heap = list(self._due)
                 heapq.heapify(self._heap)
 
     @property
     def may_have_items(self) -> bool:
-        """Whether any item is or recently was armed; a single read, so it needs no lock."""
+        """Whether an item is armed or was armed recently. It is a single read, so it needs no lock."""
         return bool(self._heap)
 
     def next_ms(self) -> int | None:

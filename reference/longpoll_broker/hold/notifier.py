@@ -1,8 +1,8 @@
 """A notifier's traversal of one bucket: take the pulls, check each, keep the rest.
 
 An arrival, or a scan of a bucket, creates a `BucketTraversal`. Call `start` and `end` with the shard's lock held, and
-`each` without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to
-the list when a filter raises. A passed deadline wakes a pull as an arrival does.
+`each` without it. A policy changes two things here: whether pulls are taken by clone-and-clear or in place, and what
+happens to the other pulls when a filter raises. A passed deadline wakes a pull as an arrival does.
 
 Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldService.notifyMessageArriving`.
 """
@@ -24,7 +24,7 @@ from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16
-"""From this many pulls woken in place, they are handed out in batches and settled after their answers."""
+"""From this many pulls woken in place, they are answered in batches first, and the table's bookkeeping follows."""
 CHECKED_COUNT: Final = 2_000
 """Maximum pulls that one turn of an arrival compares in place: some 2 ms if all are woken."""
 SQL_PART: Final = 4
@@ -74,16 +74,17 @@ class BucketTraversal:
     _unsettled: list[Pull] = field(factory=list, init=False)
     """Pulls that left the table in place and that `end` settles."""
     _rest: Iterator[Pull] | None = field(default=None, init=False)
-    """The pulls that the bucket had at the start and that were not compared yet. Later ones recheck the end."""
+    """The pulls that the bucket had at the start and that were not compared yet. Pulls inserted later recheck the
+    end."""
     _sql_size: int = field(default=0, init=False)
     """Characters of SQL evaluated in this turn."""
     has_rest: bool = field(default=False, init=False)
     """Whether `start` must be called again, for pulls that were not compared in place yet."""
 
     def start(self) -> list[Pull]:
-        """Take the bucket's pulls, or remove the ones to wake; returns the pulls that left the table.
+        """Take the bucket's pulls, or remove those to wake; returns the pulls that left the table.
 
-        A large bucket is compared in place in several calls.
+        A large bucket is compared in place in several calls: see `has_rest`.
         """
         if self.policy.take == "clone_and_clear":
             taken = self.table.take(self.key)
@@ -126,7 +127,10 @@ class BucketTraversal:
         return None
 
     def herd(self, count_max: int) -> list[Pull]:
-        """Returns up to `count_max` pulls of the herd, or none if one has expired: then use `each`."""
+        """Returns up to `count_max` pulls of the herd.
+
+        Returns none if one of them has expired, because `each` must then find the cause of each pull.
+        """
         ready = self._ready
         herd = [ready.popleft() for _ in range(min(count_max, len(ready)))]
         if herd and min(map(_DEADLINE_MS, herd)) <= self.now_ms:
@@ -203,7 +207,7 @@ class BucketTraversal:
         return wanted.all_tags or wanted.matches(self.tags_code)
 
     def _has_properties(self, wanted: SqlFilter) -> bool:
-        """Whether the message's properties match; true without a single message or if it cannot be read."""
+        """Whether the message's properties match; true for a scan or batch, or if the message cannot be read."""
         if self.tags_code is None:
             return True
         if self._properties is None:

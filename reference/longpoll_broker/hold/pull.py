@@ -226,8 +226,8 @@ def check(pull: Pull, checks: PullChecks) -> Filter | Refused:  # noqa: PLR0911 
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
-        # The pull was held, so its subscription was accepted. This saves time when a hundred thousand expire
-        # together.
+        # The pull was held, so its subscription was checked and compiled before. Skipping this saves time when a
+        # hundred thousand pulls expire together.
         return pull.filter
     wanted = _wanted(pull, checks, broadcast_enabled=group.consume_broadcast_enable)
     if isinstance(wanted, Refused):
@@ -241,7 +241,7 @@ def _brought(pull: Pull, checks: PullChecks) -> Filter | Refused:
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     if pull.subscription and pull.expression_type and not (checks.property_filter or is_tag_type(pull.expression_type)):
-        # The type is refused in any case, so the expression is not compiled.
+        # The type is refused anyway, so the expression need not be compiled.
         return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
         brought = filter_of(pull.subscription, pull.expression_type, with_parts=checks.traits.filters_with_parts)

@@ -50,7 +50,10 @@ PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_
 
 @frozen(eq=False)
 class _Passed:
-    """The last accepted pull: topic, group and filter are replaced, never changed."""
+    """The last accepted pull.
+
+    Its topic, group and filter are never changed, only replaced, so identity shows a change.
+    """
 
     topic: TopicConfig
     group: GroupConfig
@@ -117,7 +120,8 @@ class PullProcessor:
                 self._commit(pull)
             if is_held:
                 if self.checks.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
-                    # The topic was deleted between check and insert, perhaps before the pull was in its bucket.
+                    # The topic was deleted after the check, perhaps before this pull was in its bucket, so the deletion
+                    # did not find it.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
         self.runner.count(pull, decision, channel.received_ns)
@@ -222,7 +226,7 @@ class PullProcessor:
             serialize=command.serialisation,
             flag=command.flag,
             number=channel.request_count,
-            # Rounded up, so that no pull is answered before its deadline.
+            # Rounded up to a whole millisecond, so that no pull is answered before its deadline.
             deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms,
         )
 

@@ -169,7 +169,8 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.checks.topics.get(pull.topic)
         ):
-            # The topic was deleted between check and read, so the client should get that error.
+            # The topic was deleted between the check and the read, so the client should get that error and not a moved
+            # offset.
             refused = check(pull, self.checks)
             if isinstance(refused, Refused):
                 return refused
@@ -204,7 +205,10 @@ class PullRunner:
             self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Answer the first pulls of a herd, as long as they get the last woken pull's answer; others stay."""
+        """Answer the first pulls of a herd while their answer is that of the last woken pull.
+
+        The others stay queued.
+        """
         herd = self._last
         if herd is None or TERMS(pulls[0]) != herd.terms:
             return
@@ -212,7 +216,7 @@ class PullRunner:
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
-        # The key is computed here because the step point is before the read.
+        # The key is computed after the step point, because the step point comes before the read.
         if self._herd_key(ran[0]) != herd.key:
             return
         for _channel, of_channel in groupby(ran, CHANNEL):
@@ -247,7 +251,7 @@ class PullRunner:
             self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
 
     def _unread(self, pull: Pull) -> GetResult:
-        """Returns the result for a stopping broker, without a read: nothing new, continue at the same offset."""
+        """Returns the read of a stopping broker, which reads nothing: no new message, continue at the same offset."""
         ends = self.store.ends(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
 
@@ -260,10 +264,10 @@ class PullRunner:
         self._last = None
 
     def _herd_key(self, pull: Pull) -> HerdKey | None:
-        """Returns the key shared by pulls with the same answer; None if that is not easily known.
+        """Returns a key that pulls with the same answer share; None if that is not easily known.
 
-        One message wakes pulls with equal keys. The contents between a queue's ends do not change while these and the
-        log's start stay. Groups, topics and filters are replaced, never changed.
+        One message wakes pulls with equal keys. While a queue's ends and the log's start stay the same, so do the
+        messages between them. Groups, topics and filters are replaced, never changed, so their identity is enough.
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
@@ -296,7 +300,7 @@ class PullRunner:
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
             return
-        # Java answers a woken pull in JSON, its default, whatever the request used.
+        # Java answers a woken pull in JSON, its default serialisation, even if the request used another one.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
         outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 
@@ -316,7 +320,7 @@ Leaving: TypeAlias = tuple[Pull, Cause]
 
 
 def no_wake() -> None:
-    """Do nothing: a running loop checks for later runs before it sleeps."""
+    """Do nothing: this default is for a loop that checks for later runs itself before it sleeps."""
 
 
 @define(slots=True, eq=False)

@@ -1,10 +1,11 @@
 """A server-side connection, the outbox by which any thread writes to it, and limits on all connections together.
 
-Rules: only the loop that owns a channel reads and closes it; a thread that holds its lock writes; nothing blocks. The
-loop: see `io.transport`.
+Rules: only the loop that owns a channel reads and closes it; only a thread that holds the channel's lock writes;
+nothing blocks. The loop: see `io.transport`.
 
-One connection may use little, and sixty of them everything. So the bytes of unfinished frames and of unsent answers are
-summed over all connections. Above the limit, the connection with most of them is closed.
+One connection may use only little memory, but many connections together could use all of it. Therefore the bytes of
+unfinished frames and of unsent answers are summed over all connections. Above the limit, the connection with most of
+them is closed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class BytesByPeer(Generic[Peer]):
     by_peer: dict[Peer, int] = field(factory=dict, init=False)
 
     def note(self, peer: Peer, size: int) -> list[tuple[Peer, int]]:
-        """Set a connection's bytes; returns the connections to close, with their bytes. Usually none."""
+        """Set the bytes of a connection.
+
+        Returns the connections that must be closed, usually none, with their bytes.
+        """
         with self.lock:
             self._set(peer, size)
             closed: list[tuple[Peer, int]] = []
@@ -99,7 +103,7 @@ class Connections:
 
 
 def address_of(host: str) -> str:
-    """Returns the address to count by: for IPv6 the /64 network, because one machine may own all of it."""
+    """Returns the address to count by: for IPv6 the /64 network, because one machine may own the whole network."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -113,11 +117,11 @@ log = logging.getLogger(__name__)
 NO_END_NS: Final = 1 << 62
 """A turn's end before the turn has begun: never reached."""
 FLUSH_COUNT: Final = 8
-"""Answers of a large herd that are sent together before its end; each next batch doubles."""
+"""Answers of a large herd that are sent in the first batch; each next batch doubles."""
 FLUSH_COUNT_MAX: Final = 2048
-"""Maximum size of such a batch: with twenty connections, a hundred answers per system call."""
+"""Maximum size of such a batch. With twenty connections, that is a hundred answers per system call."""
 CHANNEL_COUNT: Final = 64
-"""From this many answers, a connection gets a separate system call at once."""
+"""A connection with this many queued answers is flushed at once, in a separate system call."""
 
 Parts = Sequence[Buffer]
 """The buffers of one command, in order."""
@@ -217,7 +221,7 @@ class Channel:
         self._watches_write = False
         self._output_bytes_max = limits.output_bytes_max
         self._unsent = unsent
-        """Unsent bytes of all channels; None without such a limit."""
+        """The unsent bytes of all channels together; None without a limit on them."""
         self._unsent_size = 0
         self.connection = Connection(limits.frame_size_max)
         self.handler = handler
@@ -228,13 +232,13 @@ class Channel:
         self.account = ""
         """The access key of the last accepted request; empty without access control or a key."""
         self.host_bytes = b""
-        """The peer's address as in a record; set when a message of this channel is first stored."""
+        """The peer's address in the form of a record; set when the channel's first message is stored."""
         self.closed = False
         self.broken = False
         self.close_reason = "it could not be written to"
-        """Why the channel is closed, once it is broken."""
+        """Why the channel is closed, if it is broken."""
         self.reached: ConnectionLimit | None = None
-        """The limit that broke it."""
+        """The limit on connections that broke the channel; None if it was another reason."""
         self.received_ns = 0
         """When bytes last arrived."""
         self.begun_ns = 0
@@ -245,19 +249,20 @@ class Channel:
         self.queued_size = 0
         """Bytes of bodies queued since the last flush; approximate, because several threads write."""
         self.gives_way = False
-        """Whether other connections go first, because the last request took long. Loop thread only."""
+        """Whether other connections go first in this pass, because the last request took long. Loop thread only."""
         self.is_heavy = False
-        """Whether its last answers were large: only a few such channels get a turn per pass. Loop thread only."""
+        """Whether the channel's last answers were large; only a few such channels get a turn per pass. Loop thread
+        only."""
         self.is_slow = True
-        """Whether its last turn took too long, or it had none yet; quick channels go first. Loop thread only."""
+        """Whether the last turn took too long, or there was none yet; quick channels go first. Loop thread only."""
         self.is_new = True
-        """Whether it had no turn yet. Loop thread only."""
+        """Whether the channel had no turn yet. Loop thread only."""
         self.turn_end_ns = NO_END_NS
-        """When its turn ends. Loop thread only."""
+        """When the channel's turn ends, ns of the monotonic clock. Loop thread only."""
         self.rest: Callable[[Outbox], None] | None = None
         """The rest of the last started request, done before later requests. Loop thread only."""
         self.rest_size = 0
-        """Bytes of that request still in use; they count as unfinished."""
+        """Bytes of the request in `rest` that are still in use; they count as unfinished."""
 
     def __str__(self) -> str:
         return f"/{self.peer}"
@@ -284,7 +289,7 @@ class Channel:
                 return
             pending = self._pending
             try:
-                # Mostly everything is sent at once, and then nothing needs counting.
+                # Usually the socket takes everything at once, and then the unsent bytes need not be counted.
                 is_counted = bool(pending)
                 while self._out:
                     parts = self._out.popleft()
@@ -301,7 +306,7 @@ class Channel:
                 self._break()
                 return
             except FAULTS:
-                # Whatever the fault, other connections' answers in this pass must still be sent.
+                # Whatever the fault is, the answers to other connections in this pass must still be sent.
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return
@@ -321,7 +326,7 @@ class Channel:
                 self._note_unsent()
 
     def stop_reading(self) -> None:
-        """Only send from now on. Loop thread only, while it stops."""
+        """From now on only send, and read nothing more. Called on the loop's thread while the loop stops."""
         self._loop.poller.modify(self._socket, read=False, write=True, data=self)
 
     def unsent(self) -> bool:
@@ -329,7 +334,7 @@ class Channel:
         return bool(self._pending or self._out) and not (self.closed or self.broken)
 
     def receive_into(self, buffer: bytearray) -> int:
-        """Read once; raises OSError."""
+        """Read into `buffer` once; returns the number of bytes. Raises OSError."""
         return self._socket.recv_into(buffer)
 
     @property
@@ -366,7 +371,8 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
-        # Held pulls refer to the channel, and some policies keep them after the close.
+        # Held pulls refer to the channel, and some policies keep them after the close, so release the received bytes
+        # here.
         self.connection = Connection(0)
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
@@ -389,7 +395,7 @@ class Channel:
         self._loop.close_soon(self)
 
     def _note_unsent(self) -> None:
-        """Report the unsent bytes, and close the channels that have most if the total is too large."""
+        """Report the unsent bytes, and close the channels with most of them if the total is over the limit."""
         if self._unsent is not None:
             for channel, size in self._unsent.note(self, self._unsent_size):
                 channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
@@ -442,9 +448,9 @@ class Outbox:
         self._count += count
 
     def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue answers of a possibly large herd; flush when enough are queued.
+        """Queue answers to a herd, and send them when enough are queued.
 
-        So the first of a thousand answers does not wait for the last.
+        Otherwise the first of a thousand answers would wait for the last.
         """
         self.write(channel, parts, count)
         if self._count >= self._part:
@@ -474,7 +480,7 @@ class Outbox:
             self._flush()
 
     def _flush(self) -> None:
-        """Send in reverse order of first writes, so that woken pulls are answered before the send that woke them."""
+        """Send in reverse order of the first writes, because woken pulls go before the send that woke them."""
         self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []
@@ -494,7 +500,7 @@ class Limits:
     connection_count_max: int
     idle_ms_max: int
     frame_ms_max: int = 60_000
-    """Maximum time from a frame's first byte to its last."""
+    """Maximum time from the first byte of a frame to its last, ms."""
     unfinished_bytes_max: int = 256 * MIB
     unsent_bytes_max: int = 256 * MIB
     address_connection_count_max: int = 10_000

@@ -3,9 +3,9 @@
 A processor takes (channel, command, outbox). It returns the buffers of its reply, or None when it has none yet (a held
 pull). Which processor serves which code: see `handler`.
 
-A hook sees every request before its processor and every answer before it is sent. It sees the None of a later answer at
-once, and not that answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has no hooks: an
-unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
+A hook sees every request before its processor and every answer before it is sent. If the answer follows later, the hook
+sees None at once and not that answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has no
+hooks: an unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
 
 Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
@@ -33,19 +33,19 @@ _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 
 REMARK_SIZE_MAX: Final = 2_000
-"""Maximum characters of an exception in a remark: its text may repeat the request."""
+"""Maximum characters of an exception's text in a remark, because the text may repeat the whole request."""
 ANSWER_SIZE_MAX: Final = 15 * MIB
 """Maximum bytes of an answer's body: a client accepts frames of 16 MiB."""
 OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
-"""Why a request is not served, in RocketMQ's words."""
+"""The remark to a request that waited too long in a queue, in RocketMQ's words."""
 
 Turns: TypeAlias = Generator[None, None, Parts | None]
 """Work on a request that yields between turns and returns the answer, or None if it follows later."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
-"""The attribute of a method with the codes that it serves."""
+"""The attribute of a method that lists the request codes that the method serves."""
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
@@ -92,7 +92,7 @@ class Serving:
 
 
 class Refusal(tuple[Buffer, ...]):  # noqa: SLOT001 - what is as long as a tuple cannot have slots
-    """The buffers of a reply without success, with its code and text for the log."""
+    """The buffers of a reply that reports a failure, with its code and text for the log."""
 
     code: int
     remark: str | None
@@ -111,7 +111,7 @@ def answer(
     fields: dict[str, str] | None = None,
     body: Buffer = EMPTY,
 ) -> Parts:
-    """The reply to a command; code 1 in place of a body that fits no frame that clients take."""
+    """Returns the reply to a command, or code 1 if the body does not fit in a frame that clients accept."""
     if len(body) > ANSWER_SIZE_MAX:
         told = f"the answer has {len(body)} bytes, over the limit of {ANSWER_SIZE_MAX}: ask for less at a time"
         code, remark, fields, body = ResponseCode.SYSTEM_ERROR, told, None, EMPTY
@@ -139,7 +139,7 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 
 def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
-    """Do one turn of a long request; returns the answer, or None if it follows later."""
+    """Do one turn of a long request; returns the answer, or None if more turns follow."""
     try:
         next(turns)
     except StopIteration as ended:
@@ -151,7 +151,7 @@ def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
 
 
 def _go_on(channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> None:
-    """Do one more turn; answer after the last."""
+    """Do one more turn of a long request, and queue its answer after the last turn."""
     try:
         parts = in_turns(channel, command, turns)
     except FAULTS as error:
@@ -173,7 +173,7 @@ def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -
 
 
 def log_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
-    """Log that a request was answered without success, and why."""
+    """Log that a request got a reply that reports a failure, with the code and the text."""
     if type(refusal) is Refusal:
         log.info(
             "%s request %d is answered %d: %s",
@@ -215,7 +215,7 @@ class RequestCounts(dict[int, int]):
     """Number of requests by code; unknown codes are counted together under -1."""
 
     def add(self, code: int, count: int = 1) -> None:
-        """Count requests. Only on loop threads; a count lost in a race is acceptable."""
+        """Count requests. Called on loop threads only; a count that is lost in a race is acceptable."""
         try:
             self[code] += count
         except KeyError:
@@ -232,17 +232,20 @@ class RequestAbortedError(BrokerError):
 
 
 class RpcHook(Protocol):
-    """A hook. Called on the threads that serve requests, several at once.
+    """A hook around requests. The threads that serve requests call it, several at once.
 
     Both methods may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
     """
 
     def before_request(self, peer: str, request: Command) -> None:
-        """A request of `peer` (`HOST:PORT`) is about to be served."""
+        """Called before a request of `peer` (`HOST:PORT`) is served."""
         ...
 
     def after_response(self, peer: str, request: Command, response: Command | None) -> None:
-        """The request was served. `response` is None if the answer follows later; then errors have no effect."""
+        """Called after the request was served.
+
+        `response` is None if the answer follows later; then errors have no effect.
+        """
         ...
 
 
@@ -273,7 +276,10 @@ def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
 
 
 def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
-    """Report to the hooks that the answer follows later; log their errors, to avoid a second answer."""
+    """Report to the hooks that the answer follows later.
+
+    Their errors are logged, because raising would answer twice.
+    """
     for hook in hooks:
         try:
             hook.after_response(channel.peer, command, None)

@@ -1,9 +1,9 @@
 """The loop that serves many connections on one thread.
 
 One pass of a loop reads every ready connection, hands each complete command to its listener's handler, calls
-`PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. So all answers to one connection leave in
-one system call. A send, the pulls that it wakes and their answers need no thread switch. When a connection's command
-takes long, its other commands wait for the next pass.
+`PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. Therefore all answers to one connection
+leave in one system call, and a send, the pulls that it wakes and their answers need no thread switch. When a
+connection's command takes long, its other commands wait for the next pass.
 
 An error while serving a connection closes that connection; the loop continues.
 
@@ -36,17 +36,17 @@ LARGE_SIZE: Final = 64 * KIB
 QUEUED_SIZE_MAX: Final = 32 * KIB
 """Bytes queued for one connection in a pass; above this they are sent, and other connections get a turn.
 
-This is about four pulls of 32 small messages. With twice as much, all eight pulls in flight are served before the first
-answer leaves, so client and broker work alternately instead of concurrently.
+This is about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served before the
+first answer leaves, so client and broker would work alternately instead of concurrently.
 """
 TURN_NS_MAX: Final = 5_000_000
-"""Maximum turn of one connection in a pass; the last request may exceed it."""
+"""Maximum turn of one connection in a pass, ns. The last request of a turn may exceed it."""
 PASS_NS: Final = 10_000_000
-"""Time that all ready connections share in one pass: with many of them, turns are shorter."""
+"""Time that all ready connections share in one pass, ns; the more of them, the shorter are their turns."""
 TURN_NS_MIN: Final = 250_000
-"""Minimum turn with many ready connections; shorter turns would cost more in switching."""
+"""Minimum turn with many ready connections, ns, because shorter turns would cost more in switching."""
 RESTS_MAX: Final = 8
-"""Maximum connections with long requests or large answers that continue in one pass, within `PASS_NS` in total."""
+"""Maximum connections with long requests or large answers that get a turn in one pass, within `PASS_NS` in total."""
 ACCEPTS_MAX: Final = 256
 """Maximum connections accepted before the open ones get their turn."""
 CLOSES_MAX: Final = 64
@@ -54,7 +54,7 @@ CLOSES_MAX: Final = 64
 LINGER_S: Final = 2.0
 """How long a stopping loop waits for peers to read their answers."""
 ACCEPT_PAUSE_S: Final = 1.0
-"""How long a loop accepts nothing after the operating system refused a connection."""
+"""How long a loop accepts no connection after the operating system refused one, seconds."""
 IDLE_CHECK_S: Final = 10.0
 """Interval between checks for idle channels, and the longest sleep of a loop."""
 STOPPING: Final = "the broker stops"
@@ -78,7 +78,7 @@ class PassEnd(Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether another pass has work to do; it then starts at once."""
+        """Whether another pass has work to do and so must start at once."""
         ...
 
     def end_pass(self, outbox: Outbox) -> None:
@@ -88,7 +88,7 @@ class PassEnd(Protocol):
 
 @define(slots=True, eq=False)
 class Totals:
-    """Resources that the connections of all loops of a broker use together."""
+    """Counts what the connections of all loops of a broker use together."""
 
     unfinished: BytesByPeer[Channel]
     unsent: BytesByPeer[Channel]
@@ -239,7 +239,7 @@ class IoLoop:
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
-        # Channels left unread in the last pass come first.
+        # Channels that the last pass had no time to read come first.
         slow, self._unread = self._unread, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
@@ -250,7 +250,8 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # Large input usually takes long: one send must not wait for fifty batches.
+                    # Serving much input usually takes long, and another client's single send must not wait for fifty
+                    # batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -272,7 +273,8 @@ class IoLoop:
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
         """Read from new or slow channels, after the quick ones, within the time of a pass.
 
-        They are served after those already waiting. A read may take a millisecond: that of a TLS handshake.
+        They are served after those that already wait. One read may take a millisecond, because it may do a TLS
+        handshake.
         """
         if not channels:
             return
@@ -288,10 +290,10 @@ class IoLoop:
                 return
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
-        """Continue with channels that have unserved commands; only a few slow ones per pass.
+        """Continue with channels that have unserved commands, but only with a few slow ones per pass.
 
-        Channels without a turn so far get as many turns as the pass has time for; otherwise short-lived clients would
-        pile up.
+        Channels without a turn so far get as many turns as the pass has time for, because connections of short-lived
+        clients would otherwise accumulate.
         """
         if not channels:
             return
@@ -306,7 +308,8 @@ class IoLoop:
         end_ns = now_ns() + PASS_NS
         rests_left = RESTS_MAX
         while new or (known and rests_left):
-            # Alternate: any client may be slow once, and must not wait for a flood of new ones.
+            # New and known channels alternate: a known client may be slow once, and must not wait for a flood of new
+            # ones.
             self._is_turn_of_new = not self._is_turn_of_new
             is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
             rests_left -= is_rest
@@ -315,7 +318,7 @@ class IoLoop:
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
-        # First in the next pass: those served now queue behind them.
+        # The channels left over come first in the next pass, before those served in this one.
         self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
@@ -375,11 +378,12 @@ class IoLoop:
                     self._note_unread(channel, ended_a_frame=True)
                     return
         except RemoteProtocolError as error:
-            # The frames before the bad one were answered in this pass; the bad one closes the connection.
+            # The frames before the bad one were served in this pass, so send their answers before the connection
+            # closes.
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # Errors of requests are answered in `io.processors`; this one arose elsewhere.
+            # A processor's errors are answered in `io.processors`, so this one arose elsewhere.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)
@@ -402,7 +406,7 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Usually out of file descriptors: an immediate retry would only spin.
+                # Usually the process has no free file descriptor, so an immediate retry would only spin.
                 log.warning(
                     "a connection could not be accepted: %s; trying again in %.0f s",
                     error,
@@ -427,7 +431,7 @@ class IoLoop:
         self._paused.clear()
 
     def adopt_soon(self, accepted: _Accepted) -> None:
-        """Ask the loop to serve a connection that another one accepted."""
+        """Ask the loop to serve a connection that another loop accepted; callable from any thread."""
         self._to_adopt.append(accepted)
         self.poller.wake()
 
@@ -472,7 +476,7 @@ class IoLoop:
         sock.close()
 
     def _close_in_turn(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
-        """Close a channel now, or in a later pass if many close at once; stop serving it."""
+        """Stop serving a channel, and close it now, or in a later pass if many close at once."""
         if channel.closed or channel in self._leaving:
             return
         if self._closes_left:
@@ -497,7 +501,7 @@ class IoLoop:
         self._totals.unfinished.note(channel, 0)
         if reached is not None:
             self._totals.reached[reached] += 1
-        # After the counts, because the peer may connect again as soon as it sees the end.
+        # The socket is closed after the counts, because the peer may connect again as soon as it sees the end.
         channel.close()
         log.info(
             "%s is closed: %s",
@@ -527,7 +531,7 @@ class IoLoop:
                 self._close_in_turn(channel, reason, ConnectionLimit.FRAME_TIME)
 
     def _linger(self) -> None:
-        """Give peers some time to read their answers before the end."""
+        """Wait up to `LINGER_S` for peers to read their answers."""
         self.outbox.flush()
         while self._leaving:
             self._close_those_leaving()
@@ -552,6 +556,6 @@ class IoLoop:
             binding.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
-        # A peer that was accepted but not served would wait forever.
+        # A connection that was accepted but never served is closed too, because its peer would wait forever.
         while self._to_adopt:
             self._to_adopt.popleft().sock.close()

@@ -1,8 +1,8 @@
 """A broker's role, master or slave, and how it changes the answer to a pull.
 
-A slave serves a copied store. It does not correct offsets, because its own may be behind, and redirects readers to the
-master: 4.9 by a field only, 5.x with an immediate answer while the master is alive. Learning of other brokers: see
-`rocketmq.admin.role_processor`.
+A slave serves a copied store. It does not correct offsets, because the copy may be behind its master, and it redirects
+readers to the master: 4.9 with a field of its answer, 5.x with an immediate answer while the master is alive. How a
+broker learns of the others: see `rocketmq.admin.role_processor`.
 
 Sources: `PullMessageProcessor.java`, `DefaultMessageStore.nextOffsetCorrection` 4.9; `composeResponseHeader` and
 `DefaultPullMessageResultHandler.java` 5.x; upstream issues #1828 and #1829.
@@ -30,7 +30,7 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_FOUND_NULL,
     }
 )
-"""The statuses whose next offset is the store's correction of the requested one."""
+"""The statuses of a read whose next offset is the store's correction of the requested one."""
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 
@@ -46,9 +46,9 @@ class BrokerRole:
     offset_check_in_slave: bool = False
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
-    """`minBrokerIdInGroup`: the lowest id of the living brokers of this name; -1 if no other is known."""
+    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if no other is known."""
     is_plain: bool = field(init=False)
-    """Whether answers are those of a lone master, the usual case."""
+    """Whether the broker answers as a master without slaves, which is the usual case."""
 
     def __attrs_post_init__(self) -> None:
         self.is_plain = self.role != "SLAVE" and not self.slave_read
@@ -65,11 +65,11 @@ class BrokerRole:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Whether this store corrects wrong offsets."""
+        """Whether the broker's store corrects a consumer's wrong offset; only a slave may leave it as it is."""
         return not self.is_slave or self.offset_check_in_slave
 
     def code(self, code: int, status: GetStatus, traits: Traits, *, suggests_slave: bool) -> int:
-        """Returns the response code, given that of a lone master."""
+        """Returns the response code to a pull, given the code that a master without slaves returns."""
         if self._sends_to_master(traits, suggests_slave=suggests_slave) and status is not GetStatus.FOUND:
             return _RETRY_IMMEDIATELY
         if code == _OFFSET_MOVED and not self.corrects_offsets:
@@ -77,11 +77,11 @@ class BrokerRole:
         return code
 
     def offset_next(self, asked: int, found: int, status: GetStatus) -> int:
-        """Returns the next offset; a slave without correction returns the requested one."""
+        """Returns the next offset for a consumer; a slave that does not correct offsets returns the requested one."""
         return asked if status in _CORRECTED and not self.corrects_offsets else found
 
     def suggested_broker(self, group: GroupConfig | None, code: int, traits: Traits, *, suggests_slave: bool) -> int:
-        """`suggestWhichBrokerId`; `code` is that of a lone master."""
+        """Returns `suggestWhichBrokerId`, the broker to pull from next; `code` is that of a master without slaves."""
         group = group or GroupConfig("")
         if self._sends_to_master(traits, suggests_slave=suggests_slave):
             return MASTER_ID

@@ -3,13 +3,14 @@
 The broker compares tags by hash; the client separates tags with equal hashes. The SQL92 language: see `sql92`.
 Permission to use it: see `hold.pull`.
 
-Registered filters are separate from subscriptions: any subscription replaces the old one, but a filter needs an
-expression that compiles. RocketMQ also keeps filters when a group's last member leaves. So a pull may find no filter
-(code 27), one older than its subscription (28) or, in RocketMQ, a later version from members long gone.
+Registered filters are kept apart from subscriptions, because any subscription replaces the old one, but a filter needs
+an expression that compiles. RocketMQ also keeps filters when a group's last member leaves. Therefore a pull may find no
+filter (code 27), one older than its subscription (28) or, in RocketMQ, a later version from members that left long ago.
 
-Differences from RocketMQ: it drops a filter a day after its group; here the oldest of too many goes. It compiles at the
-heartbeat; we compile at the first pull. So after an expression that does not compile, it accepts an older version at
-once; we accept it after a pull has failed. Bit maps (`enableCalcFilterBitMap`, `consumerFilter.json`) are absent.
+Differences from RocketMQ: RocketMQ drops a filter a day after its group; we drop the oldest when there are too many.
+RocketMQ compiles an expression at the heartbeat; we compile it at the first pull. So when an invalid expression was
+followed by an older version, RocketMQ accepts that version at once, and we accept it after a pull has failed. Bit maps
+(`enableCalcFilterBitMap`, `consumerFilter.json`) are absent.
 
 Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0,
 where each rule was tried; the string hash is Java's `String.hashCode`.
@@ -34,7 +35,7 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_SIZE_MAX: Final = 1_000
-"""Maximum characters of an expression whose filter is cached: a long one takes a megabyte."""
+"""Maximum characters of an expression whose filter is cached, because a long one takes a megabyte."""
 Made = TypeVar("Made")
 
 
@@ -44,7 +45,7 @@ class ExpressionError(ValueError):
 
 @with_table
 class TagFilter(msgspec.Struct, frozen=True):
-    """A parsed tag subscription, shared by all pulls with the same one."""
+    """A parsed tag subscription. All pulls with the same subscription share it."""
 
     expression: str
     expression_type: str
@@ -59,19 +60,20 @@ class TagFilter(msgspec.Struct, frozen=True):
 
 @with_table
 class SqlFilter(msgspec.Struct, frozen=True):
-    """A subscription whose type is not TAG, shared in the same way."""
+    """A subscription whose type is not TAG. All pulls with the same subscription share it."""
 
     expression: str
     expression_type: str
     condition: Expression | None
-    """None if it does not compile: then a pull that brings it gets every message, as from RocketMQ."""
+    """None if the expression does not compile. A pull that carries such an expression gets every message, as from
+    RocketMQ."""
     problem: str
-    """Why it does not compile; empty if it does."""
+    """Why the expression does not compile; empty if it does."""
     over_limit: bool = False
-    """Whether it exceeds a limit that RocketMQ does not have; a pull that brings it is refused."""
+    """Whether the expression exceeds a limit that RocketMQ does not have; a pull that carries it is refused."""
 
     def matches(self, _tags_code: int | None) -> bool:
-        """Always true: a tag's hash does not matter."""
+        """Always true, because the tag's hash does not matter to a filter by properties."""
         return True
 
     def matches_properties(self, lookup: Lookup) -> bool:
@@ -93,7 +95,7 @@ def filter_of(expression: str | None, expression_type: str | None, *, with_parts
 
 
 def prepare_parser(*, with_parts: bool) -> None:
-    """Make the parser of expressions now, which takes longer than any of them."""
+    """Build the parser of expressions in advance, because this takes longer than parsing any expression."""
     compile_expression("TRUE", with_parts=with_parts)
 
 
@@ -124,7 +126,7 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
         return TagFilter(SUBSCRIBE_ALL, kind, frozenset(), all_tags=True)
     parts = expression.split("||")
     if not any(parts):
-        # Java's split drops trailing empty strings, so nothing is left.
+        # Java's `split` drops trailing empty strings, so an expression of separators has no part left.
         raise ExpressionError("subString split error")
     tags = (part.strip() for part in parts)
     return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
@@ -147,7 +149,7 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 def is_as_said(wanted: Filter) -> bool:
     """Whether a filter agrees with its expression.
 
-    False if a heartbeat sent other hashes than those of its tags, or left the filtering to a filter server.
+    It does not if a heartbeat sent other hashes than those of its tags, or left the filtering to a filter server.
     """
     if isinstance(wanted, SqlFilter):
         return True
@@ -171,11 +173,11 @@ ORPHAN_COUNT_MAX: Final = 10_000
 """Maximum filters of groups without members; then the oldest is removed."""
 
 FILTER_UNIT: Final = 512
-"""The size of an ordinary filter, for quotas."""
+"""The size of an ordinary filter in characters, for quotas."""
 FILTER_COST: Final = 100
-"""Characters that a filter counts in addition to its text."""
+"""Characters that a filter counts for the quota in addition to its text."""
 EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
-"""Maximum characters of all filters, because they may outlive their groups."""
+"""Maximum characters of all filters together, because filters may outlive their groups."""
 
 Place = tuple[str, str]
 """Topic and group."""
@@ -190,19 +192,19 @@ class FilterData:
     version: int
     """The `subVersion` of its last registration."""
     with_parts: bool = False
-    """Whether it uses 5.x's language."""
+    """Whether the expression is in 5.x's language."""
     _filter: SqlFilter | None = field(default=None, init=False)
 
     @property
     def filter(self) -> SqlFilter:
-        """The compiled filter; two concurrent first reads both compile it, with the same result."""
+        """The compiled filter. If two threads read it first at the same time, both compile it, with the same result."""
         if self._filter is None:
             self._filter = sql_filter(self.expression, self.expression_type, with_parts=self.with_parts)
         return self._filter
 
     @property
     def is_known_bad(self) -> bool:
-        """Whether compilation for a pull has failed."""
+        """Whether the filter was compiled for a pull and this failed."""
         return self._filter is not None and self._filter.condition is None
 
 
@@ -219,7 +221,7 @@ class FilterTable:
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """Returns a group's filter of a topic; None without one that compiles."""
+        """Returns a group's filter of a topic; None if there is none or it does not compile."""
         known = self._by_place.get((topic, group))
         return None if known is None or known.filter.condition is None else known
 
@@ -241,12 +243,12 @@ class FilterTable:
             self._by_place[place] = FilterData(expression, expression_type, version, self.with_parts)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:
-        """A group lost its last member; `topics` are its subscribed topics."""
+        """Called when a group has lost its last member; `topics` are the topics that it subscribed to."""
         for topic in topics:
             self.unsubscribed(topic, group)
 
     def unsubscribed(self, topic: str, group: str) -> None:
-        """A group no longer subscribes to a topic."""
+        """Called when a group no longer subscribes to a topic."""
         place = (topic, group)
         if place not in self._by_place:
             return

@@ -1,10 +1,10 @@
 """The offsets that groups have committed, by queue.
 
-As in RocketMQ 4.9, any offset is accepted, also a lower one or one of an unknown queue; limits bound the memory. With
-light queues a group named `%LMQ%...` has one offset per topic, whatever queue it names
+As in RocketMQ 4.9, any offset is accepted, even a lower one or one of an unknown queue; limits bound the memory. With
+light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
 (`LmqConsumerOffsetManager.java`).
 
-With a lock as `guard`, threads may share it; reads need no lock. Persistence: see `upkeep.config_files`. Source:
+Threads may share an object whose `guard` is a lock; reads need no lock. Persistence: see `upkeep.config_files`. Source:
 `ConsumerOffsetManager.java`.
 """
 
@@ -24,9 +24,9 @@ SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
 """Maximum offsets of all queues of all (topic, group) pairs; further ones are refused."""
 TURN_COUNT: Final = 10_000
-"""Pairs visited in one turn: some 2 ms."""
+"""Pairs of topic and group visited in one turn, which takes some 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
-"""Maximum queues of one pair; further ones are refused."""
+"""Maximum queues of one pair of topic and group; further ones are refused."""
 OFFSETS_FULL: Final = "too many offsets are stored; this one is not"
 
 
@@ -40,12 +40,12 @@ class Offsets:
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
     pulled: Offsets | None = None
-    """The offsets of each group's last pull, for versions that report them; not saved."""
+    """The offsets of each group's last pull, for versions that report them. These are not saved."""
     changed: bool = field(default=False, init=False)
     has_forgotten: bool = field(default=False, init=False)
-    """Whether the deletion of a topic or group waits for a save of offsets."""
+    """Whether offsets of a deleted topic or group were removed since the last save."""
     _strays: dict[str, set[str]] = field(factory=dict, init=False)
-    """By topic that does not exist, the groups that committed an offset of it."""
+    """The groups that committed an offset of a topic that does not exist, by topic."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
         """Returns the offset of a group's last pull, if recorded."""
@@ -69,7 +69,7 @@ class Offsets:
         pair = f"{topic}{SEPARATOR}{group}"
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
-        # Comparing and storing are one step, because another thread may commit in between.
+        # The comparison and the store are one step under the guard, because another thread may commit in between.
         with self.guard:
             queues = self.by_pair.get(pair, {})
             if queue_id not in queues:
@@ -88,7 +88,7 @@ class Offsets:
             self.quota.take(pair, size=len(queues))
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Returns the stored offset, or None."""
+        """Returns the committed offset of a queue; None if the group has committed none."""
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
@@ -107,7 +107,8 @@ class Offsets:
         found: dict[str, list[str]] = {group: [] for group in groups}
         left = TURN_COUNT
         for pair in itertools.chain.from_iterable(self._parts()):
-            # A group's name may contain the separator, and then so does its retry topic's.
+            # A group's name may contain the separator, so its retry topic's name may contain it too: try every
+            # separator.
             at = pair.find(SEPARATOR)
             while at >= 0:
                 topics = found.get(pair[at + 1 :])
@@ -166,13 +167,13 @@ class Offsets:
         self._forget(lambda pair: pair.startswith(prefix))
 
     def note_stray(self, topic: str, group: str) -> None:
-        """Record a commit for a topic that does not exist, as a live consumer makes after its deletion."""
+        """Record a commit for a topic that does not exist, because a live consumer still commits after a deletion."""
         if name_problem(topic) is None:
             with self.guard:
                 self._strays.setdefault(topic, set()).add(group)
 
     def forget_strays(self, topic: str) -> None:
-        """Remove the offsets committed before the topic is created: they would count for its new messages."""
+        """Remove offsets committed before the topic exists, because they would otherwise count for its new messages."""
         with self.guard:
             groups = self._strays.pop(topic, ())
         self._remove(f"{topic}{SEPARATOR}{group}" for group in groups)
@@ -180,7 +181,7 @@ class Offsets:
     def _forget(self, is_meant: Callable[[str], bool]) -> None:
         with self.guard:
             pairs = list(self.by_pair)
-        # Without the guard, so that commits do not wait for a pass over a large table.
+        # The pass over the table runs without the guard, so that commits do not wait for a large table.
         self._remove(filter(is_meant, pairs))
 
     def _remove(self, pairs: Iterable[str]) -> None:

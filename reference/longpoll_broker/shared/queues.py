@@ -1,4 +1,4 @@
-"""The queues that clients create by sends: each costs files, and 2 KiB of memory."""
+"""Counts the queues that clients create by sending, because each costs files and 2 KiB of memory."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class NewQueues:
     is_stored: Callable[[str, int], bool]
     """Whether the store has a queue."""
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
-    """Held while the quota changes."""
+    """A lock that is held while the quota changes."""
     quota: Quota = field(factory=lambda: Quota("queues", QUEUES_IN_ALL_MAX), init=False)
 
     known: KeysView[Hashable] = field(init=False)
-    """The counted queues."""
+    """The queues that were counted, by topic and queue id."""
 
     def __attrs_post_init__(self) -> None:
         self.known = self.quota.keys
@@ -50,7 +50,7 @@ class NewQueues:
             self.quota.take(place)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted with its queues."""
+        """Called when a topic was deleted with its queues, which no longer count."""
         with self.guard:
             for queue_id in range(LOADED_QUEUE_COUNT_MAX):
                 self.quota.release((topic, queue_id))

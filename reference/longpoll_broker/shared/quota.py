@@ -1,8 +1,9 @@
 """Limits the entries of a table, and those that one connection and one account may create.
 
-The limits follow the free room, so that later clients always find some: an account may use as much as is still free, a
-connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host share a
-loopback address, so there only connections have a share, and a quarter of the table is left for new ones.
+The limits follow the free room, so that later clients always find some: an account may use as much as is still free,
+and a connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host
+share a loopback address, so for these addresses only connections are limited, and a quarter of the table is left for
+new ones.
 
 A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
 little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
@@ -22,7 +23,7 @@ from attrs import define, field, frozen
 CONNECTION_PART: Final = 4
 """A connection may use this part of the free room."""
 SHARE_MIN: Final = 16
-"""The ordinary entries that a connection may always create while `FULL_PART` of the table is left to its account."""
+"""The ordinary entries that a connection may always create while `FULL_PART` of the table is left for its account."""
 ENTRY_COUNT: Final = 100_000
 """A table has room for this many ordinary entries, or for fewer."""
 SMALL_TABLE: Final = 64
@@ -30,13 +31,13 @@ SMALL_TABLE: Final = 64
 FULL_PART: Final = 8
 """Minima shrink when less than this part of a table is left."""
 LARGE_TABLE: Final = 1_000
-"""In a table for so many ordinary entries, a minimum is at most `MINIMUM_PART` of the room."""
+"""The minimum of a connection shrinks when less than one part in this number of the table is left."""
 MINIMUM_PART: Final = 32
-"""Leaves room for the minima of dozens of connections."""
+"""See `LARGE_TABLE`; it leaves room for the minima of dozens of connections."""
 MINIMA_PART: Final = 3
 """An account may use this multiple of the free room, with the minima of its connections."""
 LOOPBACK: Final = ("127.", "::1")
-"""How addresses begin that all clients of a host share."""
+"""How loopback addresses begin, which all clients of a host share."""
 
 
 @frozen
@@ -57,17 +58,17 @@ class Quota:
     """What the table contains, for metrics and docs."""
     size_max: int
     unit: int = 1
-    """The size of an ordinary entry, at least; 0 in a table whose refusals no client notices."""
+    """The least size of an ordinary entry; 0 in a table whose refusals no client notices."""
     used: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
-    """Number of refusals."""
+    """Number of entries that were refused."""
     _entries: dict[Hashable, _Entry] = field(factory=dict, init=False)
     _counts: dict[Hashable, int] = field(factory=dict, init=False)
 
     def take(self, key: Hashable, channel: Hashable = None, size: int = 1) -> bool:
         """Count an entry; returns false and changes nothing if the room is too small. A counted entry may grow.
 
-        Without a channel only the table's limit applies.
+        If `channel` is None, only the limit of the whole table applies.
         """
         known = self._entries.get(key)
         if known is not None and known.size >= size:
@@ -98,7 +99,7 @@ class Quota:
         unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
         count = FULL_PART * SHARE_MIN * room // self.size_max
         if self.size_max >= LARGE_TABLE * unit > 0:
-            # Each connection that takes its minimum leaves most of the room to the next ones.
+            # A connection that takes its minimum must leave most of the room for the next connections.
             count = min(count, room // (MINIMUM_PART * unit))
         return more <= room and wanted <= min(max(count, 1), SHARE_MIN) * unit
 

@@ -4,9 +4,9 @@ Logic has three values; a message matches only if the result is TRUE. `docs/sql9
 differences from the standard. Properties in a record: see `longpoll_protocol.log_record`.
 
 The grammar is RocketMQ's, for `lark`'s LALR parser, which does not recurse. NOT binds tighter than any comparison.
-Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing ends at the first token that does not fit, and ignores
-the rest (`a = 1 b ! c` is `a = 1`). 5.x has six more comparisons, of parts of a text, whose three words are reserved
-there.
+Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing ends at the first token that does not fit, and the
+rest is ignored, so `a = 1 b ! c` means `a = 1`. 5.x has six more comparisons, of parts of a text, whose three words are
+reserved in 5.x.
 
 Sources: `SelectorParser.jj` 4.9 and 5.5, tried with their jars; the `evaluate` methods of
 `org.apache.rocketmq.filter.expression`, `ExpressionMessageFilter.java`.
@@ -58,7 +58,7 @@ from longpoll_broker.shared.sql92_tree import (
 )
 
 SIZE_MAX: Final = 4 * 1024
-"""Maximum characters of an expression: at worst a tenth of a second of parsing, once. Java is limited by the frame."""
+"""Maximum characters of an expression. Parsing one takes a tenth of a second at worst. Java is limited by the frame."""
 
 # JavaCC takes the longest match and, among equals, the first. Priorities have the same effect here: comment before
 # minus, float before integer (which is never longer), reserved word before identifier.
@@ -126,7 +126,7 @@ BLANK: /[ \t\n\r\f]+/
 %ignore BLANK
 """
 GRAMMAR: Final = _GRAMMAR.replace("%(comparisons)s", "").replace("%(words)s", "")
-"""The grammar of 4.9 and of strict."""
+"""The grammar of 4.9 and of the policy `strict`."""
 GRAMMAR_5: Final = _GRAMMAR.replace(
     "%(comparisons)s",
     r"""    | comparison _CONTAINS STRING                   -> contains
@@ -191,13 +191,13 @@ _MAKE: Final[dict[str, Callable[[Any], Any]]] = {
     "text": lambda tokens: Literal(_unquote(tokens[0])),
     "texts": lambda tokens: [_unquote(token) for token in tokens],
 }
-"""By rule or alias of the grammar, what makes a node of its parts, while the parser reduces."""
+"""The function that makes a node of its parts when the parser reduces, by rule or alias of the grammar."""
 _Builder: Final = type("_Builder", (lark.Transformer,), {name: staticmethod(make) for name, make in _MAKE.items()})
 
 
 @cache
 def _parser(*, with_parts: bool) -> lark.Lark:
-    # The basic lexer: the contextual one would accept a reserved word as a property's name.
+    # The basic lexer, because the contextual one would accept a reserved word as the name of a property.
     grammar = GRAMMAR_5 if with_parts else GRAMMAR
     return lark.Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder())
 
@@ -217,7 +217,7 @@ def parse(expression: str, *, with_parts: bool = False) -> Node:
     except UnexpectedCharacters as error:
         raise Sql92Error(f"no word begins at line {error.line}, column {error.column}") from None
     except UnexpectedToken as error:
-        # As in RocketMQ, a token that does not fit ends the expression, if it may end there.
+        # As in RocketMQ, a token that does not fit ends the expression, if the expression may end there.
         place = f"line {error.line}, column {error.column}"
     try:
         tree: Node = running.feed_token(lark.Token("$END", ""))
@@ -229,7 +229,7 @@ def parse(expression: str, *, with_parts: bool = False) -> Node:
 __all__ = ["Expression", "Lookup", "Sql92Error", "Sql92LimitError", "compile_expression"]
 
 Lookup: TypeAlias = Callable[[str], str | None]
-"""Returns a message's property by name, or None."""
+"""A function that returns the property of a message by name; None if the message does not have it."""
 Evaluate: TypeAlias = Callable[[Lookup], Value]
 
 _IS_PART: Final[dict[str, Callable[[str, str], bool]]] = {
@@ -312,7 +312,7 @@ def _not(operand: Evaluate) -> Evaluate:
 
 
 def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
-    """The first TRUE operand decides an OR, the first FALSE one an AND; later operands are not evaluated."""
+    """The first TRUE operand decides an OR, and the first FALSE one an AND; the operands after it are not evaluated."""
 
     def evaluate(lookup: Lookup) -> Value:
         outcome: Value = not decides
@@ -328,7 +328,7 @@ def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
 
 
 def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
-    """Two nulls are equal; a null on the left is unknown, on the right unequal."""
+    """Compare two values: two nulls are equal, a null only on the left gives unknown, and only on the right FALSE."""
 
     def evaluate(lookup: Lookup) -> Value:
         first, second = left(lookup), right(lookup)
@@ -342,7 +342,7 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def _relation(holds: Callable[[int, int], bool], left: Evaluate, right: Evaluate) -> Evaluate:
-    """Two properties compare as doubles; a property and a number as the number's class."""
+    """Compare numbers: two properties as doubles, a property and a constant in the constant's class."""
 
     def evaluate(lookup: Lookup) -> Value:
         first = left(lookup)
@@ -369,7 +369,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _part(node: Part, operand: Evaluate) -> Evaluate:
-    """An empty text gives FALSE without evaluating the operand."""
+    """Test a part of a text; an empty `node.text` gives FALSE, and then the operand is not evaluated."""
     is_part, text, negated = _IS_PART[node.operator], node.text, node.negated
 
     def evaluate(lookup: Lookup) -> Value:

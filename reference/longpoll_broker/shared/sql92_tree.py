@@ -9,10 +9,10 @@
     null (no such property)      None
 
 An integer constant is an Integer if it fits. Only constants and their negatives are numbers, so the magnitude alone
-separates Integer from Long: -2**31 is the negative of a Long.
+separates Integer from Long: -2**31 is a Long, because it is the negative of one.
 
-A text compared with a number is converted to that number's class. If this fails, or is out of range, the whole
-expression fails (`EvaluationError`). This is not the same as unknown: `a > 3 OR TRUE` fails too.
+A text that is compared with a number is converted to that number's class. If this fails, or the number is out of range,
+the whole expression fails (`EvaluationError`). A failure is not the same as unknown, so `a > 3 OR TRUE` fails too.
 
 Each `make_...` corresponds to a `create...` of RocketMQ's expression classes: same refusals, same result. A chain of
 AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree may
@@ -44,7 +44,7 @@ _SHORT: Final = len(str(INTEGER_MAX))
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
-# Without backtracking: a text may have 32,000 digits.
+# Written without backtracking, because a text may have 32,000 digits.
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fFdD]?")
 _HEXADECIMAL: Final = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]++\.?+[0-9a-fA-F]*+|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?"
@@ -59,7 +59,7 @@ _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
 
 
 LONG_SIZE: Final = 100
-"""Characters of a text whose number is cached: an expression may compare it hundreds of times."""
+"""Maximum characters of a text whose number is cached, because an expression may compare one text hundreds of times."""
 Convert = TypeVar("Convert", bound=Callable[..., float])
 
 
@@ -88,7 +88,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
         if isinstance(right, bool):
             return left - right
         if isinstance(right, str):
-            # Java casts the Boolean instead of the String here, and throws.
+            # Java casts the Boolean here instead of the String, and throws.
             raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):
@@ -134,7 +134,7 @@ def whole_of(text: str, value_max: int) -> int:
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
-            # Java reads UTF-16 units, and half a digit is not a digit.
+            # Java reads UTF-16 units, where such a digit is two units, and neither is a digit.
             raise EvaluationError(f"{text!r} is not a whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"
@@ -193,7 +193,7 @@ class Property:
 
 @frozen
 class Negate:
-    """Minus: negates a number; anything else becomes null."""
+    """A minus sign; it negates a number and turns every other value into null."""
 
     operand: Node
     depth: int
@@ -226,7 +226,7 @@ class Logic:
 
 @frozen
 class Equal:
-    """`=`; with NULL on the right, IS NULL."""
+    """The comparison `=`; with NULL on the right it means IS NULL."""
 
     left: Node
     right: Node
@@ -270,7 +270,7 @@ NULL: Final = Literal(None)
 
 
 def depth_over(*nodes: Node) -> int:
-    """Returns the depth of a node above these. Raises Sql92Error."""
+    """Returns the depth of a node with these nodes below it. Raises Sql92Error above `DEPTH_MAX`."""
     depth = 1 + max(node.depth for node in nodes)
     if depth > DEPTH_MAX:
         raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; simplify it")

@@ -28,9 +28,9 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 ITEM_COUNT_MAX: Final = 100_000
-"""Maximum counted items; further ones are ignored."""
+"""Maximum counted items; counts of further ones are ignored."""
 PART_COUNT: Final = 2_000
-"""Items that one acquisition of the guard samples: some 2 ms."""
+"""Items sampled before the guard is released, which takes some 2 ms."""
 _MINUTE_MS: Final = 60_000
 _SPANS: Final = (
     ("statsMinute", _MINUTE_MS // 6, 7),
@@ -42,13 +42,13 @@ _SPANS: Final = (
 
 @frozen
 class Snapshot:
-    """The counts of one period."""
+    """The counts of one span of time."""
 
     sum: int
     tps: float
-    """Per second."""
+    """The sum per second."""
     average: float
-    """Per count."""
+    """The sum per count."""
 
 
 @define(slots=True, eq=False)
@@ -62,14 +62,14 @@ class Item:
     )
 
     def sample(self, now_ms: int) -> None:
-        """Take a sample for every span whose step is over."""
+        """Take a sample in every span whose step has passed since its last sample."""
         for (_name, step_ms, _count), samples in zip(_SPANS, self.samples, strict=True):
             if not samples or now_ms - samples[-1][0] >= step_ms:
                 samples.append((now_ms, self.value, self.times))
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was counted for a day."""
+        """Whether nothing was counted in the last day."""
         day = self.samples[-1]
         return len(day) == day.maxlen and day[0][2] == self.times
 
@@ -95,10 +95,10 @@ class Statistics:
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
-    """The items of `_last_place`."""
+    """The items of `_last_place`, kept because the next count usually has the same place."""
     _last_topic: str = field(default="", init=False)
     _last_put: tuple[Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item()), init=False)
-    """The items of `_last_topic`."""
+    """The items of `_last_topic`, kept because the next send usually has the same topic."""
 
     def count_get(
         self,
@@ -112,9 +112,9 @@ class Statistics:
         times: int = 1,
         channel: Hashable = None,
     ) -> None:
-        """Count messages that a group got from a queue, `times` times."""
+        """Count a group's read of messages from a queue; `times` equal reads may be counted in one call."""
         with self.guard:
-            # One message may wake a thousand pulls of one group: look their sums up once.
+            # One message may wake a thousand pulls of one group, so the group's items are looked up once.
             if self._last_place != (topic, group, queue_id):
                 pair = f"{topic}@{group}"
                 self._last_items = (
@@ -160,7 +160,10 @@ class Statistics:
             item.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Sample every item; calls within ten seconds have no effect. Other threads can count between batches."""
+        """Sample every item; a call within ten seconds of the last has no effect.
+
+        Other threads can count between the batches.
+        """
         with self.guard:
             items = list(self._items.items())
         for start in range(0, len(items), PART_COUNT):
@@ -205,7 +208,7 @@ _SAMPLE_COUNT_MAX: Final = SPANS_S[-1] + 1
 class Rates:
     """Messages per second over the last 10 s, minute and 10 minutes, sampled once a second.
 
-    `_samples` are (time ms, count), oldest first, at least a second apart; one thread adds.
+    `_samples` has pairs of (time ms, count), oldest first and at least a second apart. Only one thread adds samples.
     """
 
     _samples: deque[tuple[int, int]] = field(factory=lambda: deque(maxlen=_SAMPLE_COUNT_MAX), init=False)
@@ -222,7 +225,7 @@ class Rates:
 
 
 def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
-    """The rate of the span up to the last sample, or of its available part."""
+    """Returns the rate over `span_s` before the last sample, or over the part of it that has samples."""
     if len(samples) < 2:
         return 0.0
     last_ms, last = samples[-1]

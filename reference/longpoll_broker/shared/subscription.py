@@ -1,6 +1,6 @@
 """Consumer groups from heartbeats: members' channels and subscriptions.
 
-A silent member leaves when its channel closes. Notices: see `rocketmq.admin.client_processor`.
+A member that sends no heartbeats leaves when its channel closes. Notices: see `rocketmq.admin.client_processor`.
 
 Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 """
@@ -31,9 +31,9 @@ MEMBER_COUNT_MAX: Final = 100_000
 SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
 """Maximum characters of all subscriptions."""
 SUBSCRIPTION_UNIT: Final = 512
-"""The size of an ordinary subscription, for quotas."""
+"""The size of an ordinary subscription in characters, for quotas."""
 SUBSCRIPTION_COST: Final = 100
-"""Characters that a subscription, and each of its tags, counts in addition to its text."""
+"""Characters that a subscription, and each of its tags, counts for the quota in addition to its text."""
 
 
 @frozen
@@ -42,7 +42,7 @@ class Subscription:
 
     topic: str
     tags: TagFilter
-    """The tag filter: everything if the expression has another type, or a class filters."""
+    """The tag filter; it matches everything if the expression has another type or a filter server should filter."""
     sub_version: int
     class_filter: bool = False
     """`classFilterMode`: a filter server, which no longer exists, should filter the messages."""
@@ -70,7 +70,7 @@ class Group:
     encoded_ids: bytes | None = None
     """The client ids as encoded in the answer to code 38; None after a change.
 
-    Cached, because each member of a large group requests them after each change.
+    They are cached because each member of a large group requests them after each change.
     """
 
 
@@ -119,9 +119,9 @@ class Clients:
         subscriptions: Iterable[Subscription] | None,
         consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
     ) -> bool:
-        """Register a member; returns true if members or topics changed, so that members need a notice.
+        """Register a member; returns true if members or topics changed, so that the members need a notice.
 
-        None for subscriptions keeps the group's.
+        With None for `subscriptions`, the group keeps those that it has.
         """
         group = self._groups.get(name)
         changed = group is None or channel not in group.members
@@ -141,9 +141,9 @@ class Clients:
         return self._subscribe(group, list(subscriptions), channel) or changed
 
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
-        """Record the hash of a member's subscriptions; returns true if the group's differ or are unknown.
+        """Record the hash of a member's subscriptions; returns true if the group's hash differs or is unknown.
 
-        An unknown group keeps nothing: its first member sends its hash again.
+        Nothing is recorded for an unknown group, because its first member sends its hash again.
         """
         group = self._groups.get(name)
         if group is None:
@@ -175,7 +175,7 @@ class Clients:
         return [name for name in names if self.unregister(channel, name)]
 
     def _subscribe(self, group: Group, wanted: list[Subscription], channel: Hashable) -> bool:
-        """Apply newer subscriptions and drop missing topics; returns whether the set of topics changed."""
+        """Apply subscriptions that are newer, and drop topics that are missing; returns whether the topics changed."""
         before = set(group.subscriptions)
         for subscription in wanted:
             key = (group.name, subscription.topic)
@@ -211,9 +211,10 @@ def subscription_of(
     code_set: frozenset[int] | None = None,
     class_filter: bool = False,
 ) -> Subscription:
-    """Create a subscription from a heartbeat; invalid tags match nothing, because a heartbeat has no error answer.
+    """Create a subscription from a heartbeat.
 
-    `code_set` are the hashes in the heartbeat; with None the expression is parsed.
+    Invalid tags match no message, because a heartbeat's answer cannot report an error. `code_set` has the hashes in the
+    heartbeat; if it is None, the expression is parsed.
     """
     if class_filter or not is_tag_type(expression_type):
         tags = TagFilter(expression, expression_type, frozenset(), all_tags=True)

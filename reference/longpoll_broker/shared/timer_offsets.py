@@ -1,7 +1,7 @@
 """Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
-A timed message is delivered when it was read and its second has passed, so three numbers describe all of them. Saving:
-see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
+A timed message has been delivered if it was read and its second has passed, so three numbers describe all of them.
+Saving: see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PENDING_COUNT_MAX: Final = 1_000_000
 
 @define(slots=True, eq=False)
 class DelayOffsets:
-    """The queue offset that each level delivers next; one thread writes. `changed` as in `shared.topics`."""
+    """The queue offset that each delay level delivers next. One thread writes. `changed`: see `shared.topics`."""
 
     by_level: dict[int, int] = field(factory=dict)
     changed: bool = field(default=False, init=False)
@@ -32,7 +32,7 @@ class DelayOffsets:
 
 @define(slots=True, eq=False)
 class TimerOffsets:
-    """The timer's progress; one thread writes. `changed` as in `shared.topics`."""
+    """The timer's progress. One thread writes. `changed`: see `shared.topics`."""
 
     progress: tuple[int, int, int] = (0, 0, -1)
     """`first`, `read` and `delivered_ms`, in one tuple for consistent reads."""
@@ -46,17 +46,17 @@ class TimerOffsets:
 
     @property
     def read(self) -> int:
-        """The first queue offset not read at that time."""
+        """The first queue offset that was not read when `delivered_ms` was set."""
         return self.progress[1]
 
     @property
     def delivered_ms(self) -> int:
-        """The last delivered second: no earlier message among those read then is waiting."""
+        """The last delivered second, ms: of the messages read by then, none with an earlier time still waits."""
         return self.progress[2]
 
     @property
     def is_full(self) -> bool:
-        """Whether no more messages may wait."""
+        """Whether as many messages wait as are allowed, so that further ones are refused."""
         return self.pending_count >= PENDING_COUNT_MAX
 
     def put(self, first: int, read: int, delivered_ms: int, pending_count: int) -> None:
@@ -78,12 +78,12 @@ class TimerOffsets:
 class TimerCounts:
     """The number of waiting timed messages by target topic (`TimerMetrics.java` 5.5).
 
-    One thread changes it, any reads. After a start they are counted again as they are read. Invariant: each change
-    increments `version` after it is visible.
+    One thread changes it, and any thread reads it. After a start the messages are counted again as they are read.
+    Invariant: each change increments `version` after it is visible.
     """
 
     by_topic: dict[str, TimerCount] = field(factory=dict, init=False)
-    """A topic with 0 stays while there is room."""
+    """The numbers by topic. A topic without waiting messages stays while there is room."""
     version: int = field(default=0, init=False)
 
     def add(self, topic: str, count: int, now_ms: int) -> None:

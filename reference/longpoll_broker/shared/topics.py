@@ -86,7 +86,7 @@ def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
 
 
 TOPIC_COUNT_MAX: Final = 100_000
-"""Maximum topics, and maximum groups: each costs a file, so clients must not create them without limit."""
+"""Maximum topics, and maximum groups. Each costs a file, so clients must not create them without limit."""
 QUEUE_COUNT_MAX: Final = 1024
 """Maximum queues of one topic; Java has no limit, but a queue costs files."""
 LOADED_QUEUE_COUNT_MAX: Final = 16_384
@@ -147,12 +147,12 @@ class _Named(Generic[Config]):
     """
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
-    """Held while an entry is added or removed, because several threads serve clients."""
+    """A lock that is held while an entry is added or removed, because several threads serve clients."""
     quota: Quota = field(init=False)
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
     version: int = field(default=0, init=False)
-    """Number of changes since the start, for copies of the table."""
+    """Number of changes since the start, by which copies of the table notice that they are old."""
 
     @quota.default
     def _new_quota(self) -> Quota:
@@ -168,7 +168,7 @@ class _Named(Generic[Config]):
         return True
 
     def _has_changed(self) -> None:
-        # A lost update would let a registrar miss one of two concurrent changes.
+        # The guard prevents a lost update: of two concurrent changes, the registrar would otherwise miss one.
         with self.guard:
             self.version += 1
         self.changed = True
@@ -191,7 +191,7 @@ class Topics(_Named[TopicConfig]):
     light: bool = False
     """`enableLmq`: every topic with the light prefix exists, with one queue."""
     keeps_gone: bool = field(default=False, init=False)
-    """Whether to keep `gone`; set by the name server, which reports it."""
+    """Whether `gone` is filled; the name server sets this, because it reports deleted topics."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """The last configuration of deleted topics."""
     on_change: Callable[[], None] = field(default=no_change, init=False)
@@ -203,10 +203,10 @@ class Topics(_Named[TopicConfig]):
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
     """Topics created or replaced since the last save; `ConfigFiles` removes those that it has written."""
     _own: set[str] = field(factory=set, init=False)
-    """System topics created by this broker."""
+    """The system topics that this broker created."""
 
     def is_system(self, name: str) -> bool:
-        """Whether a topic is the broker's, so that clients may not change or delete it."""
+        """Whether a topic belongs to the broker, so that clients may not change or delete it."""
         return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
@@ -235,7 +235,7 @@ class Topics(_Named[TopicConfig]):
         assert name_problem(name) is None
         if name not in self.by_name:
             self.on_new(name)
-        # First, so that a thread that finds the topic also finds it unsaved.
+        # `unsaved` is set first, so that a thread that finds the topic also finds it unsaved.
         self.unsaved[name] = topic
         is_kept = self._keep(name, topic, channel)
         if not is_kept:
@@ -327,9 +327,9 @@ class Groups(_Named[GroupConfig]):
     auto_create: bool = True
     light: bool = False
     size_max: int = GROUP_SIZE_MAX
-    """Maximum characters of a name."""
+    """Maximum characters of a group's name."""
     validates: bool = False
-    """Whether only names allowed in 5.x are accepted."""
+    """Whether a group's name must be one that 5.x allows."""
 
     def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
         """Find a group, or create it if allowed; None otherwise (`findSubscriptionGroupConfig`)."""
@@ -355,13 +355,13 @@ class Groups(_Named[GroupConfig]):
 
 
 PART_COUNT: Final = 2_000
-"""Entries of a part; encoding it takes some 2 ms."""
+"""Entries of one part, whose encoding takes some 2 ms."""
 
 
 def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a table's rows in parts; a row that is a table counts its entries.
+    """Iterate over a table's rows in parts; a row that is itself a table counts as many entries as it has.
 
-    Encoding a large table at once would block every thread.
+    The parts exist because encoding a large table at once would block every other thread.
     """
     part: dict[str, Any] = {}
     count = 0

@@ -1,7 +1,7 @@
 """Differences between versions that the specification does not cover: codes, fields, stored properties.
 
-A policy's preset determines the version; a knob changes the hold table, not the version. Each trait is a difference
-seen between 4.9.7 and 5.5.0, or one added by `strict`. Knobs: see `longpoll_spec.policy`.
+A policy's preset determines the version; a knob changes only the hold table. Each trait is a difference seen between
+4.9.7 and 5.5.0, or one added by `strict`. Knobs: see `longpoll_spec.policy`.
 
 Sources: the recordings of both versions (`model_tests/conformance`); `DefaultPullMessageResultHandler.java`,
 `AbstractSendMessageProcessor.java`, `ConsumerManageProcessor.java`, `ClientManageProcessor.java` of both.
@@ -33,7 +33,7 @@ CODES_OF_5: Final = frozenset(
         RequestCode.QUERY_ASSIGNMENT,
     }
 )
-"""Administrators' requests that 4.9.7 answers with code 3."""
+"""Requests of administrators that 4.9.7 answers with code 3."""
 TIMER_CODES: Final = frozenset(
     {RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
 )
@@ -50,9 +50,9 @@ class Traits:
     caps_hold: bool = True
     """A pull is held no longer than the broker's limit and its own request."""
     drops_one_way_pull: bool = True
-    """A one-way pull is not held."""
+    """A one-way pull that misses is dropped and not held."""
     answers_woken_one_way: bool = False
-    """A held one-way pull is answered when it is woken."""
+    """A held one-way pull gets an answer when it is woken."""
     woken_in_json: bool = False
     """A woken pull is answered in the server's default serialisation, not in the request's."""
     serves_lite_pull: bool = True
@@ -62,7 +62,8 @@ class Traits:
     explains_refusals: bool = False
     """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
     minimum_follows_log: bool = False
-    """A queue without records begins at its end, to which readers are redirected (21), not at its old begin."""
+    """The minimum of a queue whose records are all gone is its end, to which readers are redirected (21), not its old
+    begin."""
     stores_moved_offsets: bool = False
     """A pull answered with code 21 adds a message to the topic `OFFSET_MOVED_EVENT`."""
 
@@ -78,25 +79,25 @@ class Traits:
     slave_notifies: bool = True
     """Messages that become visible on a slave wake its pulls."""
     hears_of_members: bool = True
-    """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
+    """The request 905 NOTIFY_MIN_BROKER_ID_CHANGE is served; it lists the living brokers of this name."""
 
     # -- every request
     answers_in_json: bool = False
     """Every answer's header is JSON, whatever the request used."""
     bad_parameter_code: int = _SYSTEM_ERROR
-    """The code for an unknown queue and for an illegal topic name."""
+    """The response code for an unknown queue and for an illegal topic name."""
     checks_deleted_names: bool = True
     """Deleting a topic with an illegal name is an error, not a success."""
     name_server_is_silent: bool = False
     """A name server does not answer unknown requests."""
     first_size: int = 0
-    """Bytes to receive on a connection before reading any: 5.x checks them for a proxy's header."""
+    """Bytes that must arrive on a connection before any are read, because 5.x checks them for a proxy's header."""
     offsets_outlive_topics: bool = False
-    """A group's offsets stay when their topic is deleted, and count for a new one of its name."""
+    """A group's offsets stay when their topic is deleted, and count for a new topic of that name."""
     routes_outlive_topics: bool = False
-    """A name server reports a deleted topic until code 216 removes its routes, and 216 hides an existing one."""
+    """A name server reports a deleted topic until code 216 removes its routes; 216 also hides a topic that exists."""
     null_bodies: frozenset[bytes] = frozenset()
-    """Bodies of code 200 that contain no group and change nothing."""
+    """Bodies of a request with code 200 that contain no group, so that the request changes nothing."""
     acting_master_fields: bool = True
     """A broker in a route says whether a slave may act as its master."""
 
@@ -116,7 +117,7 @@ class Traits:
     refuses_empty_body: bool = False
     """A send without a body is an error."""
     reports_blank_topic: bool = True
-    """A send without a topic gets that error; otherwise the error names no field."""
+    """A send without a topic gets an error about the topic; otherwise the error names no field."""
     marks_dead_letters: bool = False
     """A message moved to the dead letters carries `DELAY` -1."""
     commit_forgets_place: bool = False
@@ -128,7 +129,7 @@ class Traits:
     serves_timers: bool = True
     """A message waits for the time in its properties `TIMER_*`, and may be recalled until then."""
     refuses_timed_batches: bool = True
-    """A batch with such a message is illegal; 5.x delivers it at once."""
+    """A batch with a timed message is illegal; 5.x delivers that message at once."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
     returns_prepared_id: bool = True
@@ -154,7 +155,8 @@ class Traits:
     heartbeat_fields: bool = False
     """A heartbeat's answer lists what the broker supports."""
     believes_tag_hashes: bool = False
-    """A heartbeat's tags are its hashes, even if none, not those of its expression."""
+    """The tags of a heartbeat's subscription are its hashes, even if there are none, and not those of its
+    expression."""
     filters_outlive_groups: bool = False
     """A group's SQL92 filters stay when its last member leaves, and win over lower versions of later members."""
     filters_with_parts: bool = False

@@ -131,7 +131,7 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
     body, properties = message.body, message.properties
     born_host, store_host = message.born_host, message.store_host
     body_size, properties_size = len(body), len(properties)
-    # A sender may set any flag. These two bits say how long the hosts are, so a wrong bit would make this record and
+    # A sender may set any flag. These two bits give the length of the hosts, so a wrong bit would make this record and
     # all records after it unreadable. RocketMQ trusts the sender here; we derive the bits from the hosts.
     sys_flag = message.sys_flag & ~HOST_BITS
     if len(born_host) == HOST_V4_SIZE == len(store_host):

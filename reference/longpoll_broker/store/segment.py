@@ -178,7 +178,7 @@ class Segment:
         if self.failed is not None:
             raise sync_failed(self.failed, self.path)
         if self._maps is not None:
-            # `is_dirty` stands for every write to the file, so all of them must be durable, and not only the given
+            # `is_dirty` covers every write to the file, so all of them must be durable, and not only the given
             # range.
             stop = self.size
         self.is_dirty = False

@@ -1,12 +1,12 @@
 """Topics, groups and offsets on disk: `config/*.json` in RocketMQ's format, each with a `.bak` of its predecessor.
 
-With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each.
-`consumerOffset.json` is read only if that file does not exist; RocketMQ begins without any offset then.
+With light queues, all offsets are in `lmqConsumerOffset.json`, where a light group has one number per topic.
+`consumerOffset.json` is read only if that file does not exist; RocketMQ then begins without any offset.
 
-`TableSaves` answers changes of topics and groups when they are on disk, with one save for many. A change takes effect
-at once, but its answer waits, so that a kill does not undo an acknowledged change. Java writes the files on the serving
-thread; here a separate thread does, so that other requests do not wait for the disk. It also finishes deletions in the
-store. Changes without a client: see `upkeep.flush_service`.
+`TableSaves` answers changes of topics and groups when they are on disk, with one save for many changes. A change takes
+effect at once, but its answer waits, so that a kill does not undo an acknowledged change. Java writes the files on the
+serving thread; here a separate thread does, so that other requests do not wait for the disk. The same thread finishes
+deletions in the store. Changes without a client: see `upkeep.flush_service`.
 
 Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`,
 `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
@@ -47,10 +47,10 @@ OFFSETS: Final = "consumerOffset.json"
 LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 TIMERS: Final = "timerOffset.json"
-"""Not in RocketMQ."""
+"""The progress of the delivery of timed messages; RocketMQ has no such file."""
 _KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
 _OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
-"""An offsets file has one of these, whatever else it contains."""
+"""Every offsets file has one of these keys."""
 _UNREADABLE: Final = (
     msgspec.MsgspecError,
     UnicodeDecodeError,
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 @define(slots=True, eq=False)
 class ConfigFiles:
-    """The tables of one broker and their directory; one thread at a time saves."""
+    """The tables of one broker, and the directory of their files. One thread at a time saves."""
 
     runtime: Runtime
     directory: str
@@ -75,18 +75,19 @@ class ConfigFiles:
     delays: DelayOffsets
     timers: TimerOffsets = field(factory=TimerOffsets)
     flush: Callable[[], object] = lambda: None
-    """Makes the log durable: no offset is saved before its records."""
+    """Makes the log durable before offsets are saved, so that no saved offset is beyond the durable records."""
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
-    """Unreadable files, whose table is only in the `.bak` until the next write."""
+    """Unreadable files. Their tables were read from the `.bak`, and exist only there until the next write."""
 
     def __attrs_post_init__(self) -> None:
         self._saving = self.runtime.lock()
 
     def load(self) -> None:
         """Read the files; raises ConfigError if neither a file nor its `.bak` is usable, and OSError."""
-        # Otherwise a file in place of the directory would count as no tables.
+        # Fail here if a file has the directory's name, because every table would otherwise count as absent and so as
+        # empty.
         self.runtime.files.list(self.directory)
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)
@@ -98,7 +99,7 @@ class ConfigFiles:
         self.offsets.note_loaded()
         self.delays.by_level.update(self._table(DELAYS, _delays))
         self.timers.take(self._table(TIMERS, _timers))
-        # A table from a `.bak` is written again with the first save, changed or not.
+        # A table that was read from a `.bak` is written with the first save, even if it has not changed.
         self.topics.changed = TOPICS in self._damaged
         self.groups.changed = GROUPS in self._damaged
         self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
@@ -106,7 +107,7 @@ class ConfigFiles:
         self.timers.changed = TIMERS in self._damaged
 
     def save(self) -> None:
-        """Write every changed table; raises OSError, and the next save retries."""
+        """Write every changed table. Raises OSError; the next save then retries."""
         self.save_names()
         with self._saving:
             self._save_positions()
@@ -133,7 +134,7 @@ class ConfigFiles:
 
     def _save_topics(self) -> None:
         with _taken(self.topics) as has_changed:
-            # A thread that creates a topic marks it unsaved before it sets `changed`.
+            # A thread that creates a topic puts it in `unsaved` before it sets `changed`, so look at both.
             if not has_changed and not self.topics.unsaved:
                 return
             topics = self.topics.by_name.copy()
@@ -188,7 +189,7 @@ class ConfigFiles:
             try:
                 content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
                 if all(content.get(key) is None for key in _KEYS.get(name, _OFFSET_KEYS)):
-                    # We never write such a file, so its content was lost.
+                    # We never write a file without a table, so the content of this one was lost.
                     log.warning("%s holds no table", path)
                     self._damaged.add(name)
                     continue
@@ -203,7 +204,7 @@ class ConfigFiles:
 
 
 def _text(content: Mapping[str, Mapping[str, Any]]) -> bytearray:
-    """Encode a file's tables as `msgspec.json.format` does, indented by 1; lets other threads run between parts."""
+    """Encode tables as `msgspec.json.format` does with indent 1, in parts, so that other threads run in between."""
     text = bytearray(b"{")
     for key, table in content.items():
         text += b"%b\n %b: {" % (b"," if len(text) > 1 else b"", msgspec.json.encode(key))
@@ -258,8 +259,8 @@ def _timers(content: _Content) -> dict[str, int]:
 @contextmanager
 def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
     """Reset a table's flag for the block; yields whether it was set. A failed block sets it again."""
-    # Reset before the copy, so that a change meanwhile is saved next time. Reset only if set: otherwise a flag set just
-    # now would be lost without a copy.
+    # Reset before the copy, so that a change during the copy is saved next time. Reset only if the flag was set,
+    # because a flag that is set just now would be lost without a copy.
     stood = bool(getattr(table, flag))
     if stood:
         setattr(table, flag, False)
@@ -280,10 +281,10 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
 
 
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum waiting answers; above this the requesting thread saves itself, which slows its clients down."""
+"""Maximum waiting answers. Above this the requesting thread saves the tables itself, which slows its client down."""
 
 Work = Callable[[], None]
-"""Disk work of one change, done before the save; it may raise anything."""
+"""The work of one change on disk, done before the save. It may raise any error."""
 _Waiting = tuple[Channel, Command, Parts, Work | None]
 
 
@@ -297,7 +298,10 @@ class WhenSaved(Protocol):
 
 @define(slots=True, eq=False)
 class TableSaves:
-    """The thread and its waiting answers. Invariant: the thread that removes an answer from `_waiting` sends it."""
+    """The saving thread and the answers that wait for it.
+
+    Invariant: an answer is sent by the thread that removed it.
+    """
 
     runtime: Runtime
     config_files: ConfigFiles
@@ -327,9 +331,9 @@ class TableSaves:
     def answer_when_saved(
         self, channel: Channel, command: Command, parts: Parts, work: Work | None = None
     ) -> Parts | None:
-        """Returns the answer to a new change; None when it follows, after its work and a save.
+        """Returns the answer to a new change if it is on disk, or None if the answer follows after `work` and a save.
 
-        The answer becomes code 1 if the save or the work fails.
+        If `work` or the save fails, the answer becomes code 1.
         """
         with self._changed:
             if self._running and len(self._waiting) < WAITING_COUNT_MAX:

@@ -24,10 +24,10 @@ from longpoll_runtime.services import ServiceThread
 log = logging.getLogger(__name__)
 
 DELAY_MS: Final = 60_000
-"""Nothing is removed earlier, so that a broker that opened a store by mistake can be stopped."""
+"""Nothing is removed in the first minute, ms, so that a broker that opened the wrong store can still be stopped."""
 
 MANUAL_ROUNDS: Final = 20
-"""`MAX_MANUAL_DELETE_FILE_TIMES`."""
+"""Rounds of a manual removal that ignore the hour (`MAX_MANUAL_DELETE_FILE_TIMES`)."""
 
 
 @define(slots=True, eq=False)
@@ -40,13 +40,13 @@ class Retention:
     """`cleanResourceInterval`."""
     _due_ns: int = field(init=False)
     _rounds: int = field(default=0, init=False)
-    """Number of next rounds that ignore the hour."""
+    """How many of the next rounds ignore the hour."""
 
     def __attrs_post_init__(self) -> None:
         self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000
 
     def clean_soon(self) -> None:
-        """Check at the next call, and ignore the hour for some rounds (`manualDeleteFileSeveralTimes`)."""
+        """Check at the next call, and ignore the hour in the next `MANUAL_ROUNDS` (`manualDeleteFileSeveralTimes`)."""
         self._rounds = MANUAL_ROUNDS
         self._due_ns = 0
 
@@ -71,9 +71,9 @@ QUEUES_EVERY: Final = 20
 """Rounds between flushes of consume queues and checkpoint (10 s, as Java's thorough flush)."""
 
 QUEUES_SIZE: Final = 32 * MIB
-"""Bytes of the log that force such a flush, because recovery reads the log after the checkpoint."""
+"""Bytes of new log that force such a flush earlier, because recovery reads the log after the checkpoint."""
 INDEX_COUNT: Final = 256
-"""Messages indexed between two checks whether the broker stops."""
+"""Messages indexed before the thread checks again whether the broker stops."""
 
 
 @define(slots=True, eq=False)
@@ -90,7 +90,7 @@ class FlushService(ServiceThread):
     _last_error: str = field(default="", init=False)
     """The last error of flushing the log."""
     _told_of_files: str = field(default="", init=False)
-    """The last error of saving config files."""
+    """The last error of saving the config files, so that a lasting error is logged once."""
 
     def stop(self) -> None:
         """End the thread and save once more."""
@@ -120,7 +120,10 @@ class FlushService(ServiceThread):
         self._index()
 
     def _flush(self) -> None:
-        """Make the log durable. Logs an error only if it changed: after a failed sync it repeats."""
+        """Make the log durable.
+
+        After a failed sync every flush fails with the same error, so only a new error is logged.
+        """
         told, self._last_error = self._last_error, ""
         try:
             self.store.flush()
@@ -130,11 +133,14 @@ class FlushService(ServiceThread):
                 log.exception("the store could not be made durable; trying again")
 
     def _flush_queues(self) -> None:
-        """Make queues durable, with a round whenever one is due: tens of thousands of them take minutes."""
+        """Make queues durable.
+
+        Runs a round in between whenever one is due, because tens of thousands of queues take minutes.
+        """
         due_ns = self._next_due_ns()
         for _ in self.store.flush_queues_in_turns():
             if self._stop.is_set():
-                # Closing the store does the rest.
+                # The broker stops, and closing the store makes the other queues durable.
                 return
             if self.runtime.monotonic_ns() >= due_ns:
                 self._round()
