@@ -27,10 +27,10 @@ from longpoll_spec.specification import properties_of, specification_of
 
 LOST: Final = ("no_lost_wakeup", "no_lost_retry", "wake_finds_its_taker")
 FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
-    "strict-pop": (2, (262919, 1456828, 31), {}),
+    "strict-pop": (2, (297279, 1643810, 38), {}),
     "rocketmq-5-pop": (
         2,
-        (205194, 1012880, 32),
+        (215744, 1058322, 32),
         {
             **dict(zip(LOST, (5, 9, 7), strict=True)),
             "nothing_dropped": 4,
@@ -40,23 +40,23 @@ FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
             "count_is_right": 6,
         },
     ),
-    "strict-pop+second_look=false": (1, (2403, 7370, 19), dict(zip(LOST, (5, 9, 7), strict=True))),
-    "strict-pop+order=by_expiry": (2, (261271, 1447346, 31), {}),
-    "strict-pop+scan=take": (1, (4347, 15680, 21), dict(zip(LOST, (7, 11, 10), strict=True))),
-    "strict-pop+hand_over=false": (2, (226134, 1245654, 28), dict(zip(LOST, (10, 14, 12), strict=True))),
-    "strict-pop+when_rejected=drop": (1, (3879, 12935, 22), {"nothing_dropped": 6}),
-    "strict-pop+rest_wakes=own_key": (2, (262919, 1456828, 31), {}),
-    "strict-pop+retry_wakes=all_queues": (1, (3522, 11849, 21), dict(zip(LOST[1:], (10, 12), strict=True))),
-    "strict-pop+retry_wakes=no_key": (1, (3357, 11174, 22), dict(zip(LOST[1:], (9, 11), strict=True))),
-    "strict-pop+when_closed=ignore": (2, (321680, 1675173, 31), {"full_means_full": 8, "no_closed_one_waits": 4}),
-    "strict-pop+limit=before_insert": (2, (387217, 2194810, 36), {"limit_kept": 9}),
-    "strict-pop+count=drifts": (1, (3723, 12668, 21), {}),
+    "strict-pop+second_look=false": (1, (2529, 7724, 19), dict(zip(LOST, (5, 9, 7), strict=True))),
+    "strict-pop+order=by_expiry": (2, (295323, 1632772, 38), {}),
+    "strict-pop+scan=take": (1, (4587, 16478, 21), dict(zip(LOST, (7, 11, 10), strict=True))),
+    "strict-pop+hand_over=false": (2, (253150, 1391434, 29), dict(zip(LOST, (11, 14, 13), strict=True))),
+    "strict-pop+when_rejected=drop": (1, (4119, 13733, 22), {"nothing_dropped": 6}),
+    "strict-pop+rest_wakes=own_key": (2, (297279, 1643810, 38), {}),
+    "strict-pop+retry_wakes=all_queues": (1, (3738, 12551, 21), dict(zip(LOST[1:], (10, 12), strict=True))),
+    "strict-pop+retry_wakes=no_key": (1, (3549, 11780, 22), dict(zip(LOST[1:], (9, 11), strict=True))),
+    "strict-pop+when_closed=ignore": (2, (359568, 1875541, 38), {"full_means_full": 8, "no_closed_one_waits": 4}),
+    "strict-pop+limit=before_insert": (2, (428941, 2424024, 36), {"limit_kept": 9}),
+    "strict-pop+count=drifts": (1, (3963, 13466, 21), {}),
     "strict-pop+when_closed=ignore+count=drifts": (
         1,
-        (8556, 31990, 28),
+        (9036, 33826, 28),
         {"no_closed_one_waits": 4, "count_is_right": 6},
     ),
-    "strict-pop+evicts=true": (1, (3864, 13466, 21), {"nothing_dropped": 4}),
+    "strict-pop+evicts=true": (1, (4104, 14264, 21), {"nothing_dropped": 4}),
 }
 """Policy -> requests, (states, transitions, depth), and each violated property with the length of its shortest run."""
 

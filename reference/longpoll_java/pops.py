@@ -174,6 +174,8 @@ def _executor_rejects(request: int, _queue: int) -> Iterator[Move]:
     yield Move("throw", DISPATCHER, ("submit",))
     # The dispatcher dispatches the same message again, and announces it again.
     yield Move("until", DISPATCHER, ("dispatch",))
+    yield Move("go", DISPATCHER, ("dispatch",))
+    yield Move("until", DISPATCHER, ("notify",))
 
 
 def _scan_takes(request: int, _queue: int) -> Iterator[Move]:

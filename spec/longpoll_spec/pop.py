@@ -75,6 +75,9 @@ asks: Flag = spec.flag("asks", "The request pops from this queue alone.", "queue
 called_all: Bool = spec.flag(
     "called_all", "A pop that left messages is about to wake a request that reads every queue."
 )
+submitting: Flag = spec.flag(
+    "submitting", "The dispatcher has taken the request, and submits it to the executor.", "request"
+)
 all_told: Bool = spec.flag("all_told", "The dispatcher has woken a request that reads every queue, or found none.")
 retry: Int = spec.number("retry", "The message of the group's retry topic.", words=RETRIES)
 limit: Int = spec.number(
@@ -202,7 +205,7 @@ def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) ->
 def goes(state: CoreState, request: CoreRequest, *, answered: bool = True) -> Pairs:
     """The request leaves the broker; if it is not answered, its client goes on waiting."""
     made: Pairs = [(request.phase, request.phases["idle"]), (request.deadline, 0)]
-    made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks)]
+    made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks, submitting)]
     made += [(asks[queue, request], FALSE) for queue in state.queues]
     return made + [(unanswered[request], FALSE)] * answered
 
@@ -216,7 +219,7 @@ def append(state: CoreState, queue: CoreQueue) -> Step:
 
     Java: `ReputMessageService.doReput` calls `PopMessageProcessor.notifyMessageArriving` before the next message.
     """
-    guard = queue.has_room & ~any_of(each.due for each in state.queues)
+    guard = queue.has_room & ~any_of(each.due for each in state.queues) & is_free(state)
     return Step(guard, assign((queue.visible_end, queue.visible_end + 1), (queue.due, TRUE)))
 
 
@@ -409,12 +412,16 @@ def is_called(state: CoreState, request: CoreRequest) -> Bool:
     return reads_all(state, request) & called_all | any_of(asks[q, request] & called[q] for q in state.queues)
 
 
+def is_free(state: CoreState) -> Bool:
+    """The dispatcher submits no request: until the executor has it, it goes on to no other key and no other message."""
+    return ~any_of(submitting[each] for each in state.requests)
+
+
 def is_told(state: CoreState, request: CoreRequest) -> Bool:
     """The dispatcher is at the key of the request."""
-    due = any_of(queue.due for queue in state.queues)
-    return reads_all(state, request) & due & ~all_told | any_of(
-        asks[queue, request] & queue.due & all_told for queue in state.queues
-    )
+    of_all = reads_all(state, request) & any_of(queue.due for queue in state.queues) & ~all_told
+    of_one = any_of(asks[queue, request] & queue.due & all_told for queue in state.queues)
+    return (of_all | of_one) & is_free(state)
 
 
 def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
@@ -437,7 +444,8 @@ def wake(state: CoreState, request: CoreRequest) -> Step:
     Java: `PopLongPollingService.pollRemotingCommands`.
     """
     guard = is_first(state, request) & (is_called(state, request) | is_told(state, request)) & ~gone[request]
-    return Step(guard, assign((request.phase, request.phases["taken"]), *passes(state, request, TRUE)))
+    own: Pairs = [(request.phase, request.phases["taken"]), (submitting[request], ~is_called(state, request))]
+    return Step(guard, assign(*own, *passes(state, request, TRUE)))
 
 
 @spec.action("request", thread="waker", exists=keeps_closed)
@@ -459,7 +467,7 @@ def nobody_reads_all(state: CoreState) -> Step:
 
     Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.isEmpty()`.
     """
-    due = any_of(queue.due for queue in state.queues) & ~all_told
+    due = any_of(queue.due for queue in state.queues) & ~all_told & is_free(state)
     nobody = ~any_of(is_listed(each) & reads_all(state, each) for each in state.requests)
     effect = assign((called_all, FALSE), (all_told, all_told | ~called_all))
     return Step((called_all | due) & nobody, effect)
@@ -474,7 +482,7 @@ def nobody_asks(state: CoreState, queue: CoreQueue) -> Step:
     nobody = ~any_of(is_listed(each) & asks[queue, each] for each in state.requests)
     ends = queue.due & ~called[queue]
     effect = assign((called[queue], FALSE), (queue.due, queue.due & ~ends), (all_told, all_told & ~ends))
-    return Step((called[queue] | queue.due & all_told) & nobody, effect)
+    return Step((called[queue] | queue.due & all_told & is_free(state)) & nobody, effect)
 
 
 @spec.action("request", thread="waker")
@@ -484,7 +492,7 @@ def submit(_state: CoreState, request: CoreRequest) -> Step:
     Java: `PopLongPollingService.wakeUp`.
     """
     guard = request.is_("taken") & ~gone[request]
-    return Step(guard, assign((request.phase, request.phases["reading"])))
+    return Step(guard, assign((request.phase, request.phases["reading"]), (submitting[request], FALSE)))
 
 
 @spec.action("request", thread="waker")
@@ -500,12 +508,16 @@ def submit_fails(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", urgent=False, thread="executor")
 def executor_rejects(state: CoreState, request: CoreRequest) -> Step:
-    """The executor is full and rejects the request that was taken.
+    """The executor is full and rejects the request. If the dispatcher took it, it announces the message again.
 
-    Java: `PopLongPollingService.wakeUp`, where `submit` throws after `complete()`.
+    Java: `PopLongPollingService.wakeUp`, where `submit` throws after `complete()`; the exception ends
+    `ReputMessageService.doReput` before it goes on to the next message.
     """
     guard = request.is_("taken") & ~gone[request]
-    told = calls(state, request, TRUE, every=True) if state.knob("hand_over") else []
+    again = submitting[request]
+    told: Pairs = [(all_told, all_told & ~again)]
+    told += [(queue.due, queue.due | again & asks[queue, request]) for queue in state.queues]
+    told += calls(state, request, ~again, every=True) if state.knob("hand_over") else []
     answered = state.knob("when_rejected") == "answer"
     return Step(guard, assign(*goes(state, request, answered=answered), *told))
 
@@ -696,6 +708,17 @@ def one_announced(state: CoreState) -> Iterator[Bool]:
     yield all_told.implies(any_of(queue.due for queue in state.queues))
     for queue, other in permutations(state.queues, 2):
         yield ~(queue.due & other.due)
+
+
+@spec.always
+def submitting_is_taken(state: CoreState) -> Iterator[Bool]:
+    """The requests that the dispatcher submits are taken, and share the key of one announced message."""
+    due = any_of(queue.due for queue in state.queues)
+    for each in state.requests:
+        elsewhere = any_of(queue.due & ~asks[queue, each] for queue in state.queues)
+        yield submitting[each].implies(each.is_("taken") & ite(reads_all(state, each), due, ~elsewhere))
+    for each, other in permutations(state.requests, 2):
+        yield (submitting[each] & submitting[other]).implies(shares_key(state, each, other))
 
 
 @spec.always
