@@ -1,10 +1,10 @@
-"""Every exception of the judge, one class a fault."""
+"""Every exception of the judge, one class for each kind of error."""
 
 from longpoll_spec.errors import LongpollError, UserError
 
 
 class JudgeError(LongpollError):
-    """Whatever the judge's own code raises on purpose."""
+    """The base class of errors that the judge's own code raises."""
 
 
 class JudgeUserError(JudgeError, UserError):
@@ -12,11 +12,11 @@ class JudgeUserError(JudgeError, UserError):
 
 
 class HistoryNotFoundError(JudgeUserError):
-    """A named path holds no history."""
+    """A given path contains no history."""
 
 
 class HistoryChangedError(JudgeUserError):
-    """A part of a history is not what it was, though it is still being judged."""
+    """A part of a history changed while it was judged."""
 
 
 class SparkUnavailableError(JudgeUserError):
@@ -28,4 +28,4 @@ class ReportNotWrittenError(JudgeUserError):
 
 
 class StreamNotReadableError(JudgeUserError):
-    """A file that findings are to be added to holds something else."""
+    """A file that should get more findings does not contain findings."""

@@ -1,1 +1,1 @@
-"""Events as columns of numbers, and what is looked up in them."""
+"""Events as numpy columns, and the functions that sort and search these columns."""

@@ -1,8 +1,9 @@
 """Which tags a subscription expression takes, as a RocketMQ broker decides it: by hash.
 
 A broker compares the 64-bit `tagsCode` of the consume queue, which is `String.hashCode` of the tag, and leaves the
-exact comparison to the client. So an answer that carries `BB` to a subscriber of `Aa` is right. SQL92 is not supported,
-because it needs the message's properties; such expressions are reported as not judged.
+exact comparison to the client. Therefore an answer with the tag `BB` to a subscriber of `Aa` is correct: both have the
+same hash. SQL92 is not supported, because it needs the message's properties; such expressions are reported as not
+judged.
 
 Source: `FilterAPI.buildSubscriptionData`, `DefaultMessageFilter.isMatchedByConsumeQueue`,
 `MessageExtBrokerInner.tagsString2tagsCode`.

@@ -1,8 +1,9 @@
-"""Requests by a number made of their identifiers, to notice one whose events lie in places that are judged apart.
+"""Requests as hashes of their identifiers, which show whether one request's events are judged in several places.
 
-Each place reports the numbers of its requests: eight bytes each, of which the last two name the place. A request whose
-number two places report is judged in both, with all its events. If two requests have the same number, a place reads
-events that it does not need, which is harmless because nothing is compared by these numbers alone.
+A place is a part of the history that is judged apart, such as a bucket of queues. Each place reports the keys of its
+requests: eight bytes each, of which the last two are the number of the place. If two places report the same hash, the
+request is judged in both, with all its events. If two different requests have the same hash, a place reads events that
+it does not need, which is harmless because the judge then compares the identifiers themselves.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from longpoll_judge.read.schema import coded_texts
 Keys = NDArray[np.uint64]
 NO_KEYS: Final[Keys] = np.empty(0, dtype=np.uint64)
 PLACE_BITS: Final = np.uint64((1 << 16) - 1)
-"""The bits of a key that hold its place."""
+"""The bits of a key that hold the number of its place."""
 KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
-"""About the number of keys that are compared at once."""
+"""The approximate number of keys that are compared at once."""
 LONG_BYTES: Final = 256
 """Longer texts are rare. They are hashed one by one, so that they do not slow down the others."""
 FEW_BYTES: Final = 1_024
-"""The hashes of no more than this are cached."""
+"""Texts of at most this many bytes together have their hashes cached."""
 _ONES: Final = np.uint64((1 << 64) - 1)
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: odd, and its bits are spread evenly."""
 
 
 def request_keys(table: pa.Table, rows: Integers) -> Keys:
-    """The key of the request of each of these rows, the same wherever it is made."""
+    """Returns the key of the request of each row. A request gets the same key in every process."""
     if not len(rows):
         return NO_KEYS
     sources, source_names = coded_texts(table, "source")
@@ -49,12 +50,13 @@ def request_keys(table: pa.Table, rows: Integers) -> Keys:
 
 
 def text_hashes(texts: pa.StringArray) -> Keys:
-    """A number for each text, the same wherever it is made: eight bytes of all texts at a time are mixed in."""
+    """Returns a hash of each text, the same in every process. Each step mixes in the next eight bytes of every text."""
     if not len(texts):
         return NO_KEYS
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     content = (texts.buffers()[2] or pa.py_buffer(b"")).to_pybytes()
-    # A split's few names are hashed for each kind of event in it.
+    # A split has few names, and they are hashed again for each kind of event, so the results for short input are
+    # cached.
     return (_hashes if len(content) <= FEW_BYTES else _hashes.__wrapped__)(offsets.tobytes(), content)
 
 
@@ -81,14 +83,14 @@ def _hashes(offsets: bytes, content: bytes) -> Keys:
 
 
 def ranges_of(keys: Keys, count: int) -> list[Keys]:
-    """The sorted keys in `count` ranges of equal width, the same ranges for every group."""
+    """Returns the sorted keys in `count` ranges of equal width, which are the same ranges for every group."""
     borders = np.array([(place << 64) // count for place in range(1, count)], dtype=np.uint64)
     return np.split(keys, np.searchsorted(keys, borders & KEY_BITS))
 
 
 def shared(groups: Iterable[Keys]) -> Keys:
-    """The keys that come from several places, with each of these."""
-    # The groups are sorted as a rule: the stable sort merges such runs, three times as fast as the other one sorts.
+    """Returns the keys that come from several places, once for each of these places."""
+    # Usually each group is sorted already. The stable sort merges such runs three times as fast as the default sort.
     keys = np.sort(np.concatenate([NO_KEYS, *groups]), kind="stable")
     change = np.append(np.uint64(0), keys[1:] ^ keys[:-1])[: len(keys)]
     is_again = (change != 0) & (change <= PLACE_BITS)
@@ -98,22 +100,22 @@ def shared(groups: Iterable[Keys]) -> Keys:
 
 @define
 class KeyFile:
-    """Groups of sorted keys, one behind the other in a file."""
+    """Groups of sorted keys, stored one after the other in a file."""
 
     _file: BinaryIO
     _lengths: list[int] = field(factory=list)
 
     def put(self, keys: Keys) -> None:
-        """Add a group."""
+        """Append a group of sorted keys."""
         self._lengths.append(len(keys))
         keys.tofile(self._file)
 
     def shared(self) -> Keys:
-        """See `shared`."""
+        """Returns the keys that come from several places; see the function `shared`."""
         return np.concatenate([NO_KEYS, *map(shared, self._ranges())])
 
     def _ranges(self) -> Iterator[tuple[Keys, ...]]:
-        """The sorted keys of each group, range by range."""
+        """Yields, range by range, the sorted keys of each group in this range."""
         total = sum(self._lengths)
         if not total:
             return
@@ -126,6 +128,6 @@ class KeyFile:
 
 @contextmanager
 def open_keys() -> Iterator[KeyFile]:
-    """A file of keys that goes with the block."""
+    """Open a temporary file of keys, which is deleted at the end of the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file:
         yield KeyFile(file)

@@ -1,7 +1,4 @@
-"""Finds and sorts many numbers, faster than numpy's general ways where they are few, close together or nearly in order.
-
-Leaves out what the numbers mean.
-"""
+"""Sorts and searches columns of numbers, faster than numpy when these are few, close together or nearly sorted."""
 
 from __future__ import annotations
 
@@ -16,20 +13,20 @@ from numpy.typing import NDArray
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEVER: Final = INTEGER_LIMIT
-"""Later than every moment of a history, and higher than every offset."""
+"""Later than every timestamp of a history, and higher than every offset."""
 BEGINNING: Final = -INTEGER_LIMIT
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
 _SPREAD_MAX: Final = 4
-"""Most places for each number that a table may have to be made; offsets of a log have about one."""
+"""Maximum size of a lookup table, in entries per number. Offsets of a log need about one entry per number."""
 _FEW: Final = 8
 _VIRTUAL_MAX: Final = 1 << 61
-"""Numbers of all groups side by side stay below this."""
+"""Limit of the virtual numbers of `Grouped`, which number all groups one after the other."""
 
 
 def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
-    """Which of the values are among the wanted ones, which are few as a rule."""
+    """Returns a mask of the values that are among `wanted`, which usually has few numbers."""
     numbers = list(wanted)
     if len(numbers) > _FEW:
         return np.isin(values, np.array(numbers, dtype=np.int64))
@@ -40,19 +37,25 @@ def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
 
 
 def are_of(codes: NDArray[np.int32], names: Sequence[str], wanted: Container[str]) -> NDArray[np.bool_]:
-    """Which rows have one of these names; some comparisons cost a fraction of looking each row's name up."""
+    """Returns a mask of the rows with one of these names.
+
+    It compares the codes of the names, which costs a fraction of looking up the name of each row.
+    """
     return is_one_of(codes, [place for place, name in enumerate(names) if name in wanted])
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:
-    """The different values, ascending; numpy's way hashes each, which takes ten times as long as to sort them."""
+    """Returns the different values, ascending.
+
+    Numpy's `unique` hashes each value, which takes ten times as long as this sort.
+    """
     ordered = np.sort(values)
     found: NDArray[Any] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
     return found
 
 
 def run_starts(*columns: NDArray[Any]) -> Integers:
-    """Where in some columns of one length a row begins, none of whose values differ from row to row until the next."""
+    """Returns the rows at which a new run begins; within a run, no value of any column changes."""
     count = len(columns[0])
     changes = np.ones(count, dtype=np.bool_)
     if count:
@@ -63,10 +66,13 @@ def run_starts(*columns: NDArray[Any]) -> Integers:
 
 
 def order_by(group: NDArray[Any], moment: Integers) -> Integers:
-    """The stable order by group and then by moment; rows that are in order already, or group by group, cost little."""
+    """Returns the stable order by group and then by time.
+
+    It costs little if the rows are sorted already, or group by group.
+    """
     order = np.arange(len(group))
     if (group[1:] < group[:-1]).any():
-        # Numbers of 16 bits are sorted in a fraction of the time.
+        # numpy sorts numbers of 16 bits in a fraction of the time.
         is_small = int(group.min()) >= 0 and int(group.max()) < 1 << 16
         order = np.argsort(group.astype(np.uint16) if is_small else group, kind="stable")
         group, moment = group[order], moment[order]
@@ -74,13 +80,13 @@ def order_by(group: NDArray[Any], moment: Integers) -> Integers:
         return order
     low, span = int(moment.min()), int(moment.max()) - int(moment.min()) + 1
     if span * (int(group[-1]) + 1) < _VIRTUAL_MAX:
-        # Numbers that are nearly in order are sorted by runs.
+        # numpy's stable sort merges runs, so numbers that are nearly sorted cost little.
         return order[np.argsort(group.astype(np.int64) * span + (moment - low), kind="stable")]
     return order[np.lexsort((moment, group))]
 
 
 def running(group: Integers, values: Integers) -> Integers:
-    """The highest value so far of each row's group; groups ascend."""
+    """Returns the highest value so far in each row's group. The groups must ascend."""
     if not len(values):
         return values
     low, groups = int(values.min()), int(group[-1]) + 1
@@ -94,7 +100,7 @@ def running(group: Integers, values: Integers) -> Integers:
 
 
 def suffix_min(group: Integers, values: Integers) -> Integers:
-    """The lowest value from each row to the end of its group; groups ascend."""
+    """Returns the lowest value from each row to the end of its group. The groups must ascend."""
     if not len(values):
         return values
     last = int(group[-1])
@@ -103,26 +109,26 @@ def suffix_min(group: Integers, values: Integers) -> Integers:
 
 @frozen(eq=False)
 class Grouped:
-    """Numbers of several groups, of which it is asked how many of a group lie below others: by a table, or bisection.
+    """Sorted numbers of several groups, searched per group: by a lookup table if they are dense, else by bisection.
 
-    Invariant: they ascend by group, and by number within each.
+    Invariant: the rows ascend by group, and by number within each group.
     """
 
     group: Integers
     numbers: Integers
     count: int
-    """Groups are numbers below this."""
+    """The number of groups; each group is a number below it."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @cached_property
     def bounds(self) -> Integers:
-        """Group g has the places [bounds[g], bounds[g + 1])."""
+        """Returns where each group begins: group g has the rows [bounds[g], bounds[g + 1])."""
         return np.append(0, np.cumsum(np.bincount(self.group, minlength=self.count)))
 
     def below(self, group: Integers, wanted: Integers) -> Integers:
-        """The first place of each group whose number is not below the wanted one, or the place after its last."""
+        """Returns each group's first row whose number is not below the wanted one, or the row after its last."""
         lowest, width, base, places = self._virtual
         if places is None:
             known, ranks = self._ranked
@@ -136,11 +142,11 @@ class Grouped:
         return found
 
     def between(self, group: Integers, first: Integers, end: Integers) -> Integers:
-        """How many of each group's numbers lie in [first, end), where no end is below its first."""
+        """Returns how many numbers of each group lie in [first, end). No `end` may be below its `first`."""
         return self.below(group, end) - self.below(group, first)
 
     def at(self, group: Integers, wanted: Integers) -> Integers:
-        """The first place of each wanted number in its group; -1 if it is not there."""
+        """Returns the first row of each wanted number in its group; -1 if the group does not have the number."""
         if not len(self):
             return np.full(len(wanted), -1, dtype=np.int64)
         place = self.below(group, wanted)
@@ -149,14 +155,14 @@ class Grouped:
         return np.where(is_there, there, -1)
 
     def pick(self, group: Integers, place: Integers, values: Integers, none: int) -> Integers:
-        """The values at some places; `none` behind the end of the group."""
+        """Returns the values at these rows, or `none` for a row after the end of its group."""
         return np.where(place < self.bounds[group + 1], np.append(values, none)[place], none)
 
     @cached_property
     def _virtual(self) -> tuple[Integers, Integers, Integers, Integers | None]:
-        """By group its lowest number, how far the others reach, and where it begins if all stood side by side.
+        """For a lookup table: each group's lowest number, its width, and its begin if all groups are laid side by side.
 
-        Also where each number stands then; None if that is too far.
+        The last item is the position of each number in this layout, or None if the layout would be too large.
         """
         first, end = self.bounds[:-1], self.bounds[1:]
         filled = end > first
@@ -185,13 +191,13 @@ class Grouped:
 
 
 def grouped(group: Integers, numbers: Integers, count: int) -> tuple[Grouped, Integers]:
-    """Numbers in any order as `Grouped`, and the row at each of its places."""
+    """Returns numbers in any order as `Grouped`, and for each of its rows the index of the number in the input."""
     order = order_by(group, numbers)
     return Grouped(group[order], numbers[order], count), order
 
 
 def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
-    """For each wanted key the first place where it stands among the keys; -1 where it does not."""
+    """Returns for each wanted key the first place among the keys; -1 if it is not among them."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
     most = keys.max()
@@ -202,13 +208,16 @@ def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
         return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    # A key that is not there finds its neighbour, which is another.
+    # The search for a key that is not there ends at its neighbour, so compare the keys.
     found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
     return found
 
 
 def numbered(*lots: Sequence[Integers]) -> list[Integers]:
-    """Small numbers for the rows of some lots, each of as many columns: equal where all columns are equal."""
+    """Returns a small number for each row of each lot: equal where all columns are equal.
+
+    All lots have as many columns.
+    """
     columns = [np.concatenate(column) for column in zip(*lots, strict=True)]
     found = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
@@ -217,14 +226,14 @@ def numbered(*lots: Sequence[Integers]) -> list[Integers]:
 
 
 def _paired(group: Integers, numbers: Integers) -> Integers:
-    """Small numbers for pairs of a small number and another."""
+    """Returns small numbers for pairs of a small number and any number."""
     if not len(group):
         return group
     groups, room = int(group.max()) + 1, _SPREAD_MAX * len(group)
     least, most = int(numbers.min()), int(numbers.max())
     if (most - least + 1) * groups <= room:
         return group * (most - least + 1) + (numbers - least)
-    # The offsets of each queue lie close together.
+    # The offsets of one queue are close together, so their differences from its lowest offset are small.
     lowest, highest = np.full(groups, most, dtype=np.int64), np.full(groups, least, dtype=np.int64)
     np.minimum.at(lowest, group, numbers)
     np.maximum.at(highest, group, numbers)
@@ -240,7 +249,7 @@ def _paired(group: Integers, numbers: Integers) -> Integers:
 
 
 def are_among(wanted: Integers, keys: Integers) -> Booleans:
-    """Which of some small numbers are among others; those below 0 never are."""
+    """Returns a mask of the small numbers in `wanted` that are among `keys`; a number below 0 never is."""
     there = np.zeros(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 2, dtype=np.bool_)
     there[keys] = True
     there[-1] = False
@@ -248,7 +257,10 @@ def are_among(wanted: Integers, keys: Integers) -> Booleans:
 
 
 def least_of(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """For each wanted small number the least value that it has among the keys; `none` where it has none."""
+    """Returns for each wanted small number the least value among the rows with this key.
+
+    `none` if there is no such row.
+    """
     least = np.full(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     is_there = np.zeros(len(least), dtype=np.bool_)
@@ -257,20 +269,23 @@ def least_of(keys: Integers, wanted: Integers, values: Integers, none: int) -> I
 
 
 def count_of(keys: Integers, wanted: Integers) -> Integers:
-    """How often each wanted small number is there."""
+    """Returns how often each wanted small number occurs among the keys."""
     return np.bincount(keys, minlength=int(wanted.max(initial=-1)) + 1)[wanted]
 
 
 def highest_before(
     group: NDArray[Any], ended_ns: Integers, value: Integers, asked_group: NDArray[Any], moment_ns: Integers
 ) -> Integers:
-    """For each question the row with the highest value of its group that ended before its moment; -1 for none."""
+    """Returns for each question the row of its group with the highest value that ended before `moment_ns`.
+
+    -1 if none did.
+    """
     count = len(group)
     if not count or not len(asked_group):
         return np.full(len(asked_group), -1, dtype=np.int64)
     own, asked = numbered((group,), (asked_group,))
     times, order = grouped(own, ended_ns, int(max(own.max(), asked.max())) + 1)
-    # The highest value so far; of equal ones the first, as they stand.
+    # The highest value so far; among equal values the first row.
     by_value = np.argsort(value, kind="stable")
     rank = np.empty(count, dtype=np.int64)
     rank[by_value] = np.arange(count)

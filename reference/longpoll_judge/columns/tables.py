@@ -1,11 +1,12 @@
 """Events as numpy columns in one canonical order, and as Arrow tables while they wait or travel.
 
-The order is: queue by queue, in each by time, then by source and sequence; so nothing depends on the order in which
-events arrive. The Arrow table stays as it was read. Events that wait or travel lose the columns that they do not use.
+The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
+arrive. The Arrow table keeps its order. Before events wait or travel to another process, the columns that they do not
+use are removed.
 
-Rule 4 of a history says that answers name their broker, topic and queue. Other recorders may omit them, and the names
-are then taken from the request. An answer stays unplaced if requests of several queues share its identifier. An answer
-that names another broker or topic than its request keeps its own.
+Rule 4 of a history requires that answers name their broker, topic and queue. Other recorders may omit these names, and
+they are then taken from the request. If requests of several queues share the answer's identifier, the answer gets no
+queue. An answer that names another broker or topic than its request keeps its own names.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ GROUP_KEY: Final = ("broker", "topic", "queue")
 QueueName = tuple[str, str, int]
 """The key of a queue: its broker, topic and number."""
 Tables = Callable[[], Iterator[pa.Table]]
-"""Gives the events of every split, each time it is called."""
+"""A function that returns an iterator over the events of every split; it can be called again."""
 _SPARSE: Final = 8
-"""Queues are numbered by runs of events where there are this many times fewer runs."""
+"""Rows are numbered by runs if there are this many times fewer runs of one queue than rows."""
 
 
 def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
-    """Rows that share queue and `after_ns` with another one, in canonical order."""
+    """Returns the rows that share queue and `after_ns` with another row, in canonical order."""
     codes, names = coded(table, "source")
     rank = np.empty(len(names), dtype=np.int64)
     rank[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
@@ -55,7 +56,7 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
     order = np.lexsort(keys)
     is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
     if is_same.any():
-        # A source gave one number to several events of a moment: what they tell puts them in order.
+        # A source gave one number to several events with the same times, so the values of their other columns decide.
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         group = np.cumsum(np.append(True, ~is_same))[tied]
         events = table.take(pa.array(rows[order[tied]]))
@@ -65,7 +66,7 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
 
 
 def _ranks(column: pa.ChunkedArray) -> Integers:
-    """Numbers in the order of a column's values."""
+    """Returns a number for each row, in the order of the column's values."""
     if pa.types.is_list(column.type):
         column = pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.string())])
     if pa.types.is_dictionary(column.type):
@@ -75,9 +76,9 @@ def _ranks(column: pa.ChunkedArray) -> Integers:
 
 
 def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
-    """Each row's (broker, topic, queue) as a small number, and some row of each.
+    """Returns each row's (broker, topic, queue) as a small number, and one row for each of these numbers.
 
-    The numbers have 16 bits where they suffice: these are sorted fastest.
+    The numbers have 16 bits if possible, because numpy sorts such numbers fastest.
     """
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
@@ -86,13 +87,13 @@ def queue_numbers(table: pa.Table) -> tuple[NDArray[Any], Integers]:
     starts = run_starts(brokers, topics, queue)
     if len(starts) * _SPARSE > len(table):
         return _numbered(brokers, topics, queue, counts)
-    # The rows of a queue lie together, as a part that is written here has them: one row of each run is enough.
+    # Our own recorder writes the events of a queue together, so one row of each run is enough.
     numbers, rows = _numbered(brokers[starts], topics[starts], queue[starts], counts)
     return np.repeat(numbers, np.diff(starts, append=len(table))), starts[rows]
 
 
 def queue_names(table: pa.Table, rows: Integers) -> list[QueueName]:
-    """The queues of these rows."""
+    """Returns the queues (broker, topic, number) of these rows."""
     names = [name for name in table.column_names if name in (*GROUP_KEY, *REQUIRED)]
     named = fill(table.select(names).take(pa.array(rows)), GROUP_KEY)
     return [(*name.values(),) for name in named.to_pylist()]
@@ -101,7 +102,7 @@ def queue_names(table: pa.Table, rows: Integers) -> list[QueueName]:
 def _numbered(
     brokers: NDArray[np.int32], topics: NDArray[np.int32], queue: Integers, counts: tuple[int, int]
 ) -> tuple[NDArray[Any], Integers]:
-    """The same of columns; `counts` are of the brokers' and the topics' names."""
+    """Does the work of `queue_numbers` for columns; `counts` are the numbers of broker names and of topic names."""
     broker_count, topic_count = counts
     least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
     if broker_count * topic_count * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
@@ -118,20 +119,20 @@ def _numbered(
 
 
 _NARROW: Final = (np.uint8, np.uint16, np.uint32)
-"""The types of numbers that wait or travel, the first that has room for all of a column."""
+"""The integer types of columns that wait or travel; the first that can hold the whole column is used."""
 _LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
-"""Rows are many where they are one in this number of all."""
+"""At least one row in this number counts as many rows."""
 FEW_NAMES: Final = 64
-"""So few names are not worth looking for those that rows have."""
+"""If a column has at most this many names, it is not worth removing those that no row uses."""
 _MANY_NAMES: Final = 1_000
-"""So many names cost more to compare than their hashes."""
+"""With this many names, comparing their hashes is cheaper than comparing the names."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
 
 
 def rearranged(table: pa.Table, order: Integers) -> pa.Table:
-    """The rows in this order, in one chunk; those that stay side by side are moved at once."""
+    """Returns the rows in this order, in one chunk. Rows that stay adjacent are moved together."""
     starts = np.flatnonzero(np.append(True, np.diff(order) != 1)[: len(order)])
     if len(starts) <= 1 and len(order) == len(table):
         return table
@@ -142,7 +143,7 @@ def rearranged(table: pa.Table, order: Integers) -> pa.Table:
 
 
 def taken(table: pa.Table, rows: Integers) -> pa.Table:
-    """These rows of the table, without columns at their default, and with few names but theirs."""
+    """Returns these rows of the table, without columns in which all have the default, and without most unused names."""
     is_taken = np.zeros(len(table), dtype=np.bool_)
     is_taken[rows] = True
     names = [name for name in table.column_names if name in REQUIRED or _is_used(table, name, rows, is_taken)]
@@ -150,7 +151,10 @@ def taken(table: pa.Table, rows: Integers) -> pa.Table:
 
 
 def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
-    """Whether any of the rows has something in this column; of the columns that are used most show it at once."""
+    """Whether any of the rows has a value other than the default in this column.
+
+    Most columns that are used show this in their first rows.
+    """
     if not len(rows):
         return False
     values, default = _numbers(table, name)
@@ -158,26 +162,26 @@ def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> 
         return True
     if len(rows) * _DENSE < len(table):
         return bool((values[rows[_FIRST_ROWS:]] != default).any())
-    # Where many rows are taken, to compare all in the order in which they lie costs half of picking these first.
+    # If many rows are taken, comparing the whole column in order costs half of picking the rows first.
     is_used: Booleans = values != default
     is_used &= is_taken
     return bool(is_used.any())
 
 
 def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
-    """A column as numbers, and the number that it has where there is nothing in it."""
+    """Returns a column as numbers, and the number of its default value."""
     if name in LISTS:
         return compute.list_value_length(table[name]).to_numpy(), 0
     if name not in NAMES:
         return table[name].to_numpy(), DEFAULTS[name]
     codes, texts = coded_texts(table, name)
     named = are_named(texts)
-    # Texts are coded once each, so at most one code is the empty text: comparing codes is enough, and faster.
+    # Each text occurs once in a dictionary, so at most one code is the empty text, and comparing codes is enough.
     return codes, -1 if named.all() else int(named.argmin())
 
 
 def encode(table: pa.Table) -> bytes:
-    """Some events as bytes, with all of their dictionaries (`compacted`); most numbers take a byte or two."""
+    """Encode events as bytes, with their whole dictionaries (`compacted`). Most numbers take one or two bytes."""
     narrow, lowest = zip(*(_narrowed(table[name].combine_chunks()) for name in table.column_names), strict=True)
     told = {name: str(low) for name, low in zip(table.column_names, lowest, strict=True)}
     narrow_table = pa.table(list(narrow), table.column_names, metadata=told)
@@ -189,13 +193,13 @@ def encode(table: pa.Table) -> bytes:
 
 
 def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
-    """A column as differences from its least number, and that number; the numbers of names in as few bytes."""
+    """Returns a column as differences from its least number, and that number; the codes of names get fewer bytes."""
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(_narrowed(column.indices)[0], column.dictionary), 0
     if not pa.types.is_integer(column.type) or not len(column):
         return column, 0
     values = column.to_numpy()
-    # Names are numbered from 0 on, and their numbers stay.
+    # The codes of names begin at 0 and are not shifted.
     lowest = int(values.min()) if column.type == pa.int64() else 0
     width = int(values.max()) - lowest
     kind = next((kind for kind in _NARROW if width <= np.iinfo(kind).max), np.int64)
@@ -203,14 +207,14 @@ def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _widened(column: pa.Array, kind: pa.DataType, lowest: int) -> pa.Array:
-    """A column as it was before."""
+    """Restore a column from what `_narrowed` returned."""
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(column.indices.to_numpy().astype(np.int32), column.dictionary)
     return pa.array(column.to_numpy().astype(np.int64) + lowest) if kind == pa.int64() else column
 
 
 def compacted(table: pa.Table, least: int) -> pa.Table:
-    """The table with no more names than its rows have, in those columns that have more than `least`."""
+    """Returns the table without the names that no row uses, in those columns that have more than `least` names."""
     names = table.column_names
     columns = [_compact(table[name], least) if name in NAMES else table[name] for name in names]
     return pa.table(columns, schema=pa.schema([EVENT_SCHEMA.field(name) for name in names])).combine_chunks()
@@ -232,7 +236,7 @@ def _compact(column: pa.ChunkedArray, least: int) -> pa.ChunkedArray:
 
 
 def decode(content: pa.Buffer | bytes) -> pa.Table:
-    """The events, without the columns that none of them uses."""
+    """Decode events; the columns that none of them uses are absent."""
     with pa.ipc.open_stream(content) as reader:
         table = reader.read_all()
     schema = pa.schema([EVENT_SCHEMA.field(name) for name in table.column_names])
@@ -242,13 +246,13 @@ def decode(content: pa.Buffer | bytes) -> pa.Table:
 
 
 def joined(tables: Iterable[pa.Table]) -> pa.Table:
-    """All the events in one table of one chunk, with the columns that any of them uses."""
+    """Returns all events in one table with one chunk, with the columns that any of them uses."""
     filled = [table for table in tables if len(table)] or [_NO_EVENTS]
     used = {name for table in filled for name in table.column_names}.union(REQUIRED)
     names = [name for name in EVENT_SCHEMA.names if name in used]
     counts = [len(table) for table in filled]
     parts = {name: [table[name] if has_column(table, name) else None for table in filled] for name in names}
-    # Column by column, so that memory of the input is freed while the result grows.
+    # The tables are joined column by column, so that the memory of the input is freed while the result grows.
     del filled
     columns = []
     for name in names:
@@ -268,9 +272,9 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def _unified(column: pa.ChunkedArray) -> pa.Array:
-    """A column of names in one chunk.
+    """Returns a column of names in one chunk.
 
-    Many names, such as those of requests, are compared by their hashes first: most come in one chunk alone.
+    Many names, such as those of requests, are compared by hash first, because most of them occur in one chunk only.
     """
     chunks = [chunk for chunk in column.chunks if len(chunk)]
     texts = pa.concat_arrays([chunk.dictionary for chunk in chunks] or [pa.array([], pa.string())])
@@ -291,7 +295,10 @@ def _unified(column: pa.ChunkedArray) -> pa.Array:
 
 
 def place_answers(table: pa.Table) -> pa.Table:
-    """The same rows; answers that name no queue have the broker, topic and queue of the one place that asked."""
+    """Returns the same rows.
+
+    Answers without a queue get broker, topic and queue of their request, if that is unique.
+    """
     events, event_names = coded(table, "event")
     is_unplaced = are_of(events, event_names, {"answer_sent"}) & (integers_of(table, "queue") < 0)
     if not is_unplaced.any():
@@ -308,8 +315,8 @@ def place_answers(table: pa.Table) -> pa.Table:
         asked = asked.filter(compute.equal(asked[f"{name}_min"], asked[f"{name}_max"]))
     keys = answers.select(names[:2]).append_column("place", pa.array(np.arange(len(answers))))
     found = keys.join(asked, names[:2], join_type="left outer").sort_by("place")
-    # An answer that names another broker, topic or queue than its request is wrong; keep it so that a clause can
-    # report it.
+    # An answer that names another broker, topic or queue than its request is wrong. Its names are kept, so that a
+    # clause reports it.
     is_other = compute.or_(*(_names_another(answers[name], found[f"{name}_min"]) for name in ("broker", "topic")))
     for name in GROUP_KEY:
         of_request = compute.coalesce(found[f"{name}_min"], answers[name])
@@ -321,6 +328,6 @@ def place_answers(table: pa.Table) -> pa.Table:
 
 
 def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which answers name another value than their request. An empty name on either side never differs."""
+    """Returns which answers name another value than their request. An empty name on either side never differs."""
     are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
     return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

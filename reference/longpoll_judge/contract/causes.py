@@ -1,11 +1,11 @@
 """Groups findings by cause: one finding of each group is reported, the others are listed below it.
 
 A finding has keys: the log events that would explain it if they were wrong, a missing message, a wrong answer, a late
-answer, and a silent connection. Findings that share a key, directly or through others, have one cause. A lost wakeup
-joins findings but does not link them: two pulls that one message did not wake are two losses, unless the message is
-itself in doubt. Answers that were all due at one instant and all came late together have one cause: a host pause or a
-broker pause. The reported finding is the strongest one: violations before unknowns, then those of the log, of sends,
-and of answers, then the earliest.
+answer, and a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
+wakeup joins a group but does not link two groups: if one message failed to wake two pulls, these are two lost wakeups,
+unless the message itself is in doubt. If several answers were due at one time and all came late together, they have one
+cause: the host or the broker paused. The reported finding is the strongest one: violations before unknowns, then
+findings of the log, of sends, and of answers, then the earliest.
 
 `case.Explanation` names the events that a rule blames.
 """
@@ -33,9 +33,9 @@ from longpoll_judge.read.schema import order_of
 
 LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
-"""Clauses whose cause may be a connection, with all traffic expected on it."""
+"""Clauses whose violation may be explained by a connection on which all traffic is missing."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
-"""The same for requests without an answer."""
+"""Clauses about a missing answer, which a silent connection may explain."""
 ANSWERS: Final = frozenset(
     clause.id for clause in CLAUSES if clause.property in {ANSWER_IS_RIGHT, COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD}
 ) | {"send.delivered.after_request"}
@@ -45,17 +45,17 @@ OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.a
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings join a group, but do not link groups."""
 OF_SOURCE: Final = frozenset({"law.step"})
-"""Clauses that a source violates once; the source is their only key."""
+"""Clauses that each source can violate only once, so the source is their only key."""
 OF_PAUSE: Final = frozenset(
     {"pull.wake.prompt", "pull.deadline.met", "pull.unheld.prompt", "commit.answered", "send.answered"}
 )
-"""Clauses that a late answer violates, and a pause may explain."""
+"""Clauses about a late answer, which a pause of the host or the broker may explain."""
 PAUSE_NS: Final = 2_000_000_000
-"""The greatest lateness that a pause explains; an answer that waits for a scan is mostly later."""
+"""The greatest lateness that a pause explains, ns. An answer that waited for the next scan is usually later."""
 PAUSE_ENDS_NS: Final = 50_000_000
-"""The time after a pause within which the answers come."""
+"""The time after a pause within which the late answers must come, ns."""
 PAUSED_LEAST: Final = 3
-"""The least number of late requests that show a pause."""
+"""The minimum number of late requests that show a pause."""
 RANKS: Final = (
     *(
         "log.append.",
@@ -72,7 +72,7 @@ RANKS: Final = (
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
     *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls", "own."),
 )
-"""Prefixes of clauses: among findings with one cause, the first by its longest prefix is reported."""
+"""Prefixes of clauses: of the findings with one cause, the one whose longest prefix comes first is reported."""
 
 
 @frozen
@@ -82,7 +82,7 @@ class Cause:
     finding: Finding
     keys: tuple[str, ...]
     pause: str = ""
-    """The pause that made its answer late; empty without one."""
+    """The pause that delayed its answer; empty if there is none."""
 
 
 def event_key(event: dict[str, Any]) -> str:
@@ -102,7 +102,10 @@ def keys_of(
     roots: Iterable[dict[str, Any]],
     others: Sequence[dict[str, Any]],
 ) -> tuple[str, ...]:
-    """The keys of a finding about messages of a queue: `roots` are events of its log, `others` events of requests."""
+    """Returns the keys of a finding about messages of a queue.
+
+    `roots` are events of the queue's log, `others` are events of requests.
+    """
     blamed = ["\0".join(map(str, ("message", *place, offset))) for offset in messages]
     requests = [request_key(event) for event in others if event.get("request")] if clause in ANSWERS else []
     late = [f"late {request_key(event)}" for event in others if clause in OF_LATENESS and event.get("request")]
@@ -116,7 +119,7 @@ def keys_of(
 
 
 def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
-    """Findings across queues, with keys from their evidence."""
+    """Yields findings that belong to no queue, with keys from their evidence."""
     for finding in findings:
         if finding.clause in OF_SOURCE:
             yield Cause(finding, (f"{finding.clause}\0{finding.evidence[-1]['source']}",))
@@ -128,7 +131,7 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
 
 
 def _lateness(finding: Finding) -> tuple[str, int, int] | None:
-    """The source of a late answer, when it was due, and when it came; None if the finding is about something else."""
+    """Returns the source of a late answer, when it was due, and when it came; None for any other finding."""
     of_it = [event for event in finding.evidence if event.get("request") == finding.request]
     asked = next((event for event in of_it if event["event"] == "request_received"), None)
     answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
@@ -146,7 +149,7 @@ def _lateness(finding: Finding) -> tuple[str, int, int] | None:
 def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
     """Add to each late answer the pause that delayed it.
 
-    The answers of a pause were all due before its end, and came soon after one another.
+    All answers of one pause were due before its end, and came soon after one another.
     """
     found = list(causes)
     bursts: list[list[tuple[str, int, int, int]]] = []
@@ -170,13 +173,13 @@ def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
 
 @define
 class _Groups:
-    """Groups findings by cause. Invariant: `_parent` leads from each place to the first of its group."""
+    """Groups findings by cause. Invariant: `_parent` leads from each finding to the first one of its group."""
 
     _parent: list[int] = field(factory=list)
     _owner: dict[str, int] = field(factory=dict)
 
     def add(self, cause: Cause) -> None:
-        """Add a finding; add the joining ones last."""
+        """Add a finding. Findings of `JOINING` clauses must come last."""
         place = len(self._parent)
         pauses = (cause.pause,) if cause.pause else ()
         known = [self.first(self._owner[key]) for key in (*cause.keys, *pauses) if key in self._owner]
@@ -191,7 +194,7 @@ class _Groups:
         self._owner |= dict.fromkeys((*cause.keys, *pauses), place)
 
     def first(self, place: int) -> int:
-        """The first of the group of a finding."""
+        """Returns the first finding of the group that this finding belongs to."""
         while self._parent[place] != place:
             self._parent[place] = self._parent[self._parent[place]]
             place = self._parent[place]
@@ -199,7 +202,7 @@ class _Groups:
 
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
-    """One finding for each cause, with its consequences."""
+    """Returns one finding for each cause, with its consequences."""
     ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
@@ -224,7 +227,7 @@ def _told(causes: list[Cause]) -> Finding:
 
 
 def _follow(same: list[Finding]) -> Follow:
-    """The consequences of one kind that follow from a finding."""
+    """Returns the findings of one clause that follow from another finding, as one `Follow`."""
     first = same[0]
     return Follow(
         property=first.property,
@@ -249,20 +252,20 @@ def _rank(cause: Cause) -> tuple[object, ...]:
 
 
 def finding_order(finding: Finding) -> tuple[object, ...]:
-    """Violations first, then by time."""
+    """Sorts violations first, then by time."""
     rank = PROPERTIES.index(finding.property) if finding.property in PROPERTIES else len(PROPERTIES)
     place = (finding.topic, finding.queue, rank, finding.property, finding.request, finding.why)
     return (finding.verdict != "violated", finding.window_start_ms, *place)
 
 
 ID_BYTES: Final = 8
-"""Among 10^6 findings, a collision has a probability of 1 in 3 * 10^7."""
+"""Bytes of an id. Among 10^6 findings, a collision has a probability of 1 in 3 * 10^7."""
 LATE: Final = "late"
 WRONG: Final = "wrong"
 
 
 def identified(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings, each with its `id`; duplicates get a number."""
+    """Returns the findings, each with its `id`; a number is added to an id that occurs again."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:
@@ -274,12 +277,12 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """The id of a finding, from the rule's evidence before that is completed to a history."""
+    """Returns the id of a finding, made from the events that its rule gave, before these are completed to a history."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]
     anchor = _of_request(own[0]) if own else _of_event(events[-1]) if events else ()
-    # A user's property may report several findings about one request; its sentence separates them.
+    # A user's property may report several findings about one request, so its sentence is part of the id.
     asked = finding.why if kind.startswith("own.") else ""
     content = (finding.verdict, kind, finding.topic, finding.queue, finding.request, anchor, asked)
     return blake2b(msgspec.json.encode(content), digest_size=ID_BYTES).hexdigest()

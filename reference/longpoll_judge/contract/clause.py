@@ -12,53 +12,55 @@ from longpoll_judge.contract.result import FindingVerdict
 Seen = Literal["anywhere", "inside", "outside"]
 
 PULL_RESULTS: Final = (0, 19, 20, 21)
-"""Answers to a pull that report a read of the store."""
+"""Codes of answers to a pull that report a read of the store."""
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-"""Answers to a pull without a read: the codes of `ResponseCode` and `RemotingSysResponseCode` that
+"""Codes of answers to a pull that was not read: those of `ResponseCode` and `RemotingSysResponseCode` that
 `PullMessageProcessor`, its executor and the hooks before it return. 4.9 answers code 361 with 3."""
 REFUSED_LEAST: Final = 10
 REFUSED_SHARE: Final = 0.25
-"""The contract does not cover refusals. At least so many, above this share of the requests, are a gap."""
+"""Above this share of refused requests, at least `REFUSED_LEAST`, there is a gap, because the contract has no clause
+for refusals."""
 NOTE_REFUSED: Final = "of {} {} were refused, and no history tells whether they had to be"
 BUSY_CODES: Final = (2, 215)
-"""Refusals because the broker is overloaded."""
+"""Codes of refusals because the broker is overloaded."""
 SEND_CODES: Final = (10, 310, 320)
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 SEND_ANSWERS: Final = (0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501, 1500)
-"""Answers to a send: stored (0; 10 to 12 without a timely flush or copy), or refused."""
+"""Codes of answers to a send: stored (0; 10 to 12 if not flushed or copied in time), or refused."""
 SEND_STORED: Final = (0, 10, 11, 12)
-"""Answers to a send whose messages were stored."""
+"""Codes of answers to a send whose messages were stored."""
 SEND_NOT_STORED: Final = (2, 3, 13, 16, 17, 26, 29, 215, 501, 1500)
-"""Answers to a send whose messages were not stored; 1 and 14 are left out, because they may follow a store."""
+"""Codes of answers to a send whose messages were not stored; 1 and 14 are absent, because they may follow a store."""
 QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
-"""Answers to a query of a committed offset (14)."""
+"""Codes of answers to a query of a committed offset (14)."""
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
-"""Answers to an update of a committed offset (15)."""
+"""Codes of answers to an update of a committed offset (15)."""
 
 UNHELD_MS: Final = 2_000
-"""The time limit of an answer that is not held. It has no deadline, and machines are busy."""
+"""Time limit of an answer to a request that is not held. Such a request has no deadline, and hosts may be busy."""
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 SHOWN_MS: Final = 5_000
-"""The time limit from acknowledgement to visibility; the dispatcher is some milliseconds behind."""
+"""Time limit from acknowledgement to visibility, because the dispatcher may be some milliseconds behind."""
 SEND_MS: Final = 10_000
-"""The time limit of an answer to a send, which may wait for disk and slave."""
+"""Time limit of an answer to a send, which may wait for the disk and for a slave."""
 EARLY_MS: Final = 1_000
-"""How early a delayed message may be delivered: timers count in seconds (`timerPrecisionMs`)."""
+"""How much too early a delayed message may be delivered, because timers count in seconds (`timerPrecisionMs`)."""
 LATE_MS: Final = 5_000
 """The delay after which the judge reports a late delivery of a delayed message."""
 RETRY_MS: Final = 3_000
 """How long a producer repeats a send: RocketMQ's `sendMsgTimeout`."""
 COMPACTION_MS: Final = 900_000
-"""So long a compaction topic keeps every message at least: RocketMQ's `compactionScheduleInternal`."""
+"""How long a compaction topic keeps every message at least: RocketMQ's `compactionScheduleInternal`."""
 UNREMOVED_MS: Final = 1_000
-"""The least age of a message that retention removes, even from a full disk: its file is still written to."""
+"""The minimum age of a message that retention removes, even from a full disk, because younger files are still in
+use."""
 RETENTION_MS: Final = 3_600_000
-"""The least retention: `fileReservedTime` is in hours. A full disk removes messages earlier."""
+"""The minimum retention, because `fileReservedTime` is in hours. A full disk removes messages earlier."""
 STOPPING_MS: Final = 5_000
-"""Within this time, a stopping broker answers its held pulls and closes its connections."""
+"""Time within which a stopping broker answers its held pulls and closes its connections."""
 STOPPED_MS: Final = 15_000
-"""A broker that reports a stop and continues for longer did not stop."""
+"""A broker that is still active this long after it reported a stop did not stop."""
 
 TIMELESS: Final = frozenset(
     {
@@ -73,14 +75,14 @@ TIMELESS: Final = frozenset(
         *("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.asked", "pop.found.tag"),
     }
 )
-"""Clauses that compare no times, so that they hold with any clock."""
+"""Clauses that compare no times, so that they are judged with any clock."""
 LOGGED: Final = frozenset(
     {
         *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag", "message.one_value"),
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
-"""The timeless clauses that depend on times if the queue has several generations, because times separate these."""
+"""The clauses of `TIMELESS` that need times if the queue has several generations, because times separate these."""
 
 
 @frozen
@@ -88,21 +90,21 @@ class Clause:
     """One line of the contract."""
 
     id: str
-    """Stable: reports, tests and other judges name it."""
+    """A stable name, used by reports, tests and other judges."""
     says: str
     property: str
     """Its property in the report, or `evidence`."""
     source: str
     """The source in RocketMQ or the specification."""
     needs: tuple[str, ...]
-    """The required events, with their fields."""
+    """The events that the clause needs, with their fields."""
     seen: Seen = "anywhere"
-    """Whether it needs a record from inside a broker, or applies only from outside."""
+    """Whether the clause needs a record from inside a broker, or applies only to a record from outside."""
     whole_record: bool = False
-    """Whether an unrecorded event could explain a violation: with a gap in the source's record, a finding is
-    unknown."""
+    """Whether an unrecorded event could explain a violation. If so, a finding is unknown when the source's record has
+    a gap."""
     verdict: FindingVerdict = "violated"
-    """The strongest verdict; an `observed` finding breaks no promise of a broker."""
+    """The strongest verdict of the clause; an `observed` finding breaks no promise of a broker."""
 
 
 def moment_text(moment_ns: float) -> str:
@@ -112,10 +114,10 @@ def moment_text(moment_ns: float) -> str:
 
 
 def restart_text(since_ns: float) -> str:
-    """An explanation of a finding, for its reason."""
+    """Returns the end of a finding's reason: that the broker may have been killed at this time."""
     return f"; all connections were closed from {moment_text(since_ns)} on, so the broker may have been killed then"
 
 
 def are_many_refused(refused: int, count: int) -> bool:
-    """Whether so many of these requests were refused that the rest is weak evidence."""
+    """Whether so many of these requests were refused that a verdict on the others would be weak."""
     return refused >= REFUSED_LEAST and refused > REFUSED_SHARE * count

@@ -328,7 +328,7 @@ CLAUSES: Final = (
     *PULL_CLAUSES, *POP_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *MESSAGE_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES,
     *EVIDENCE_CLAUSES
 )  # fmt: skip
-"""The whole contract, in the order of the page."""
+"""The whole contract, in the order of `docs/contract.md`."""
 CLAUSE: Final = {clause.id: clause for clause in CLAUSES}
 
 
@@ -341,7 +341,7 @@ def finding_of(
     why: str,
     messages: Sequence[int] = (),
 ) -> Finding:
-    """A finding of these events; one of them, `subject`, gives its location."""
+    """Create a finding with these events as evidence; broker, topic and queue come from the event `subject`."""
     return Finding(
         property=CLAUSE[clause].property,
         clause=clause,

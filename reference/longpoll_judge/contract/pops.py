@@ -1,4 +1,4 @@
-"""The clauses about pops: RocketMQ 5's requests for messages, and what becomes of these. The rules: `kernel.pops`."""
+"""The clauses about pops, RocketMQ 5's requests for messages, and about the popped messages. Rules: `kernel.pops`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ POP, NOTIFICATION, ACKNOWLEDGE, CHANGE = 200_050, 200_054, 200_051, 200_053
 POP_CODES: Final = (POP, NOTIFICATION, ACKNOWLEDGE, CHANGE)
 """POP_MESSAGE, NOTIFICATION, ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME."""
 POP_ANSWERS: Final = (0, 1, 2, 3, 13, 16, 17, 23, 24, 25, 26, 27, 28, 29, 208, 209, 210, 215, 501, 1500)
-"""Answers to these requests."""
+"""Codes of answers to these requests."""
 POP_READS: Final = (0, 209, 210)
-"""Answers to a pop that report a read: messages, none and too many waiting requests, or none until the deadline."""
+"""Codes of answers to a pop that report a read: messages, none and too many waiting requests, or none until the
+deadline."""
 POLLING_TIMEOUT: Final = 210
 POP_EARLY_MS: Final = 60
-"""How much earlier a held pop may be answered without messages: 50 ms (`PopRequest.isTimeout`), and both roundings."""
+"""How much too early a held pop may be answered without messages: 50 ms (`PopRequest.isTimeout`), and two roundings."""
 ACK_MS: Final = 1_000
-"""An acknowledgement may be too late in the last second of the invisible time (`PopAckConstants.ackTimeInterval`)."""
+"""In the last second of the invisible time, an acknowledgement may be too late (`PopAckConstants.ackTimeInterval`)."""
 AGAIN_MS: Final = 30_000
-"""Within this time after its invisible time a message is in the retry topic: the revive service scans every second, and
-waits for three without new messages (`PopReviveService`)."""
+"""Time after its invisible time within which a message must be in the retry topic: the revive service scans every
+second, and waits for three seconds without new messages (`PopReviveService`)."""
 AGAIN_MOST: Final = 16
-"""After so many deliveries a message may be with the dead letters."""
+"""After this many deliveries a message may be in the dead-letter topic."""
 
 _POPPED: Final = "message_popped(request, queue_offset, ids)"
 _ASKED: Final = "request_received(code, request)"

@@ -15,11 +15,11 @@ from longpoll_spec.tables import with_table
 
 @with_table
 class Rate(msgspec.Struct, frozen=True):
-    """Violations, and the chances to violate."""
+    """How often a property was violated, and how often it could have been."""
 
     violated: int
     of: int
-    """Pulls that could have broken the property: that a message woke, or whose deadline came."""
+    """Pulls that could have violated the property, because a message woke them or their deadline passed."""
 
 
 Verdict = Literal["valid", "invalid", "unknown"]
@@ -72,18 +72,18 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     queue: int
     count: int
     requests: list[str]
-    """The requests at fault; empty if the log is at fault."""
+    """The requests at fault; empty if no request but the log is at fault."""
     why: str
     """The reason of the first of these findings."""
 
 
 @with_table
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One property that a request, or a queue's log, breaks or may break, with the events that show it."""
+    """A property that a request or a queue's log violates, or may violate, with the events that show it."""
 
     property: str
     clause: str
-    """The line of the contract that it rests on (`longpoll_judge.contract.clauses`)."""
+    """The clause of the contract that the finding is about (`longpoll_judge.contract.clauses`)."""
     verdict: FindingVerdict
     topic: str
     queue: int
@@ -94,17 +94,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
-    """With `meta`, a complete history: judged alone, it violates the clause again."""
+    """Together with `meta`, a complete history: if it is judged alone, it violates the clause again."""
     messages: list[int] = []
-    """Queue offsets of the messages that it is about, the one at fault first; empty where there is none."""
+    """Queue offsets of the messages that the finding is about, the one at fault first; empty if it is about none."""
     tag: str = ""
-    """The tag of the first of these messages, where the evidence tells it."""
+    """The tag of the first of these messages, if the evidence has it."""
     offsets: dict[str, int] = {}
-    """Fields of the request at fault and of its answer, or of the log."""
+    """Offsets that the request at fault and its answer contain, or the log if that is at fault."""
     time: str = ""
     """When its window begins, UTC: `2026-11-27T03:19:14.000001Z`."""
     group: str = ""
-    """The consumer group of the request at fault, where the record has it; and so on."""
+    """The consumer group of the request at fault, if it was recorded; the next fields likewise."""
     connection: str = ""
     codes: dict[str, str] = {}
     """The codes of its `request` and its `answer`, with their names in RocketMQ."""
@@ -116,11 +116,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """An id that stays the same when a history is judged again (`longpoll_judge.contract.causes`)."""
 
     def told(self) -> list[Finding | Follow]:
-        """Return the finding itself, and the findings that have the same cause."""
+        """Returns the finding itself, and the findings that have the same cause."""
         return [self, *self.follows]
 
     def shown(self) -> list[dict[str, Any]]:
-        """The events in the window, which show the fault; without what only makes the evidence a history."""
+        """Returns the events that show the fault, without those that only complete the evidence to a history."""
         return [
             event
             for event in self.evidence
@@ -132,7 +132,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 @frozen
 class Gap:
-    """Evidence that is missing; any gap keeps a verdict from being `valid`."""
+    """Missing evidence. A verdict with any gap cannot be `valid`."""
 
     kind: str
     where: str
@@ -141,13 +141,13 @@ class Gap:
 
     @property
     def clause(self) -> str:
-        """The line of the contract that it belongs to."""
+        """The clause that the gap belongs to."""
         return f"{EVIDENCE}.{self.kind.replace(' ', '_')}"
 
 
 @with_table
 class Percentiles(msgspec.Struct, frozen=True):
-    """Of upper bounds, so that no latency is understated; None when nothing was measured."""
+    """Percentiles of upper bounds, so that no latency is understated; None if nothing was measured."""
 
     count: int
     p50: float | None
@@ -162,7 +162,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 @with_table
 class Share(msgspec.Struct, frozen=True):
-    """How many of all were judged."""
+    """How many of all items were judged."""
 
     judged: int
     of: int
@@ -187,7 +187,7 @@ COUNTS: Final = pa.schema(
         *((name, pa.int64()) for name in ("judged", "violated", "unknown", "observed")),
     ]
 )
-"""The columns of the table of clauses: how many things the property was asked of, and how many broke the clause."""
+"""The columns of the table of clauses: how often the property was checked, and how often the clause was violated."""
 METRICS: Final = pa.schema([("metric", pa.string()), ("label", pa.string()), ("value", pa.float64())])
 """The columns of the table of counts and latencies."""
 TableName = Literal["findings", "counts", "metrics"]
@@ -201,14 +201,14 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     queues: int
     requests: int
-    """Pulls that were judged."""
+    """The number of pulls that were judged."""
     seconds: float
-    """The duration in seconds, without the start of Spark."""
+    """The duration of the judgement in seconds, without the start of Spark."""
     start_seconds: float
     engine: str
     findings: list[Finding]
     findings_left_out: int
-    """Findings beyond the most that one queue and property may list."""
+    """The number of findings beyond the maximum that is listed for one queue and property."""
     gaps: list[dict[str, Any]]
     notes: list[dict[str, Any]] = []
     """Requests that the contract does not cover, with their counts; `valid` does not apply to them."""
@@ -217,18 +217,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     shares: dict[str, Share] = {}
-    """How many pulls, sends, commits (questions for committed offsets) and steps were judged, of how many."""
+    """By kind (pulls, sends, commits, steps): how many were judged, of how many. A commit is a query of a committed
+    offset."""
     judged: dict[str, int] = {}
-    """How many things each property was asked of; 0 is not applicable, and no pass."""
+    """How often each property was checked. A property with 0 was not applicable, which is not a pass."""
     rates: dict[str, Rate] = {}
-    """How often the properties of time were certainly broken, by property."""
+    """How often each property about time was certainly violated, by property."""
 
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
-        """The findings (`FINDINGS`), or each clause with its counts (`COUNTS`), or counts and latencies (`METRICS`).
+        """Returns the findings (`FINDINGS`), the counts of each clause (`COUNTS`), or counts and latencies (`METRICS`).
 
-        Counts are those of listed findings and of what follows from the same cause. The labels of metrics: `judged` and
-        `violations` have a property, `gaps`, `violated`, `unknown` and `observed` a clause, `latency_ms` a latency with
-        `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` have none.
+        The counts are those of the listed findings and of their consequences. The label of a metric depends on its
+        name: `judged` and `violations` have a property; `gaps`, `violated`, `unknown` and `observed` a clause;
+        `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` none.
         """
         if name == "findings":
             return pa.Table.from_pylist(
@@ -241,11 +242,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_pandas(self, name: TableName = "findings") -> Any:
-        """The same table as a pandas DataFrame."""
+        """Returns the table of `to_arrow` as a pandas DataFrame."""
         return self.to_arrow(name).to_pandas()
 
     def to_spark(self, session: Any, name: TableName = "findings") -> Any:
-        """The same table as a DataFrame of a Spark session."""
+        """Returns the table of `to_arrow` as a DataFrame of a Spark session."""
         return session.createDataFrame(self.to_arrow(name))
 
     def _counts(self) -> Iterator[dict[str, Any]]:
@@ -275,7 +276,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def overall(findings: Iterable[Finding], gaps: Iterable[Gap]) -> Verdict:
-    """`invalid` if anything is violated, else `unknown` if anything is unknown or missing, else `valid`."""
+    """Returns `invalid` if a finding is violated, else `unknown` if any finding or gap exists, else `valid`."""
     verdicts = {finding.verdict for finding in findings}
     if "violated" in verdicts:
         return "invalid"
