@@ -24,28 +24,31 @@ from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps,
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEITHER = -1
-"""In place of a life: of what touches a change."""
+"""The number of a generation for an event that touches a change between two of them."""
 
 
 @frozen(eq=False)
 class Generations:
-    """The lives of one queue: number n lies between the changes n - 1 and n."""
+    """The generations of one queue: number n lies between the changes n - 1 and n."""
 
     changes: RecordGaps
-    """When a life may end and the next one begin."""
+    """When a generation may end and the next one begin."""
     deletions: RecordGaps
-    """Those of them that certainly do, and let the next life begin empty."""
+    """The changes in which a generation certainly ends, so that the next one begins empty."""
     restarts: RecordGaps = NO_GAPS
-    """Those in which the broker may have been restarted, by its connections: what is older than `KEPT_NS` is kept."""
+    """The changes in which the broker may have been restarted. Messages older than `KEPT_NS` survive a restart."""
 
     def number(self, after_ns: Integers, before_ns: Integers) -> Integers:
-        """The life that each interval lies in; `NEITHER` where it touches a change."""
+        """Returns the number of the generation that each interval lies in; `NEITHER` if it touches a change."""
         life = np.searchsorted(self.changes.ends, after_ns, side="left")
         next_ns = np.append(self.changes.starts, INTEGER_LIMIT)[life]
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
 
     def first_kept(self, number: int) -> int:
-        """The first of the lives before this one from which nothing but restarts led here."""
+        """Returns the earliest generation from which only restarts led to this one.
+
+        This one itself if there is none.
+        """
         while (
             number > 0
             and (
@@ -66,22 +69,25 @@ class Generations:
 
 @frozen(eq=False)
 class Generation:
-    """One life of a queue."""
+    """One generation of a queue."""
 
     lives: Generations
     number: int
     emptied_ns: int | None
-    """It began with an empty log, no earlier than this; None where it may have begun with anything."""
+    """The earliest time at which it began with an empty log; None if it may have begun with messages."""
 
     @property
     def first_known(self) -> int | None:
-        """Offsets from this one on are in the record if they are in the log; None where the log itself must tell."""
+        """The offset from which on every message in the log is in the record.
+
+        None if only the log itself can show that.
+        """
         if self.number <= 0:
             return None
         return INTEGER_LIMIT if self.emptied_ns is None else 0
 
     def sure(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Which events certainly belong to it, be it as what a restart cannot have lost."""
+        """Returns a mask of the events that certainly belong to it, including those that a restart cannot have lost."""
         numbers = self.lives.number(after_ns, before_ns)
         found: Booleans = (numbers == self.number) & (self.number != NEITHER)
         first = self.lives.first_kept(self.number)
@@ -91,9 +97,9 @@ class Generation:
         return found
 
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Which events may describe its log.
+        """Returns a mask of the events that may describe its log.
 
-        They touch a change, or are of an earlier generation and may have outlived it.
+        These events touch a change, or belong to an earlier generation that this one may continue.
         """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)
@@ -104,14 +110,14 @@ class Generation:
 
 
 KEPT_NS: Final = 15_000 * 1_000_000
-"""What a broker was told this long before it was killed is on its disk: it saves offsets every 5 s, first after 10 s,
-and flushes its log at least every 10 s."""
+"""Data that a broker acknowledged this long before it was killed is on disk, ns: it saves offsets every 5 s, first
+after 10 s, and flushes its log at least every 10 s."""
 STARTED_NS: Final = 60_000 * 1_000_000
-"""The longest pause between an orderly stop and the next start that counts as a restart of the broker."""
+"""The longest pause between an orderly stop and the next start that counts as one restart of the broker, ns."""
 RESTART_NS: Final = 1_000 * 1_000_000
-"""A broker without any connection for this long may have been restarted."""
+"""A broker without any connection for this long may have been restarted, ns."""
 DELETION_NS: Final = 5_000 * 1_000_000
-"""How long after its receipt a deletion may take effect; its answer is not recorded."""
+"""How long after its receipt a deletion may take effect, ns, because its answer is not recorded."""
 
 
 class GenerationStart(NamedTuple):
@@ -120,7 +126,7 @@ class GenerationStart(NamedTuple):
     broker: str
     topic: str
     queue: int
-    """-1 for all of the topic's."""
+    """The number of the queue; -1 for all queues of the topic."""
     after_ns: int
     before_ns: int
     source: str
@@ -130,10 +136,10 @@ class GenerationStart(NamedTuple):
 def deletions(
     deleted: Iterable[GenerationStart], sources: Mapping[str, SourceSurvey], settable: Collection[str]
 ) -> tuple[dict[tuple[str, str], RecordGaps], RecordGaps]:
-    """When each topic was deleted, and when a topic of some broker was. Later times follow a clock that may be set.
+    """Returns when each topic was deleted, and when some broker's topic was that no source names.
 
-    A deletion without a broker's name belongs to the one broker of its source. If the source has none or several, the
-    deletion may concern any of them.
+    The end of a deletion is open if the source's clock may be set. A deletion without a broker's name belongs to the
+    one broker of its source; if the source has none or several, it may concern any of them.
     """
     found: dict[tuple[str, str], list[Interval]] = {}
     unplaced: list[Interval] = []
@@ -150,10 +156,11 @@ def deletions(
 def begun_anew(
     first: Iterable[GenerationStart], deleted: dict[tuple[str, str], RecordGaps], inside: Collection[str]
 ) -> dict[tuple[str, str, int], RecordGaps]:
-    """When a queue got a new generation without a visible deletion: one source had its offset 0 acknowledged twice.
+    """Returns when a queue got a new generation without a recorded deletion: one source had its offset 0 stored twice.
 
-    A client that an outside observer does not see may have deleted the topic at any time between the two. An observer
-    inside the broker sees every request. Nor does one send that is acknowledged twice have messages in two generations.
+    A client that an outside observer does not see may have deleted the topic between the two stores. An observer inside
+    the broker would have seen the deletion. One send that is acknowledged twice does not count, because both
+    acknowledgements are of one message.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
     for each in first:
@@ -172,7 +179,7 @@ def begun_anew(
 
 
 def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
-    """The holes of a source, each with the time in which a deletion may take effect that was asked for in it."""
+    """Returns a source's gaps, each extended by the time in which a deletion requested in it may take effect."""
     ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
     return gaps_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
 
@@ -183,11 +190,11 @@ def broker_holes(
     inside: Collection[str],
     orderly: Collection[str] = (),
 ) -> dict[str, RecordGaps]:
-    """Intervals in which no source watched a broker, so that anything may have happened to its queues.
+    """Returns the intervals in which no source watched a broker, so that its queues may have changed in any way.
 
     A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
     source of the same broker begins. An outside observer leaves a gap after it ends; an observer inside the broker that
-    ends in order ends with its broker. So does an `orderly` one, if the next begins soon.
+    stops in order does not, because its broker stops with it. Nor does an `orderly` one if the next source begins soon.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -204,10 +211,10 @@ def broker_holes(
 def restarts(
     sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
 ) -> dict[str, RecordGaps]:
-    """When each broker may have been restarted: between two times that it has connections, as seen from outside.
+    """Returns when each broker may have been restarted: between two times with open connections, as seen from outside.
 
-    `connections` says of each source since when each of its connections may have been open, and until when. An observer
-    inside the broker ends with it.
+    `connections` has, by source, the times between which each of its connections may have been open. An observer inside
+    the broker is left out, because it ends with the broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -225,7 +232,10 @@ def restarts(
 def orderly_ends(
     sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
 ) -> frozenset[str]:
-    """The sources outside that tell an orderly end: all connections were closed shortly before they stopped."""
+    """Returns the outside sources that show an orderly end.
+
+    All of their connections were closed shortly before the source stopped.
+    """
     found = set()
     for name in connections.keys() - set(inside):
         stopped_ns, last_ns = sources[name].stopped_ns, max(closed for _opened, closed in connections[name])
@@ -237,7 +247,7 @@ def orderly_ends(
 def kills(
     restarted: Mapping[str, RecordGaps], sources: Mapping[str, SourceSurvey], orderly: Collection[str]
 ) -> dict[str, RecordGaps]:
-    """The restarts that some source of the broker lived through, or before which none ended in order."""
+    """Returns the restarts that a source outlived, or before which no source ended in order."""
     found = {}
     for broker, gaps in restarted.items():
         mine = [(name, seen) for name, seen in sources.items() if broker in seen.names]
@@ -254,7 +264,7 @@ def kills(
 def _unwatched(
     sources: Mapping[str, SourceSurvey], inside: Collection[str], orderly: Collection[str]
 ) -> Iterator[Interval]:
-    """The intervals in which no source in `sources` stood before the broker."""
+    """Yields the intervals in which none of these sources watched the broker."""
     last_ns, watched_ns = INTEGER_LIMIT, 0
     for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
         if seen.first_ns - last_ns > watched_ns:

@@ -1,6 +1,7 @@
 """The observers: where each source begins and ends, whether it was inside a broker, and which topics were deleted.
 
-A part of the survey: made for each split and merged in any order. Gaps within a source: `survey`.
+This is a part of the survey: it is computed for each split, and the results are merged in any order. Gaps within a
+source: `survey`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from longpoll_spec.tables import with_table
 DELETE_TOPIC: Final = 215
 """DELETE_TOPIC_IN_BROKER: new generations of the topic's queues begin after it."""
 ENDS_MAX: Final = 10
-"""Most numbers of doubled starts or stops that a split tells."""
+"""The maximum number of repeated starts or stops that a split reports."""
 NEEDED: Final = {
     "request_received": ("code",),
     "answer_sent": ("code", "request"),
@@ -41,47 +42,48 @@ NEEDED: Final = {
     "lost": ("lost_count",),
     "omitted": ("lost_count", "cause"),
 } | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("topic", "queue", "request"))
-"""Fields that an event needs whatever else is there; those that pulls need are with their answers (`case`)."""
+"""Fields that each event needs, whatever else it has. The fields that pulls need are checked with their answers
+(`case`)."""
 Deletion = tuple[str, str, int, int]
-"""(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
+"""(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic means any topic."""
 
 
 @with_table
 class Seen(msgspec.Struct):
-    """One source as the splits show it."""
+    """The evidence about one source, as the splits show it."""
 
     starts: list[int] = msgspec.field(default_factory=list)
     """Sequence numbers of its `source_started`."""
     stops: list[int] = msgspec.field(default_factory=list)
     last: int = -1
-    """Its highest sequence number."""
+    """The highest sequence number of its events."""
     inside: int = 0
-    """How many events it has that only the inside of a broker shows."""
+    """The number of its events that only an observer inside a broker can record."""
     requests: int = 0
-    """How many requests it tells."""
+    """The number of requests that it records."""
     missing: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events lack a field that they need, by event and field."""
     acknowledged: int = 0
-    """How many messages it tells to be acknowledged."""
+    """The number of acknowledged messages that it records."""
     appended: int = 0
 
 
 @with_table
 class Observers(msgspec.Struct):
-    """All sources as the splits show them."""
+    """The evidence about all sources, as the splits show it."""
 
     sources: dict[str, Seen] = msgspec.field(default_factory=dict)
     sends: int = 0
-    """Requests to store messages that have an identifier."""
+    """The number of sends that have an identifier."""
     acknowledged: int = 0
     appended: int = 0
     min_least: int = NEVER
-    """The least offset_min that an answer tells; `NEVER` if none does."""
+    """The lowest `offset_min` in any answer; `NEVER` if no answer has one."""
     min_most: int = -1
     moved: int = 0
     """How often a visible end was reported."""
     identified: int = 0
-    """Events that tell who their messages are."""
+    """The number of events that identify their messages."""
 
 
 def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
@@ -89,7 +91,7 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
     found = Observers()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
-    # How many of each event there are, a row a source.
+    # Count the events by name, with one row for each source.
     places = sources.astype(np.int64) * len(names) + codes if len(source_names) > 1 else codes
     counts = np.bincount(places, minlength=len(names) * len(source_names)).reshape(-1, len(names))
     count_of = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
@@ -121,14 +123,17 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
 
 
 def _ends_of_told(values: Integers) -> tuple[int, int]:
-    """The least and the highest of the values that are not negative; `NEVER` and -1 if there is none."""
+    """Returns the lowest and the highest value that is not negative; `NEVER` and -1 if there is none."""
     most = int(values.max(initial=-1))
-    # Read as numbers without a sign the negative ones are the highest.
+    # As unsigned numbers, the negative ones are the highest, so the minimum skips them.
     return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
 
 
 def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
-    """By event and field, which events lack it; `codes` and `names` are those of the column `event`."""
+    """Returns, by event and field, a mask of the events that lack the field.
+
+    `codes` and `names` are those of the column `event`.
+    """
     found: dict[str, Booleans] = {}
     untold: dict[str, Booleans] = {}
     for event in sorted(NEEDED.keys() & set(names), key=list(NEEDED).index):
@@ -136,7 +141,7 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
         for name in NEEDED[event] if is_event.any() else ():
             if name not in untold:
                 untold[name] = _are_untold(table, name)
-            # Columns are compared in the order in which they lie, which is faster than to pick an event's rows first.
+            # The whole column is compared in order, which is faster than picking the rows of one event first.
             lacks = is_event & untold[name]
             if lacks.any():
                 found[f"{event} without {name}"] = lacks
@@ -144,7 +149,7 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
 
 
 def _are_untold(table: pa.Table, name: str) -> Booleans:
-    """Which events do not tell a field."""
+    """Returns a mask of the events that do not have a field."""
     if name in NAMES:
         codes, texts = coded_texts(table, name)
         empty = np.flatnonzero(~are_named(texts))
@@ -154,7 +159,10 @@ def _are_untold(table: pa.Table, name: str) -> Booleans:
 
 
 def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
-    """Events that lack a field; those of histories of steps need none."""
+    """Returns a gap for each field that events lack.
+
+    Events of histories of steps are left out, because they need no fields.
+    """
     counts: Counter[str] = Counter()
     for name, seen in observers.sources.items():
         counts.update(seen.missing if name not in lawful else {})
@@ -162,7 +170,7 @@ def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
 
 
 def observer_gaps(observers: Observers, history: History, policies: Iterable[str]) -> list[Gap]:
-    """Sources that are missing or do not begin or end properly, and unknown policies."""
+    """Returns gaps for sources that are missing, that do not begin or end properly, or that name an unknown policy."""
     gaps = []
     for name, seen in sorted(observers.sources.items()):
         if name in history.laws:
@@ -187,7 +195,7 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
 
 
 def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> str:
-    """Why an event that a source must have exactly once is wrong: missing, repeated, or out of place."""
+    """Returns why an event that a source must have exactly once is wrong: missing, repeated, or in the wrong place."""
     if not sequences:
         return lacks
     if len(sequences) > 1:
@@ -196,28 +204,28 @@ def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> 
 
 
 def are_own(policies: Iterable[str]) -> bool:
-    """Whether every policy that is named is one of this project's own design, and any is."""
+    """Whether there are named policies, and all of them were designed by this project."""
     names = [text.split("+")[0] for text in policies]
     return bool(names) and all(name in {"strict", "strict-clone"} for name in names)
 
 
 def stops_silently(policies: Iterable[str]) -> bool:
-    """Whether every policy that is named leaves held pulls unanswered when the broker stops, and any is."""
+    """Whether there are named policies, and all of them leave held pulls unanswered when the broker stops."""
     return _all_are(policies, lambda policy: policy.on_stop == "silent")
 
 
 def answers_on_stop(policies: Iterable[str]) -> bool:
-    """Whether every policy that is named answers held pulls when the broker stops, and any is."""
+    """Whether there are named policies, and all of them answer held pulls when the broker stops."""
     return _all_are(policies, lambda policy: policy.on_stop == "answer")
 
 
 def keeps_role(policies: Iterable[str]) -> bool:
-    """Whether every policy that is named answers no held pull when a role changes, and any is."""
+    """Whether there are named policies, and none of them answers a held pull when a role changes."""
     return _all_are(policies, lambda policy: "answer" not in {policy.on_role_change, policy.on_master_return})
 
 
 def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> bool:
-    """Whether this is so of every policy that is named, each of which is known, and any is."""
+    """Whether there are named policies, all of them are known, and the answer to the question is yes for each."""
     try:
         found = [question(policy_named(text)) for text in policies]
     except SpecUserError:

@@ -1,7 +1,8 @@
 """Surveys one source: its numbers, its timestamps, its gaps and clocks that were set back.
 
-In a gap of the record something may have happened that is not in it. Absence proves something only where the record is
-whole. A rule that relies on absence asks here, and its finding is `unknown` if a gap lies in the time that matters.
+In a gap of the record, something may have happened that is not recorded, so the absence of an event proves something
+only outside of gaps. A rule that depends on an absence uses these gaps, and its finding is `unknown` if a gap lies in
+the time that matters.
 
 `survey` merges the results.
 """
@@ -25,10 +26,10 @@ from longpoll_spec.tables import with_table
 Row = TypeVar("Row")
 Part = TypeVar("Part", bound=msgspec.Struct)
 Interval = tuple[int, int]
-"""[first moment, last moment], nanoseconds of Unix time."""
+"""[first, last] in nanoseconds of Unix time, both included."""
 _NEVER: Final = INTEGER_LIMIT
 GAPS_MAX: Final = 1_000
-"""Of more holes the closest are taken for one, so that a record in shreds costs no more than others."""
+"""If a source has more gaps, the closest ones are joined, so that a record with many gaps costs no more than others."""
 
 
 @frozen(eq=False)
@@ -45,22 +46,23 @@ class RecordGaps:
         return zip(self.starts.tolist(), self.ends.tolist(), strict=True)
 
     def touch(self, first_ns: Integers, last_ns: Integers) -> NDArray[np.bool_]:
-        """Which of the intervals [first, last] has a moment in a hole."""
+        """Returns which of the intervals [first, last] overlap a gap."""
         if not len(self):
             return np.zeros(len(first_ns), dtype=np.bool_)
         return self.begin_from(first_ns) <= last_ns
 
     def begin_from(self, moment_ns: Integers) -> Integers:
-        """When the first hole begins of those that do not end before each moment; far in the future without one.
+        """Returns, for each time, the start of the first gap that has not ended by then.
 
-        From the moment until then the record is whole, and if that lies before the moment it is in a hole.
+        A time far in the future if none. From the given time until the result, the record is complete. If the result is
+        before the given time, that time lies in a gap.
         """
         found: Integers = np.append(self.starts, _NEVER)[np.searchsorted(self.ends, moment_ns, side="left")]
         return found
 
 
 def gaps_of(intervals: Iterable[Interval]) -> RecordGaps:
-    """The union of some intervals."""
+    """Returns the union of some intervals."""
     joined: list[list[int]] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:
@@ -76,7 +78,7 @@ def gaps_of(intervals: Iterable[Interval]) -> RecordGaps:
 
 
 def union(several: Iterable[RecordGaps]) -> RecordGaps:
-    """All the holes of some records as one."""
+    """Returns all gaps of some records as one."""
     filled = [holes for holes in several if len(holes)]
     if len(filled) == 1:
         return filled[0]
@@ -88,25 +90,25 @@ NO_GAPS: Final = gaps_of(())
 
 MS: Final = 1_000_000
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""An observer numbers events at most this long after they happen. If an event certainly lies further before one with a
-lower number, the clock was set back."""
+"""An observer numbers an event at most this long after it happened, ns. If an event certainly lies further before
+one with a lower number, the clock was set back."""
 DISORDER_NS: Final = 50 * MS
-"""How far a missing event may lie from its neighbours in sequence; further if the source shows such a distance."""
+"""How far a missing event may lie from its neighbours in sequence, ns; further if the source itself shows more."""
 
 
 class Run(NamedTuple):
-    """Sequence numbers first to last, both included, without a hole."""
+    """A range of sequence numbers, both ends included, in which no number is missing."""
 
     first: int
     last: int
     first_after_ns: int = 0
-    """`after_ns` of the event that is the first by number."""
+    """`after_ns` of the event with the first number."""
     last_before_ns: int = 0
-    """`before_ns` of the last."""
+    """`before_ns` of the event with the last number."""
 
 
 class Span(NamedTuple):
-    """A source's events in one run of one split."""
+    """The events of one source in one run of one split."""
 
     first: int
     last: int
@@ -116,56 +118,56 @@ class Span(NamedTuple):
     before_min_ns: int
     before_max_ns: int
     earlier_ns: int = -INTEGER_LIMIT
-    """The highest `after_ns` of what its split has of lower numbers."""
+    """The highest `after_ns` among the events of its split with lower numbers."""
 
 
 @with_table
 class SourceSurvey(msgspec.Struct):
-    """One source as one split, or all of them, show it."""
+    """The evidence about one source, from one split or from all splits together."""
 
     runs: list[Run] = msgspec.field(default_factory=list)
     first_ns: int = 0
     last_ns: int = 0
-    """The latest `after_ns`: the source was certainly watching until then."""
+    """The latest `after_ns`; the source was certainly active until then."""
     stopped_ns: int | None = None
     """`after_ns` of its `source_stopped`."""
     lost_count: int = 0
-    """How many events the source says it dropped."""
+    """The number of events that the source reports as dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When these may have happened, as it says; and when events of an unknown name did, which may be any."""
+    """When events may have been dropped, as the source reports, and when events with an unknown name happened."""
     damaged: list[Interval] = msgspec.field(default_factory=list)
-    """When events happened that lack a field that they need: nothing is concluded from them."""
+    """When events happened that lack a required field, so that nothing follows from them."""
     spans: list[Span] = msgspec.field(default_factory=list)
-    """One of each run of each split."""
+    """One span for each run of each split."""
     holds: int = 0
-    """How often a pull was held."""
+    """The number of pulls that were held."""
     steps: int = 0
-    """How often, within splits, the clock was set back."""
+    """How often the clock was set back within a split."""
     step_ns: int = 0
-    """By how much at most, as far as that is certain."""
+    """The largest of these steps, ns, as far as it is certain."""
     disorder_ns: int = 0
-    """The longest that an event may have come before one with a lower number, within splits."""
+    """The longest time that an event came before one with a lower number, within a split, ns."""
     is_inverted: bool = False
-    """Some event certainly lies before one with a lower number, within splits."""
+    """Whether an event certainly came before one with a lower number, within a split."""
     brokers: set[str] = msgspec.field(default_factory=set)
-    """The brokers that its events name."""
+    """The brokers that the source's events name."""
     unnamed: list[Interval] = msgspec.field(default_factory=list)
-    """When events of queues that name no broker happened, by split."""
+    """By split, when events of queues happened that name no broker."""
 
     @property
     def names(self) -> set[str]:
-        """The brokers, with an empty text if events name none."""
+        """The brokers that the events name, and an empty text if some events name none."""
         return self.brokers | {""} if self.unnamed else self.brokers
 
 
 def survey_source(
     sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers | None = None
 ) -> SourceSurvey:
-    """The survey of a source's events in one split, in any order.
+    """Survey a source's events in one split, which may be in any order.
 
-    Each event covers the numbers from `sequence` to `last`, or its own number if `last` is None.
+    Each event covers the numbers from `sequence` to `last`, or only its own number if `last` is None.
     """
-    # Inside a broker every moment is exact as a rule: what is known of one end of the intervals is of the other too.
+    # Usually every timestamp from inside a broker is exact, so both ends of each interval are equal and one is enough.
     is_exact = np.array_equal(after_ns, before_ns)
     if (sequence[1:] < sequence[:-1]).any():
         order = _order(sequence)
@@ -199,7 +201,7 @@ def survey_source(
 
 
 def _order(sequence: Integers) -> Integers:
-    """The stable order of the numbers; where none is missing and none stands twice each number is its place."""
+    """Returns the stable order of the numbers. If none is missing or repeated, each number is its own place."""
     place = sequence - sequence.min()
     if int(place.max()) == len(place) - 1:
         order = np.full(len(place), -1, dtype=np.int64)
@@ -210,12 +212,15 @@ def _order(sequence: Integers) -> Integers:
 
 
 def _highest_so_far(values: Integers) -> Integers:
-    """Of each place the highest value up to it; to see that values rise already costs a fraction of going through."""
+    """Returns the highest value up to each row.
+
+    A check that the values ascend costs a fraction of accumulating them.
+    """
     return np.maximum.accumulate(values) if (values[1:] < values[:-1]).any() else values
 
 
 def whole_of(seen: SourceSurvey) -> SourceSurvey:
-    """The survey of a source with the steps and the disorder from split to split added to those within splits."""
+    """Returns the survey of a source, with clock steps and disorder between the splits added to those within them."""
     ended = sorted(seen.spans, key=lambda span: span.last)
     latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
     last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))
@@ -226,7 +231,7 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
         before = bisect_left(lasts, span.first)
         if before > 0:
             back_ns = latest_ns[before - 1] - span.before_min_ns
-            # Count only steps back between splits, because each split has counted its own.
+            # Count only steps back between splits, because each split has counted the steps within it.
             was_back, is_back = is_back, back_ns > CLOCK_STEP_NS
             steps += is_back and not was_back and span.earlier_ns - span.before_min_ns <= CLOCK_STEP_NS
             step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
@@ -237,17 +242,17 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
 
 
 def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
-    """One of this kind for each row of the columns."""
+    """Returns a `kind` for each row of the columns."""
     return [kind(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 LEAST: Final = frozenset({"first_ns", "min_least"})
 MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed"})
-"""Fields of which the least or the highest counts. Other numbers are added up, and whatever else is put together."""
+"""Fields that are merged by their minimum or maximum. Other numbers are added, and all other values are joined."""
 
 
 def merged(parts: Sequence[Part]) -> Part:
-    """One survey of several."""
+    """Merge surveys of several splits into one."""
     first = parts[0]
     return type(first)(
         **{name: _merged(name, [getattr(part, name) for part in parts]) for name in first.__struct_fields__}
@@ -279,7 +284,7 @@ def _merged(name: str, values: list[Any]) -> Any:
 
 @frozen
 class SequenceFaults:
-    """The faults of a source's sequence numbers."""
+    """The faults in a source's sequence numbers."""
 
     missing_count: int
     first_missing: int
@@ -287,7 +292,7 @@ class SequenceFaults:
 
 
 def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
-    """Compare the numbers seen with 0, 1, 2, ... up to the highest."""
+    """Compare the numbers of a source with 0, 1, 2, ... up to the highest."""
     expected, missing, first_missing, repeated = 0, 0, -1, 0
     for first, last, *_moments in sorted(runs):
         if first > expected:
@@ -299,9 +304,9 @@ def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
 
 
 def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
-    """When a source may have missed something: as it says itself, as its numbers show, and after its end.
+    """Yields when a source may have missed events: as it reports, as its numbers show, and after its end.
 
-    So it may where an event is damaged: what it stood for is as good as not told.
+    A damaged event counts as missed, because its content is unknown.
     """
     slack_ns = seen.disorder_ns + DISORDER_NS
     for after_ns, before_ns in (*seen.losses, *damaged):

@@ -1,7 +1,7 @@
 """Surveys the evidence of a whole history: where each source begins and ends, and what is missing.
 
-Each split has a survey, and surveys are merged. Merging is associative and commutative, so the order and number of the
-files do not matter. `kernel.verdict` judges with a `Context` from here.
+Each split has a survey, and surveys are merged. Merging is associative and commutative, so the result depends neither
+on the order nor on the number of files. `kernel.verdict` judges with a `Context` from here.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
 RARE: Final = frozenset(
     {"connection_opened", "connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"}
 )
-"""Events that a survey looks at one by one."""
+"""Rare events, which a survey visits one by one."""
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 UPDATE_CONSUMER_OFFSET: Final = 15
 """The request code that commits it."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
-"""When a connection closed that never did."""
+"""The interval in which a connection was closed that never was: far in the future."""
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
@@ -90,70 +90,70 @@ class Block(NamedTuple):
 
 @with_table
 class Survey(msgspec.Struct):
-    """The sources, connections and damage that some splits show."""
+    """The evidence about sources, connections and damage, from one split or several."""
 
     event_count: int = 0
     sources: dict[str, SourceSurvey] = msgspec.field(default_factory=dict)
     closes: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """(source, connection, after_ns, before_ns) of every connection_closed."""
     opens: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
-    """The same of every connection_opened."""
+    """(source, connection, after_ns, before_ns) of every connection_opened."""
     blocks: list[Block] = msgspec.field(default_factory=list)
     deleted: list[GenerationStart] = msgspec.field(default_factory=list)
     """Requests to delete a topic."""
     firsts: list[GenerationStart] = msgspec.field(default_factory=list)
-    """Acknowledgements of a queue's offset 0, which each of its lives has once."""
+    """Acknowledgements of a queue's offset 0, which occurs once in each of its generations."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
     offset_updates: int = 0
-    """Requests that commit one by themselves, and have an identifier."""
+    """Requests with an identifier that only commit an offset."""
     pops: int = 0
-    """Requests about pops."""
+    """The number of requests about pops."""
     answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
-    """Queues (broker, topic, number) of which answers tell the ends."""
+    """Queues (broker, topic, number) whose ends are in answers."""
     shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
-    """Those of which a source tells the visible end itself."""
+    """Queues whose visible end a source records directly."""
     removed: dict[str, int] = msgspec.field(default_factory=dict)
-    """By queue (broker, topic and number as one text) the highest offset_min above 0 that an answer tells."""
+    """By queue (broker, topic and number as one text), the highest `offset_min` above 0 in an answer."""
     observers: Observers = msgspec.field(default_factory=Observers)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many events are left out of excerpts, by the clause that each is of."""
+    """The number of events that excerpts omit, by the clause of the excerpt."""
 
     @property
     def disorder_ns(self) -> int:
-        """The longest that any source told an event after one that came later."""
+        """The longest time that any source recorded an event after one that happened later, ns."""
         return max((seen.disorder_ns for seen in self.sources.values()), default=0)
 
 
 @frozen
 class SourceFacts:
-    """The facts about a source that the verdict on its requests needs."""
+    """The facts about a source that are needed to judge its requests."""
 
     last_ns: int
     stopped_ns: int | None
     holes: RecordGaps = NO_GAPS
-    """When something may have happened that it does not tell."""
+    """When something may have happened that the source did not record."""
     is_steady: bool = True
-    """Its moments order its events (`_unsteady`)."""
+    """Whether the source's timestamps order its events (`_unsteady`)."""
     first_ns: int = 0
-    """The earliest moment of its first event."""
+    """The earliest time of its first event, ns."""
     own_holes: RecordGaps | None = None
-    """The holes without what was let go of while the history grows, which has no answer to an open request."""
+    """The gaps without those of dropped old events of a growing history, which have no answer to an open request."""
 
     @property
     def holes_of_open(self) -> RecordGaps:
-        """When an answer to a request that has none may have been sent unseen."""
+        """When an answer to a request without one may have been sent unrecorded."""
         return self.holes if self.own_holes is None else self.own_holes
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
-"""Of a name in a dictionary that no event has."""
+"""The facts about a source whose name is in a dictionary, but which has no events."""
 
 
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
-"""From the pulls of a window to the numbers of rows that are wrong, and why each is."""
+"""A function from the pulls of a window to the rows that are wrong, each with the reason."""
 OWN: Final = "own."
-"""The prefix of the clauses of such properties."""
+"""The prefix of the clauses of user properties."""
 
 
 @frozen
@@ -163,73 +163,77 @@ class Context:
     wake_ns: int
     late_ns: int
     answers_on_stop: bool
-    """The policy promises to answer what is held when the broker stops."""
+    """Whether the policy promises to answer held pulls when the broker stops."""
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
-    """By source and connection: [after_ns, before_ns] of its last close."""
+    """By source and connection, the [after_ns, before_ns] of its last close."""
     inside: frozenset[str] = frozenset()
-    """Sources that stood inside their broker."""
+    """Sources that recorded inside their broker."""
     asked: frozenset[str] = frozenset()
     """Sources that record requests. A source with only holds is read together with one of these."""
     is_own: bool = False
-    """Every policy of the history was designed by this project."""
+    """Whether every policy of the history was designed by this project."""
     stops_silently: bool = False
-    """Every policy that it names leaves held pulls unanswered when the broker stops."""
+    """Whether every policy that the history names leaves held pulls unanswered when the broker stops."""
     keeps_role: bool = False
-    """Every policy that it names leaves held pulls alone when the broker's role or its master's changes."""
+    """Whether every policy that the history names keeps held pulls when a role changes, the broker's or its
+    master's."""
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
-    """Sources that declare a specification: their logs are judged by it, and by nothing else."""
+    """Sources that declare a specification. Their events are judged only by that specification."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
-    """By broker: when something may have happened to its queues that no source tells."""
+    """By broker, when something may have happened to its queues that no source recorded."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
-    """The same, while a deletion with an unrecorded request may take effect."""
+    """The same intervals, extended while a deletion with an unrecorded request may take effect."""
     settable: frozenset[str] = frozenset()
-    """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
+    """Sources whose clock is not monotonic or not known, as their declaration says or because they have none."""
     unsteady_brokers: frozenset[str] = frozenset()
-    """Brokers of which a source tells whose moments order nothing."""
+    """Brokers that are recorded by a source whose timestamps do not order events."""
     blocked: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By source and connection: when one of its directions was not read."""
+    """By source and connection, when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By broker and topic: when its queues were deleted; the topic is empty if unknown."""
+    """By broker and topic, when its queues were deleted; the topic is empty if it is unknown."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
-    """Queue -> when its generation began without a recorded deletion."""
+    """By queue, when its generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
-    """By broker: when it may have been restarted, of those that may."""
+    """By broker that may have been restarted, when this may have happened."""
     kills: dict[str, RecordGaps] = field(factory=dict)
-    """Those of them in which it did not end in order."""
+    """Those of `restarts` in which the broker did not end in order."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
-    """The values of `life_holes`, without what lies between an orderly end of a broker and its next start."""
+    """Like `life_holes`, but without the time between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
-    """All closes of the connections that have several, in order of time: a name may come again."""
+    """All closes of the connections that have several, in order of time, because a name may be reused."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
-    """By source when its connections may have been opened, ascending, and when all of these so far were closed."""
+    """By source, when its connections may have been opened, ascending, and when all of those so far were closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """Sources without sends, each with a broker that other sources outside name too: it may be the broker's slave."""
+    """Sources without sends, each with a broker that other outside sources name too: it may be the broker's slave."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
-    """Queues that are seen from inside: a source tells their visible end."""
+    """Queues that are recorded from inside: a source records their visible end."""
     removed: dict[str, int] = field(factory=dict)
-    """By queue (`queue_text`) the highest offset_min that an answer tells: what lies below it was removed."""
+    """By queue (`queue_text`), the highest `offset_min` in an answer; the messages below it were removed."""
     writers: frozenset[str] = frozenset()
-    """Sources with appends."""
+    """Sources that record appends."""
     asks_sends: bool = True
-    """Whether any source has sends, acknowledgements or ids."""
+    """Whether any source has sends, acknowledgements or message ids."""
     asks_ends: bool = True
-    """Whether the ends that answers tell may have fallen, or are all that is seen of a queue."""
+    """Whether to compare the ends in answers: these may have fallen, or nothing else is recorded of some queue."""
     asks_pops: bool = False
-    """Whether any source has requests about pops: a message's acknowledgements may come at any time."""
+    """Whether any source has requests about pops. If so, a message's acknowledgements may come at any time."""
     asked_alone: frozenset[str] = frozenset()
-    """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
+    """The clauses of excerpts, of which only these are judged; empty for a history that is not an excerpt."""
     own: tuple[OwnProperty, ...] = ()
     """The caller's additional properties (`kernel.user_properties`)."""
 
     def asks(self, clause: str) -> bool:
-        """Whether the history is to be asked this clause."""
+        """Whether to judge this clause."""
         return not self.asked_alone or clause in self.asked_alone or clause.startswith(OWN)
 
     def lives(self, name: tuple[str, str, int], *, restarts: bool = True) -> Generations | None:
-        """The lives of a queue (broker, topic, number), apart for each restart or not; None where it has one."""
+        """Returns the generations of a queue (broker, topic, number); None if it has only one.
+
+        With `restarts`, each restart begins a new generation.
+        """
         deleted = [self.deleted.get((name[0], topic), NO_GAPS) for topic in {name[1], ""}]
         unsure = [self.life_holes.get(name[0], NO_GAPS), self.begun_anew.get(name, NO_GAPS)]
         restarted = self.restarts.get(name[0], NO_GAPS) if restarts else NO_GAPS
@@ -242,9 +246,9 @@ class Context:
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
 
     def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
-        """When the connections of a source that were opened before each timestamp are certainly closed.
+        """Returns when all connections that a source had opened before each time are certainly closed.
 
-        `NEVER` if unknown, as for a source that reports no opened connections.
+        The result is `NEVER` if this is unknown, as for a source that reports no opened connections.
         """
         opened_ns, closed_ns = self.spans.get(source, (_NOTHING, _NOTHING))
         at = np.searchsorted(opened_ns, moment_ns, side="right")
@@ -252,28 +256,29 @@ class Context:
         return found
 
     def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
-        """When a connection (source, name) may have been closed first, of its closes that are not before a moment.
+        """Returns the earliest time of a connection's first close that does not lie before `since_ns`.
 
-        Far in the future where it has none: what comes after a close by the same name came on another connection.
+        The result is far in the future if there is none. An event after a close with the same name came on another
+        connection.
         """
         return self.closed_between(name, since_ns)[0]
 
     def closed_between(self, name: tuple[str, str], since_ns: int) -> Interval:
-        """Between which moments it was closed first, of the same closes; `NOT_CLOSED` where it was not."""
+        """Returns the interval of a connection's first close that does not lie before `since_ns`; else `NOT_CLOSED`."""
         closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
     def log_holes(self, broker: str) -> RecordGaps:
-        """When something may have happened to the queues of a broker that is not in the record."""
+        """Returns when something may have happened to a broker's queues that is not in the record."""
         return self.broker_holes.get(broker, NO_GAPS)
 
     def holes(self, source: str) -> RecordGaps:
-        """When something may have happened that a source does not tell."""
+        """Returns when something may have happened that a source did not record."""
         return self.sources.get(source, UNSEEN).holes
 
 
 def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
-    """The survey of one split's events."""
+    """Survey the events of one split."""
     survey = Survey(event_count=len(table), damages=damages)
     if not len(table):
         return survey
@@ -321,18 +326,18 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
 
 
 def _used(codes: NDArray[np.int32], names: Sequence[str]) -> list[int]:
-    """The numbers of the names that some rows have, of which there is one as a rule."""
+    """Returns the codes of the names that some rows have. There is usually only one name."""
     used: list[int] = np.flatnonzero(np.bincount(codes)).tolist() if len(names) > 1 else [0]
     return used
 
 
 def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
-    """The queues that the flagged events name."""
+    """Returns the queues that the flagged events name."""
     rows = np.flatnonzero(flags)
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
     numbers = integers_of(table, "queue")
-    # If the events of a queue are adjacent, look at the first of them only.
+    # The events of a queue are usually adjacent, so only the first of each run is used.
     rows = rows[run_starts(brokers[rows], topics[rows], numbers[rows])]
     pairs, numbers = brokers[rows].astype(np.int64) * len(topic_names) + topics[rows], numbers[rows]
     found: set[tuple[str, str, int]] = set()
@@ -344,7 +349,7 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
 
 
 def _removed(table: pa.Table, flags: NDArray[np.bool_]) -> dict[str, int]:
-    """The highest offset_min of the flagged answers, by queue."""
+    """Returns the highest `offset_min` of the flagged answers, by queue."""
     rows = np.flatnonzero(flags)
     if not len(rows):
         return {}
@@ -364,19 +369,19 @@ def queue_text(name: tuple[str, str, int]) -> str:
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
-    """How many numbers each event covers after its own, by the flags. Only events of an excerpt cover more than 0."""
+    """Returns how many numbers after its own each flagged event covers. Only events of an excerpt cover more than 0."""
     return np.where(flags, np.clip(integers_of(table, "lost_count"), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
 
 
 def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
-    """When the flagged events happened, those that lie close taken together."""
+    """Returns when the flagged events happened; close ones are joined."""
     if not flags.any():
         return []
     return list(gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True)))
 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
-    """Note what few events tell, one by one."""
+    """Add the rare events of a split to its survey, one by one."""
     fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
     names = [name for name in fields if has_column(table, name)]
     for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
@@ -408,13 +413,13 @@ def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
 
 
 def merge(surveys: Iterable[Survey]) -> Survey:
-    """The survey of all the splits together."""
+    """Merge the surveys of all splits."""
     whole = merged([Survey(), *surveys])
     return msgspec.structs.replace(whole, sources={name: whole_of(seen) for name, seen in whole.sources.items()})
 
 
 def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_ms: float) -> tuple[Context, list[Gap]]:
-    """The context of the verdicts, and the gaps in the evidence."""
+    """Returns the context for the verdicts, and the gaps in the evidence."""
     damages = sorted(history.damages + survey.damages)
     gaps = [Gap("damage", damage.file, damage.count, _damage_text(damage)) for damage in damages]
     facts = {}
@@ -504,10 +509,10 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
 
 
 def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
-    """The sources whose timestamps order nothing, because a clock was set back or may have been.
+    """Returns the sources whose timestamps do not order events, because a clock was set back or may have been.
 
-    A clock that was set back shows when an event is earlier than one with a lower number, even by a microsecond. Two
-    such clocks that watch one broker share no numbers, so nothing shows which of them is wrong.
+    An event that is earlier than one with a lower number shows that its clock was set back, even by a microsecond. If
+    two such clocks watch one broker, they share no numbers, so nothing shows which of them is wrong.
     """
     found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
     tellers: dict[str, set[str]] = {}
@@ -521,7 +526,7 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
 
 
 def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str], tuple[Interval, ...]]:
-    """All closes of each connection that has several."""
+    """Returns all closes of each connection that has several."""
     found: dict[tuple[str, str], tuple[Interval, ...]] = {}
     for source, connection, after_ns, before_ns in sorted(closes):
         found[source, connection] = (*found.get((source, connection), ()), (after_ns, before_ns))
@@ -531,7 +536,7 @@ def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str
 def _spans(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> dict[str, tuple[Integers, Integers]]:
-    """By source the moments of `Context.spans`."""
+    """Returns the values of `Context.spans`, by source."""
     found: dict[str, list[Interval]] = {}
     for source, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
         found.setdefault(source, []).append((opened_ns, closed_ns))
@@ -545,7 +550,7 @@ def _spans(
 
 
 def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
-    """The values of `Context.followers`: a slave has its master's name, and takes no sends."""
+    """Returns the values of `Context.followers`. A slave has its master's name, and takes no sends."""
     senders = {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
     watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
     others = survey.sources.keys() - senders - set(inside)
@@ -560,7 +565,7 @@ def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, 
 def _open_times(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> dict[str, list[Interval]]:
-    """By source between which moments each of its connections may have been open."""
+    """Returns, by source, the times between which each of its connections may have been open."""
     found: dict[str, list[Interval]] = {}
     for source, opened_ns, (_closed_ns, closed_before_ns) in _connections(opens, closes):
         found.setdefault(source, []).append((opened_ns, closed_before_ns))
@@ -570,20 +575,23 @@ def _open_times(
 def _connections(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> Iterator[tuple[str, int, Interval]]:
-    """The source of each connection, when it may have been opened, and between which moments it was closed."""
+    """Yields the source of each connection, when it may have been opened, and the interval in which it was closed."""
     ends: dict[tuple[str, str], list[Interval]] = {}
     for source, connection, *moments in sorted(closes, reverse=True):
         ends.setdefault((source, connection), []).append((moments[0], moments[1]))
     for source, connection, after_ns, _before_ns in sorted(opens, key=lambda one: one[2]):
         waiting = ends.get((source, connection))
-        # A close that is earlier than this was another connection's of this name.
+        # A close before this open belongs to an earlier connection of the same name.
         while waiting and waiting[-1][0] < after_ns:
             waiting.pop()
         yield source, after_ns, waiting.pop() if waiting else NOT_CLOSED
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:
-    """When a direction of each connection was not read; one that has no end in the history lasts to its end."""
+    """Returns when a direction of each connection was not read.
+
+    An interval without an end lasts to the end of the history.
+    """
     open_ns: dict[tuple[str, str, str], int] = {}
     found: dict[tuple[str, str], list[Interval]] = {}
     for block in sorted(blocks, key=lambda one: (one.source, one.sequence)):
