@@ -307,9 +307,10 @@ class _Group:
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
         """The finding about the answer to one query; `resets` may have come before it."""
         since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
-        # Answered for certain before the question came, by the same observer, whose clock orders both.
+        # Exchanges that certainly ended before the query was received, by the same observer, because its clock orders
+        # both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
-        # And asked after every reset had certainly taken effect.
+        # They must also have begun after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
         saved = np.ones_like(known)
         for reset in resets:
@@ -317,7 +318,8 @@ class _Group:
                 saved &= (all_.after_ns > reset.until_ns) | (all_.done_ns < reset.after_ns - KEPT_NS)
         lost, known = known & ~saved, known & saved
         killed = restart_text(max((reset.after_ns for reset in resets if reset.is_restart), default=0))
-        # By another observer that watched to its end: its broker may have been killed since, and lost it, unseen.
+        # Commits that another observer saw before its own end: their broker may have been killed after that,
+        # unrecorded, and have lost them.
         ended = [context.sources.get(name, UNSEEN).stopped_ns is not None for name in coded(self.asked, "source")[1]]
         elsewhere = np.array(ended, dtype=np.bool_)[all_.source] & (all_.done_ns < all_.after_ns[question])
         elsewhere &= (all_.source != all_.source[question]) & (all_.after_ns > since_ns)
@@ -341,9 +343,9 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # Commits, of any observer, that came by then and may have put it back: an explicit one that was not certainly
-        # done before the greater one came, and one with a pull that was not certainly received before that.
-        # An update whose offset is not told (-1) may have been to any.
+        # Commits from any observer that may have put the offset back by then: an explicit commit that was not certainly
+        # done before the greater one came, or a pull's commit that was not certainly received before that. An update
+        # without a recorded offset (-1) may have set any offset.
         lower = (
             (all_.is_explicit | (all_.value >= 0)) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         )
@@ -374,7 +376,7 @@ class _Group:
         if told <= 0 or (possible & (all_.value >= told)).any():
             return
         earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
-        # Had none, or less: so more can only have come since.
+        # At that time the group had no offset or a lower one, so a higher one can only have been committed later.
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
         most = int(all_.value[possible].max(initial=0))
         why = f"{self._name} was told offset {told}, and no more than {most} can have been committed"
@@ -388,7 +390,7 @@ class _Group:
             yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
 
     def _beyond(self, all_: _Exchanges, question: int, end: int, context: Context) -> Iterator[Finding]:
-        """An offset past every end that the record shows of the queue, which no client is seen to commit."""
+        """Yields an offset beyond every recorded end of the queue that no client is known to have committed."""
         told = int(all_.told[question])
         possible = all_.may_take & (all_.after_ns <= all_.done_ns[question]) & (all_.value >= told)
         if told > end and not possible.any() and context.asks("commit.told.within"):
@@ -399,12 +401,12 @@ class _Group:
     def _unwritten(
         self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
     ) -> Iterator[Finding]:
-        """An offset that is none of those that can have been committed since another was certainly there."""
+        """Yields an offset that no commit can explain since the last time when the offset was certainly another one."""
         told, done_ns = int(all_.told[question]), int(all_.done_ns[question])
         if told < 0:
             return
         is_question = all_.code == QUERY_CONSUMER_OFFSET
-        # One that is told 0 may have none, and nothing to skip.
+        # A query that is answered with 0 may mean that the group has no offset, so nothing was skipped.
         is_none = (all_.answer_code == QUERY_NOT_FOUND) & (told > 0)
         other = before & is_question & (is_none | ((all_.told >= 0) & (all_.told != told)))
         put = before & all_.is_explicit & all_.took & (all_.value != told)
@@ -415,7 +417,7 @@ class _Group:
         since_ns = all_.after_ns[last]
         written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
         written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
-        # Begun before the question was answered, and not certainly done before the last offset that was another.
+        # Begun before the query was answered, and not certainly finished before the offset was last a different one.
         written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
         written[question] = False
         reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)
@@ -424,7 +426,8 @@ class _Group:
         shown = [last, question]
         certain = bool(other.any())
         if put[last] and certain:
-            # A reset from before the record would be told until the group pulls, whatever it commits.
+            # An offset reset from before the record would be returned until the group pulls, whatever the group
+            # commits.
             shown.insert(0, int(np.flatnonzero(other)[-1]))
         since = f"{all_.value[last]} was committed" if put[last] else f"it was told {_offset(all_, last)}"
         why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
@@ -432,7 +435,7 @@ class _Group:
         yield self._finding("commit.told.written", shown, why, context, certain=certain)
 
     def _outlived(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """An offset from before a deletion; some brokers keep it for the next queue."""
+        """Yields an offset from before a deletion, which some brokers keep for the next queue of that name."""
         told = int(all_.told[question])
         ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
         written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
@@ -447,7 +450,7 @@ class _Group:
         return f"group {self.asked['group'][0].as_py()[:80]!r}"
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
-        """Requests about offsets without an answer, or with a code that there is not."""
+        """Yields requests about offsets without an answer, or with an unknown code."""
         about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful & self.own
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
@@ -462,7 +465,7 @@ class _Group:
             yield from self._late(one, int(all_.code[one]), allowed_ns, context)
 
     def _late(self, one: int, code: int, allowed_ns: int, context: Context) -> Iterator[Finding]:
-        """A request about offsets that has no answer, or perhaps a late one."""
+        """Yields a request about offsets that has no answer, or perhaps a late one."""
         events = self._events(one)
         asked, answer = events[0], events[1] if len(events) > 1 else None
         name = asked["source"], asked["connection"]
@@ -496,11 +499,11 @@ class _Group:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
         last: dict[str, Any] = event_dict(self.asked.select(COLUMNS).slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
-        # What was asked for before, and is not in the record, may have been done since.
+        # A request from before that is not in the record may have been carried out since.
         before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
         since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
         is_missing = clause == "commit.answered" and len(shown) == 1
-        # An answer that came after its time would not be in time, so it matters not whether one is missing there.
+        # An answer after the time limit would be late anyway, so it does not matter whether one is missing there.
         due_ns = shown[0]["before_ns"] + UNHELD_MS * MS + context.late_ns
         until_ns = np.array([due_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
@@ -522,7 +525,7 @@ class _Group:
         )
 
     def _events(self, exchange: int) -> list[dict[str, Any]]:
-        """A request, and its answer if it has one."""
+        """Returns a request, and its answer if it has one."""
         answer = int(self.answer[exchange])
         answers = self.answers.select(COLUMNS).slice(answer, 1).to_pylist() if answer >= 0 else []
         return [*self.asked.select(COLUMNS).slice(exchange, 1).to_pylist(), *answers]
@@ -530,34 +533,34 @@ class _Group:
 
 @frozen(eq=False)
 class _Exchanges:
-    """A group's requests and their answers as columns, a row a request."""
+    """The requests of one group and their answers as columns, with one row for each request."""
 
     source: NDArray[np.int32]
-    """By request the code of its source."""
+    """The code of the request's source."""
     code: Integers
     value: Integers
-    """The offset that is committed."""
+    """The offset that the request commits; -1 for none."""
     after_ns: Integers
     before_ns: Integers
     done_ns: Integers
-    """When the answer was there at the latest; `NEVER` without one."""
+    """The latest time at which the answer was sent; `NEVER` without an answer."""
     answer_code: Integers
-    """-1 without an answer."""
+    """The answer's code; -1 without an answer."""
     told: Integers
     """The offset in the answer to each query; -1 for none."""
     is_explicit: Flags
     took: Flags
-    """The offset was committed for certain."""
+    """Whether the offset was certainly committed."""
     may_take: Flags
-    """It may have been."""
+    """Whether the offset may have been committed."""
 
 
 def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
-    """Which questions were certainly told what may have been committed last; of a queue that nothing reset."""
+    """Returns which queries certainly got the offset that may have been committed last, if nothing reset the queue."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
-    # No more was certainly committed before,
+    # First, no greater offset was certainly committed before,
     is_enough = _most_before(all_.done_ns[all_.took], all_.value[all_.took], asked_ns) <= told
-    # and this may have been committed since whatever else may tell another offset.
+    # and this offset may have been committed after every exchange that fixes another one.
     fixed = (all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit
     since_ns = _most_before(all_.done_ns[fixed], all_.after_ns[fixed], asked_ns)
     may = np.flatnonzero(all_.may_take & np.isin(all_.value, told))
@@ -569,7 +572,7 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
 
 
 def _most_before(ended_ns: Integers, values: Integers, moments_ns: Integers) -> Integers:
-    """The highest of the values that ended before each moment; `-NEVER` if none did."""
+    """Returns the highest of the values that ended before each time; `-NEVER` if none did."""
     order = np.argsort(ended_ns, kind="stable")
     most = np.append(-NEVER, np.maximum.accumulate(values[order]))
     return most[np.searchsorted(ended_ns[order], moments_ns)]
@@ -580,15 +583,15 @@ def _offset(all_: _Exchanges, question: int) -> str:
 
 
 def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
-    """Which requests have an answer that names another queue, or no queue and another broker or topic.
+    """Returns which requests have an answer that names another queue, or no queue but another broker or topic.
 
-    An answer without any of these names is about its request's queue.
+    An answer without any of these names belongs to its request's queue.
     """
     has_queue = np.append(integers_of(answers, "queue") >= 0, False)[answer]
     told_queue = np.append(integers_of(answers, "queue"), -1)[answer]
     found: Flags = has_queue & (told_queue != integers_of(asked, "queue"))
     for name in ("broker", "topic"):
-        # Both are of one table, so their names have one number.
+        # Both columns are from one table, so equal names have equal codes.
         (own, texts), (told, _texts) = coded_texts(asked, name), coded_texts(answers, name)
         none = np.append(~are_named(texts), True)
         told = np.append(told, -1)[answer]
@@ -597,7 +600,7 @@ def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flag
 
 
 def _groups(asked: pa.Table, answers: pa.Table, twice: Integers) -> Iterator[_Group]:
-    """The exchanges of each group and queue in which the group queries its offset or commits one separately."""
+    """Yields the exchanges of each group and queue in which the group queries its offset, or commits one separately."""
     answer = _answer_rows(asked, answers)
     is_doubtful = are_among(request_numbers(asked, np.arange(len(asked))), twice) | _are_elsewhere(
         asked, answers, answer

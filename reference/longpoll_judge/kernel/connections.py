@@ -1,9 +1,10 @@
-"""Answers and their connections: sent where the request came from, and not after the close.
+"""Answers and their connections: sent on the connection of the request, and not after it was closed.
 
-Judged for every request of a queue, pull or not. Second answers: `pull_answers`.
+The rules apply to every request of a queue, pull or not. Repeated answers: `pull_answers`.
 
-A connection does not outlive its broker. It certainly lasts from when it was opened, or first answered on, until it was
-last answered on. Connections of one broker that certainly overlap belong to one run, and so do those that others link.
+A connection does not outlive its broker. It certainly lasts from its opening, or from its first answer, until its last
+answer. Connections of one broker that certainly overlap belong to one run of the broker, and so do connections that are
+linked through others.
 
 Source: `NettyRemotingAbstract.writeResponse`.
 """
@@ -29,7 +30,7 @@ from longpoll_judge.kernel.gathered import (
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge where the answers were sent; members are places among these answers."""
+    """Judge on which connections the answers were sent; members are places among these answers."""
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -38,20 +39,20 @@ def judge_connections(case: Case) -> list[Suspects]:
     asked = events.answer_to(events.request_key[rows], "request_received")
     connections = names_of(events.table, "connection", rows)
     came = names_of(events.table, "connection", np.maximum(asked, 0))
-    # 0 is no name; -1 is cut to 0 only to pick something, and `asked >= 0` leaves it out.
+    # 0 means no name. The -1 of a missing request is cut to 0 only for the lookup, and `asked >= 0` excludes it.
     elsewhere = (asked >= 0) & (came != connections) & (came != 0) & (connections != 0)
     after_ns = events.integers("after_ns", rows)
-    # The name of a connection that was closed before the request came is that of another one.
+    # If a connection was closed before the request came, its name is now that of another connection.
     since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
     # If the request was not recorded, the answer may belong to any of these connections, so compare with the last
     # close.
     sent = gather(events.table, rows)
     closed_ns = np.where(asked >= 0, closes_from(sent, since_ns, case.context)[1], closes_of(sent, case.context)[1])
-    # Late: certainly closed before the answer was sent. An answer on another connection says nothing about this one.
+    # Late means certainly closed before the answer. An answer on another connection shows nothing about this one.
     late = ~elsewhere & (closed_ns < after_ns)
     wrong = np.flatnonzero(elsewhere | late)
     if len(wrong):
-        # Of an identifier that came again neither connection is that of what was answered, nor either close.
+        # If an identifier was received twice, it is unknown which request was answered, so no connection is compared.
         again = wrong[events.is_asked_again(rows[wrong])]
         elsewhere[again] = late[again] = False
 
@@ -72,27 +73,27 @@ def judge_connections(case: Case) -> list[Suspects]:
 
 @frozen(eq=False)
 class Spans:
-    """How long connections certainly lasted; a row each."""
+    """How long connections certainly lasted, with one row for each connection."""
 
     of: Integers
-    """By answer the row of its connection."""
+    """By answer, the row of its connection."""
     start_ns: Integers
     end_ns: Integers
     places: Integers
     """The row in the table of each event that shows a connection."""
     first: Integers
-    """By row the place of the event that shows its beginning."""
+    """By connection, the place of the event that shows its beginning."""
     last: Integers
     component: Integers
-    """Equal for those of one life."""
+    """A number that is equal for the connections of one generation of the broker."""
 
     @property
     def life(self) -> Integers:
-        """By answer the life of the broker."""
+        """By answer, the generation of the broker."""
         return self.component[self.of]
 
     def path(self, earlier: int, later: int) -> list[int]:
-        """The events that show that two answers are of one life; none where they came on one connection."""
+        """Returns the events that show that two answers are of one generation; none if they came on one connection."""
         start, goal = int(self.of[earlier]), int(self.of[later])
         if start == goal:
             return []
@@ -117,10 +118,10 @@ class Spans:
 
 
 def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
-    """The connections of these answers to these requests; `opened` has the times when connections were opened.
+    """Returns the connections of these answers to these requests; `opened` has the times when connections were opened.
 
-    Connections of an unnamed broker are linked only within their source. The same holds for a clock whose timestamps
-    order nothing. The name of a closed connection may come again, so such a connection is linked with none.
+    Connections of an unnamed broker are linked only within their source, and so are those of a clock whose timestamps
+    order nothing. A closed connection is linked with no other, because its name may be reused.
     """
     closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
     closed = [
@@ -135,7 +136,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     by_start = np.argsort(before_ns, kind="stable")
     begins = by_start[np.unique(of[by_start], return_index=True)[1]]
     own = of[: len(answers)]
-    # Of a connection on which nothing was answered nothing shows how long the broker lived.
+    # A connection without an answer does not show how long the broker lived.
     end_ns = np.full(count, np.iinfo(np.int64).min, dtype=np.int64)
     np.maximum.at(end_ns, own, answers.after_ns)
     by_end = np.argsort(answers.after_ns, kind="stable")[::-1]
@@ -145,7 +146,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     start_ns = before_ns[begins]
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
-    # Those of a name that was closed before its last answer.
+    # Connections whose name was closed before their last answer.
     closed_ns = np.full(count, NEVER, dtype=np.int64)
     at = first_of(names, closed_names)
     closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]
@@ -170,7 +171,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
 
 
 def _groups(asked: Gathered, own: Integers, count: int, context: Context) -> Integers:
-    """By connection what it may be linked with: those of its broker, or of its source alone."""
+    """Returns by connection the group within which it may be linked: its broker's connections, or only its source's."""
     is_shared = (asked.broker != 0) & ~asked.are("broker", context.unsteady_brokers)
     is_shared &= asked.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
     brokers = count_of_names(asked.table, "broker") + 1

@@ -1,9 +1,9 @@
 """held_as_asked: when a pull is held, and what happens to it meanwhile. How many are held: `hold_limit`.
 
-A pull is held if it may be, once, at the end of its queue, and no shorter than it asked for. Seen from outside, only
-the time of the answer shows how long it was held; inside, a `hold` does. A held pull is taken out of the table and put
-back, expires at its deadline, is run again, or is answered by a stop. The look at the log after a hold (`recheck`) may
-come after the answer. Pulls held too long: `promptness`.
+A pull is held only if it may be held, only once, only at the end of its queue, and not longer than it asked for. From
+outside the broker, only the time of the answer shows how long it was held; from inside, the event `hold` does. A held
+pull is taken out of the table and put back, expires at its deadline, is run again, or is answered by a stop. The
+recheck of the log after a hold may come after the answer. Pulls that were held too long: `promptness`.
 
 Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
 """
@@ -34,15 +34,15 @@ def judge_holding(case: Case) -> list[Suspects]:
 
 
 def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Which of these pulls were likely, and which possibly, answered because their broker stopped.
+    """Returns which of these pulls were likely, and which were possibly, answered because their broker stopped.
 
-    Inside, the answer shows it and its source ends. Outside, its connection closes soon after, and probably every other
-    connection too; a proxy continues.
+    From inside, the answer shows this, and its source ends. From outside, the connection closes soon after, and
+    probably every other connection too; a proxy continues.
     """
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
-    # A stop closes what it has answered: a connection that stays open for long was not stopped.
+    # A stopping broker closes the connections that it has answered, so a connection that stays open was not stopped.
     closes = _closes_after(case, pull) <= soon_ns
     if case.context.stops_silently:
         closes &= False
@@ -54,7 +54,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
 
 
 def _closes_after(case: Case, pull: Integers) -> Integers:
-    """When the connection of each of these pulls may have been closed after its answer; `NEVER` if it was not."""
+    """Returns when each pull's connection may have been closed after its answer; `NEVER` if it was not closed."""
     asked = gather(case.events.table, case.pulls.row[pull])
     return closes_from(asked, case.pulls.answered_after_ns[pull], case.context)[0]
 
@@ -72,16 +72,18 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     says = case.events.are("cause", pulls.answer_row[pull], {STOPPED}) & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
     went_on_ns = pulls.last_ns[pull] - pulls.answered_before_ns[pull]
-    # A source that goes on did not stop, whatever it says; in between, or where roles change, it may have been so.
+    # A source that continues did not stop, whatever its answer claims. If it ends soon, or if roles may change, it may
+    # have stopped.
     ends = went_on_ns <= STOPPING_MS * MS
     may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
     return told & ends, told & ~ends & may_end
 
 
 def may_have_stopped(case: Case, pull: Integers) -> Booleans:
-    """Of which of these answered pulls it is not known whether their broker stopped: what would show it may be hidden.
+    """Returns for which of these answered pulls it is unknown whether their broker stopped.
 
-    It may lie in a hole, behind the end of the record, or, from outside, look late by a clock that was set forward.
+    The evidence may lie in a gap or after the end of the record; from outside, a clock that was set forward may also
+    make it look late.
     """
     pulls = case.pulls
     if case.context.stops_silently:
@@ -92,7 +94,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = _closes_after(case, pull)
     outside = case.is_outside
-    # No close in the record, but the record ends before one would have to be there.
+    # The record has no close, but it ends before the time limit for one.
     unseen = outside & (closed_ns == NEVER) & (pulls.last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     _told, perhaps = is_told_to_stop(case, pull)
@@ -115,7 +117,7 @@ def _early(case: Case) -> list[Suspects]:
         excused |= mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
     weak |= may_have_stopped(case, pull)
-    # A broker whose long polling is off answers after `shortPollingTimeMills`; from outside both look alike.
+    # A broker without long polling answers after `shortPollingTimeMills`, which looks the same from outside.
     weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
 
     def explain(member: int) -> Explanation:
@@ -134,7 +136,7 @@ def _unheld(case: Case) -> list[Suspects]:
     most = pulls.answered_before_ns - pulls.received_after_ns
     unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
-    # Certainly late, or late for some times within the intervals. A slow read counts from the limit of a wake on.
+    # Certainly late, or late for some times within the intervals. A slow read counts from the time limit of a wake.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
@@ -151,20 +153,20 @@ def _unheld(case: Case) -> list[Suspects]:
 
 
 def _cannot_be_held(case: Case) -> Booleans:
-    """Which pulls could be held by their own word, and found something at their first read, which is then answered."""
+    """Returns which pulls asked to be held but found a message at their first read, so that they must be answered."""
     pulls, logs = case.pulls, case.logs
     found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
-    # Past the end: it never falls, so the offset was past it when the pull came. A deletion empties the queue.
+    # The end of a queue never falls, so an offset past it was past it at the receipt too. A deletion empties the queue.
     past = (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
     end = logs.end_at_least(pulls.log, pulls.received_after_ns)
     end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
     found &= (end > pulls.offset) | (past & ~case.lives.is_neither[pulls.log])
-    # If the record from inside shows a hold, the clause of the wake judges it.
+    # If a record from inside shows a hold, the clause of the wake judges the pull.
     return found & ~(logs.is_white_box[pulls.log] & pulls.was_held)
 
 
 def _holds(case: Case) -> list[Suspects]:
-    """The `hold` events; none for a source outside the broker."""
+    """Judge the `hold` events; a source outside the broker has none."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
@@ -172,19 +174,19 @@ def _holds(case: Case) -> list[Suspects]:
         return []
     row = np.arange(len(pulls))
     pull = events.look_up(events.request_key[holds], events.request_key[pulls.row], row)
-    # Leave out holds whose requests were not recorded.
+    # Skip holds whose requests were not recorded.
     holds, pull = holds[pull >= 0], pull[pull >= 0]
     first = events.firsts(holds, "hold")
-    # A damaged answer may be another's: the pull counts as open.
+    # A damaged answer may belong to another pull, so this pull counts as unanswered.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # One from before its request is told as that.
+    # A hold before its request is reported by the clause for that.
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
     end_most = case.logs.end_at_most(pulls.log[pull], moment_ns)
     whole = case.is_log_whole(holds, moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
-    # Only an offset at the end is held; one past it is answered at once (21).
+    # Only an offset at the end is held; a pull with one past the end is answered at once (21).
     past = pulls.offset[pull] > end_most
 
     def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
@@ -231,18 +233,18 @@ def _holds(case: Case) -> list[Suspects]:
 
 
 AT_TABLE: Final = ("take", "keep", "expire", "run")
-"""Steps that put a pull into the table of held pulls, take it out, or follow from that."""
+"""Steps that remove a pull from the table of held pulls, put it back, or follow from either."""
 
 
 def judge_handling(case: Case) -> list[Suspects]:
-    """Judge what was done with the pulls; members are places among the steps."""
+    """Judge the steps of the pulls; members are places among the steps."""
     pulls, events = case.pulls, case.events
     rows = np.sort(np.concatenate([events.rows(name) for name in STEPS]))
     rows = rows[events.request_key[rows] >= 0]
     if not len(rows) or not len(pulls):
         return []
     pull = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
-    # Leave out steps whose requests were not recorded or are not pulls of this queue.
+    # Skip steps whose requests were not recorded or are not pulls of this queue.
     rows, pull = rows[pull >= 0], pull[pull >= 0]
     answered = case.is_answered[pull]
 
@@ -261,7 +263,7 @@ def judge_handling(case: Case) -> list[Suspects]:
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )
-    # A step out of its time has its own clause, and so has an early answer 19 (`holding`).
+    # A step at the wrong time has its own clause, and so has an early answer 19 (`holding`).
     early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
     early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
     early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
@@ -275,7 +277,7 @@ def judge_handling(case: Case) -> list[Suspects]:
 
 
 def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
-    """Contradictions in the table of held pulls: a step of a pull outside it, and a pull that is taken out twice."""
+    """Yields contradictions in the table of held pulls: a step of a pull outside it, and a pull removed twice."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
@@ -290,7 +292,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
-    # When the first of some steps was done at the latest, and when the last was begun at the earliest.
+    # The latest time of the first of some steps, and the earliest time of the last.
     first = {
         name: _extreme(np.minimum, len(pulls), owners[name], events.integers("before_ns", steps[name]))
         for name in AT_TABLE
@@ -299,23 +301,23 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
         name: _extreme(np.maximum, len(pulls), owners[name], events.integers("after_ns", steps[name]))
         for name in AT_TABLE
     }
-    # A pull may expire while a scan has taken it. After that it is not in the table, unless the scan keeps it.
+    # A pull may expire while a scan has taken it. It then leaves the table, unless the scan puts it back.
     again |= (first["expire"] < last["take"]) & (last["keep"] < first["expire"])
-    # A recheck may have queued the pull a second time, as RocketMQ's does: then it may run twice.
+    # A recheck may have queued the pull a second time, as RocketMQ's does, so that it may run twice.
     kept_on = first["run"] < last["keep"]
     again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
     again &= counts["hold"] > 0
     last_ns = np.zeros(len(pulls), dtype=np.int64)
     np.maximum.at(last_ns, pull, before_ns)
-    # A field that is missing never accuses: neither does the answer of such a pull.
+    # A missing field is never a violation, so a pull with a damaged answer is left out too.
     whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
-    # A specification judges its own steps.
+    # A source with a specification is judged by that specification.
     lawful = events.are("source", pulls.row, case.context.lawful)
     whole_of, lawful_of = whole[pull], lawful[pull]
-    # What is not allowed to be held, not there yet, or answered, is told as that.
+    # A pull that may not be held, is not in the table yet, or is answered has a clause for that.
     early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # So is a hold after the answer. A stop answers what it finds on its way to the table, too.
+    # A hold after the answer also has its own clause. A stop also answers pulls that are on their way to the table.
     early &= ~np.isin(rows, events.rows("stop"))
     early &= (first_ns[pull] == NEVER) | (first_ns[pull] <= answered_ns)
     early &= (before_ns >= pulls.received_after_ns[pull]) & (events.integers("after_ns", rows) <= answered_ns)
@@ -334,7 +336,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
         why = f"a pull at offset {pulls.offset[one]} is told of in the table of held pulls: {times}"
         return Explanation("pull.take.once", why, [int(pulls.row[one]), *holds[held == one].tolist(), *steps])
 
-    # Report the first such step of a pull.
+    # Report only the first such step of a pull.
     is_first = np.zeros(len(rows), dtype=np.bool_)
     is_first[np.unique(np.where(early, pull, -1), return_index=True)[1]] = True
     early &= is_first
@@ -344,9 +346,9 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
 
 
 def _owner(case: Case, rows: Integers) -> Integers:
-    """The pull of each step; -1 if it is of another queue, or if another clause covers the step.
+    """Returns the pull of each step; -1 if it belongs to another queue, or if another clause covers the step.
 
-    Another clause covers a step before its pull's receipt or after its answer. A step that is written twice counts
+    Another clause covers a step before its pull's receipt or after its answer. A step that is recorded twice counts
     once.
     """
     events, pulls = case.events, case.pulls
@@ -363,7 +365,7 @@ def _owner(case: Case, rows: Integers) -> Integers:
 
 
 def _extreme(pick: np.ufunc, count: int, owner: Integers, moments_ns: Integers) -> Integers:
-    """Of each pull the least or the highest moment of its steps; `NEVER` or `BEGINNING` if it has none."""
+    """Returns the earliest or latest time of each pull's steps; `NEVER` or `BEGINNING` for a pull without steps."""
     found = np.full(count, NEVER if pick is np.minimum else BEGINNING, dtype=np.int64)
     pick.at(found, owner[owner >= 0], moments_ns[owner >= 0])
     return found
@@ -376,13 +378,13 @@ def _overdrawn(
     ins: tuple[str, ...],
     outs: tuple[str, ...],
 ) -> Booleans:
-    """Of which pulls more steps of `outs` were done by some moment than steps of `ins` may have been begun."""
+    """Returns the pulls with more steps of `outs` done by some time than steps of `ins` can have begun by then."""
     owner = np.concatenate([owners[name] for name in (*ins, *outs)])
     change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
     moment_ns = np.concatenate(
         [case.events.integers("after_ns" if name in ins else "before_ns", steps[name]) for name in (*ins, *outs)]
     )
-    # A step before the hold has its own clause.
+    # A step before the hold has its own clause, so the hold counts from the beginning.
     moment_ns[: len(steps[ins[0]]) if ins[0] == "hold" else 0] = BEGINNING
     order = np.lexsort((-change, moment_ns, owner))
     order = order[owner[order] >= 0]

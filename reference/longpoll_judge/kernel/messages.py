@@ -2,7 +2,7 @@
 
 The checks are those of Jepsen's workload for Kafka: one offset with two values, duplicates, aborted reads, early, late
 and unseen messages, skipped and repeated reads. Each analysis is a function from the gathered events to breaches. The
-clause of the same name says whether a breach is a violation or an observation. Missing fields are not compared.
+clause of the same name decides whether a breach is a violation or an observation. Missing fields are not compared.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
 `send.sequential`. What is gathered: `sends`, `ends`. Reports: `gathered`.
@@ -58,7 +58,7 @@ from longpoll_judge.read.schema import coded, integers_of, lists_of
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 
 IDENTITY: Final = ("id", "body")
-"""The identity of a message, its unique id as a small number (`ids_of`); 0 and -1 if unknown."""
+"""The identity of a message: its unique id as a small number (`ids_of`), and its body's hash; 0 and -1 if unknown."""
 END_TRANSACTION: Final = 37
 OUTCOMES: Final = {"prepared": 1, "commit": 2, "rollback": 3}
 _NO_ROWS: Final = np.empty(0, dtype=np.int64)
@@ -73,19 +73,19 @@ _NO_EVENTS: Final = nothing_gathered(
 
 @define(eq=False, slots=False)
 class View:
-    """The gathered messages, one a row, and the pulls with their answers, one a row."""
+    """The gathered messages and the pulls with their answers; each `Gathered` has one row for each of them."""
 
     table: pa.Table
     context: Context
     sent: Gathered = _NO_EVENTS
     ended: Gathered = _NO_EVENTS
-    """Ends of transactions."""
+    """Requests that end a transaction."""
     refused: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
-    """Sends that the broker did not store."""
+    """Sends that the broker refused, so that nothing was stored."""
     unplaced: Gathered = _NO_EVENTS
-    """Answers to sends that were stored at a place which none tells."""
+    """Answers to sends that report a store without its place."""
     told: Gathered = _NO_EVENTS
-    """Acknowledged."""
+    """Acknowledged messages."""
     appended: Gathered = _NO_EVENTS
     delivered: Gathered = _NO_EVENTS
     asked: Gathered = _NO_EVENTS
@@ -93,7 +93,7 @@ class View:
 
     @cached_property
     def all_(self) -> Gathered:
-        """Every message, by each of its acknowledgements and deliveries."""
+        """Every message, once for each of its acknowledgements and deliveries."""
         return together((self.told, self.delivered), ("queue_offset", "message", "logged", *IDENTITY))
 
     @cached_property
@@ -106,7 +106,7 @@ Analysis = Callable[[View], Breach | None]
 
 
 def breaches_of(analyses: Iterable[Analysis], view: View) -> Iterator[Breach]:
-    """The breaches that the analyses find."""
+    """Yields the breaches that the analyses find."""
     return (breach for find in analyses if (breach := find(view)) is not None)
 
 
@@ -114,14 +114,14 @@ def breaches_of(analyses: Iterable[Analysis], view: View) -> Iterator[Breach]:
 
 
 def ids_of(table: pa.Table) -> tuple[Integers, Integers]:
-    """The lists of unique ids, each as a small number; 0 for none."""
+    """Returns the lists of unique ids, each id as a small number; 0 for none."""
     bounds, values = lists_of(table, "ids")
     numbers = np.unique(values, return_inverse=True)[1] + 1
     return bounds, np.where(values != 0, numbers, 0)
 
 
 def identity(table: pa.Table, ids: tuple[Integers, Integers], rows: Integers, nth: Integers) -> dict[str, Integers]:
-    """The identity of the `nth` message of each row."""
+    """Returns the identity of the `nth` message of each row, as columns."""
     return {"id": _item(ids, rows, nth, 0), "body": _item(lists_of(table, "bodies"), rows, nth, -1)}
 
 
@@ -133,26 +133,26 @@ def _item(lists: tuple[Integers, Integers], rows: Integers, nth: Integers, none:
 
 
 def are_unlisted(table: pa.Table, rows: Integers) -> Booleans:
-    """Which rows have some ids or bodies, but not as many as offsets."""
+    """Returns which rows have some ids or bodies, but not as many as offsets."""
     counts = [np.diff(lists_of(table, name)[0])[rows] for name in ("offsets", "ids", "bodies")]
     found: Booleans = np.logical_or.reduce([(count > 0) & (count != counts[0]) for count in counts[1:]])
     return found
 
 
 def outcomes(table: pa.Table, rows: Integers) -> Integers:
-    """The outcome of the transaction of each row, as a number; 0 if it has none."""
+    """Returns the outcome of the transaction of each row, as a number; 0 for none."""
     codes, names = coded(table, "transaction")
     return np.array([OUTCOMES.get(name, 0) for name in names], dtype=np.int64)[codes[rows]]
 
 
 def identified(*lots: Gathered) -> None:
-    """Give the messages `message`, a small number of its unique id and topic."""
+    """Set `message` for each message: a small number, equal for equal unique ids in one topic."""
     for lot, number in zip(lots, numbered(*((lot.values["id"], lot.topic) for lot in lots)), strict=True):
         lot.values["message"] = number
 
 
 def located(*lots: Gathered) -> None:
-    """Give the messages small numbers by where they lie: `at` for one source, `logged` whichever tells it."""
+    """Set small numbers for the place of each message: `at` within one source, `logged` across all sources."""
     for name, places in (("at", [lot.place for lot in lots]), ("logged", [lot.log for lot in lots])):
         pairs = ((place, lot.values["queue_offset"]) for place, lot in zip(places, lots, strict=True))
         for lot, number in zip(lots, numbered(*pairs), strict=True):
@@ -160,17 +160,23 @@ def located(*lots: Gathered) -> None:
 
 
 def _of_message(events: Gathered) -> Integers:
-    """Equal for messages with one unique id in one topic: a producer may send one to several brokers."""
+    """Returns numbers that are equal for equal unique ids in one topic.
+
+    The broker is not compared, because a producer may send one message to several brokers.
+    """
     return events.values["message"]
 
 
 def _most(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """For each wanted small number the greatest value that it has among the keys; `none` where it has none."""
+    """Returns for each wanted small number the greatest value among the rows with this key.
+
+    `none` without such rows.
+    """
     return -least_of(keys, wanted, -values, -none)
 
 
 def _others(events: Gathered, rows: Integers, key: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Of these rows those with another value than the first in time of their key, and by event that first one."""
+    """Returns the rows whose value differs from the first one in time of their key, and, by event, that first row."""
     cause = np.full(len(events), -1, dtype=np.int64)
     own = key[rows]
     rows = rows[least_of(own, own, value[rows], 0) != _most(own, own, value[rows], 0)]
@@ -184,7 +190,7 @@ def _are_outside(events: Gathered, context: Context) -> Booleans:
 
 
 def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
-    """Whether something may have happened to the brokers of these events in between that is not in the record."""
+    """Returns which events' brokers have a gap in the record between the two times."""
     found = np.zeros(len(events), dtype=np.bool_)
     for broker, holes in context.broker_holes.items():
         if len(holes):
@@ -193,7 +199,7 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 
 
 def _appends(view: View, events: Gathered) -> Integers:
-    """Of each message the append at its place; -1 where none is seen, as of one stored before the record began."""
+    """Returns the append at the place of each message; -1 without one, as for a message from before the record."""
     return first_of(events.values["logged"], view.appended.values["logged"])
 
 
@@ -201,7 +207,7 @@ def _appends(view: View, events: Gathered) -> Integers:
 
 
 def one_value(view: View) -> Breach | None:
-    """Messages at one place of one life of a queue that are not the same."""
+    """Returns different messages at one place of one generation of a queue."""
     all_ = view.all_
     # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop it is
     # not.
@@ -227,7 +233,7 @@ def one_value(view: View) -> Breach | None:
 
 
 def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Booleans:
-    """Whether a kill between the two events of each pair may have lost the first: no connection outlived both."""
+    """Whether a kill between the two events of each pair may have lost the first; no connection outlived both."""
     _after_ns, closed_ns = closes_of(first, context)
     found: Booleans = ((closed_ns < second.before_ns) | (first.connection == 0)) & (
         first.connection != second.connection
@@ -244,7 +250,11 @@ def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Boolean
 
 
 def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
-    """Messages, those found at a second place, by message the one at the first, and how often each may be stored."""
+    """Returns the stored messages that are at a second place.
+
+    Returns all messages, the rows of those at a second place, the first place by message, and how often each may be
+    stored.
+    """
     all_ = view.all_
     rows = np.flatnonzero(all_.values["id"] != 0)
     (value,) = numbered((all_.queue, all_.values["queue_offset"]))
@@ -260,7 +270,10 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
 
 
 def stored_once(view: View) -> Breach | None:
-    """Messages of one send at two places. From outside a producer may have sent it again past every observer."""
+    """Returns messages of one send at two places.
+
+    Outside of every observer, a producer may have sent the message again.
+    """
     all_, members, cause, count = view.stored
     members = members[count[members] == 1]
     if not len(members):
@@ -277,7 +290,7 @@ def stored_once(view: View) -> Breach | None:
 
 
 def stored_again(view: View) -> Breach:
-    """Messages that were sent, or committed, several times, at several places."""
+    """Returns messages that were sent, or committed, several times and are at several places."""
     all_, members, cause, count = view.stored
     events = ((all_, np.arange(len(all_))), (all_, cause))
     return Breach(
@@ -289,7 +302,7 @@ def stored_again(view: View) -> Breach:
 
 
 def committed(view: View) -> Breach | None:
-    """Prepared or refused messages that are delivered though no commit of theirs may have come before."""
+    """Returns prepared or refused messages that were delivered although they cannot have been committed before."""
     got, sent, ended = view.delivered, view.sent, view.ended
     own = _of_message(got)
     is_hidden = (sent.values["transaction"] == OUTCOMES["prepared"]) | are_among(sent.request, view.refused)
@@ -305,7 +318,7 @@ def committed(view: View) -> Breach | None:
     members = once(got, np.flatnonzero(wanted & (commit_ns > got.before_ns)), send)
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
     append = _appends(view, got)
-    # After a rollback nothing can commit it, unless it was sent again, perhaps to another broker.
+    # After a rollback, no commit can make the message visible, unless it was sent again, perhaps to another broker.
     is_over = is_back_before & (count_of(_of_message(sent), own) == 1)
     weak = (_are_outside(got, view.context) | (append < 0)) & ~is_over
     weak |= _are_holed(got, since_ns, got.before_ns, view.context)
@@ -321,10 +334,10 @@ def committed(view: View) -> Breach | None:
 
 
 def sent_later(view: View) -> Breach | None:
-    """Messages of which every send that their source saw came after they were delivered.
+    """Returns messages that were delivered before each of their sends that their source recorded.
 
-    `_delivered` finds those whose acknowledgement shows the place. A producer may have sent a message before the record
-    began, and again in it for `RETRY_MS`, on a connection from before.
+    `_delivered` in `sends` finds those whose acknowledgement shows the place. A producer may have sent a message before
+    the record began, and again within `RETRY_MS` on a connection from before.
     """
     got, sent = view.delivered, view.sent
     own, keys = numbered(*((_of_message(each), each.source) for each in (got, sent)))
@@ -354,7 +367,7 @@ def sent_later(view: View) -> Breach | None:
 
 
 def _delays(sent: Gathered) -> tuple[Integers, Integers]:
-    """The delay level of each send, 0 for none, and its delay in milliseconds."""
+    """Returns the delay level of each send, 0 for none, and its delay in milliseconds."""
     level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
     return level, np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
 
@@ -362,10 +375,10 @@ def _delays(sent: Gathered) -> tuple[Integers, Integers]:
 def _due_ns(
     view: View, pick: Callable[[Integers, Integers, Integers, int], Integers], moment_ns: Integers, none: int
 ) -> tuple[Integers, Booleans]:
-    """When each delivered message is due, by the earliest or latest of its sends, and whether one names a level."""
+    """Returns when each delivered message is due, by its earliest or latest send, and whether a send has a level."""
     sent, own = view.sent, _of_message(view.delivered)
     level, delay_ms = _delays(sent)
-    # A prepared one is due once it is committed, at the earliest.
+    # A prepared message is due only after its commit, so it is left out.
     is_asked = (sent.values["transaction"] == 0) & (sent.values["id"] != 0)
     if not (delay_ms[is_asked] > 0).any():
         return np.full(len(own), none, dtype=np.int64), np.zeros(len(own), dtype=np.bool_)
@@ -377,7 +390,10 @@ def _due_ns(
 
 
 def early(view: View) -> Breach:
-    """Messages that are delivered before their time. The broker's configuration defines the delay levels."""
+    """Returns messages that were delivered too early.
+
+    The delay levels come from the broker's configuration, so a violation by level is uncertain.
+    """
     got = view.delivered
     due_ns, has_level = _due_ns(view, least_of, view.sent.after_ns, BEGINNING)
     send = first_of(_of_message(got), _of_message(view.sent))
@@ -388,7 +404,7 @@ def early(view: View) -> Breach:
 
 
 def late(view: View) -> Breach:
-    """Messages that are delivered long after their time to a pull that waited for them since before it."""
+    """Returns messages that were delivered too late to a pull that had waited since before they were due."""
     got = view.delivered
     due_ns, _has_level = _due_ns(view, _most, view.sent.before_ns, NEVER)
     mine = np.flatnonzero(got.after_ns > np.minimum(due_ns, NEVER - LATE_MS * MS) + LATE_MS * MS)
@@ -403,19 +419,19 @@ def late(view: View) -> Breach:
 
 
 def are_reads(table: pa.Table) -> Booleans:
-    """Which rows are answers with a named request, a read's code and the queue's bounds."""
+    """Returns which rows are answers with a request's identifier, a code of a read and the queue's bounds."""
     lowest, highest = integers_of(table, "offset_min"), integers_of(table, "offset_max")
     found = rows_where(table, "answer_sent") & have_request(table)
     found &= is_one_of(integers_of(table, "code"), PULL_RESULTS)
-    # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
+    # Bounds that contradict each other have their own clause, and do not show that an end fell.
     found &= (lowest >= 0) & (lowest <= highest)
     return found
 
 
 def _visible_ns(view: View) -> tuple[Integers, Integers]:
-    """By send the moment from which its message is certainly to be there; `NEVER` if unknown; and its unplaced answer.
+    """Returns when each send's message must be readable, `NEVER` if unknown, and its answer without a place.
 
-    That is known of a delay, and of a send that was stored without telling a place, if it is not to be committed first.
+    This is known for a delayed message, and for one that was stored without a place, unless it must be committed first.
     """
     sent, commits = view.sent, view.ended
     commits = commits.take(commits.values["transaction"] == OUTCOMES["commit"])
@@ -429,7 +445,7 @@ def _visible_ns(view: View) -> tuple[Integers, Integers]:
 
 
 def overdue(view: View) -> Breach | None:
-    """Messages that were not there long after their time, as an answer to a pull that came then shows."""
+    """Returns messages that were still missing long after they were due, as the answer to a later pull shows."""
     got, sent = view.delivered, view.sent
     visible_ns, _answer = _visible_ns(view)
     if (visible_ns == NEVER).all():
@@ -439,7 +455,7 @@ def overdue(view: View) -> Breach | None:
     mine = np.flatnonzero((got.values["id"] != 0) & (got.after_ns > late_ns))
     own = got.take(mine)
     asked, answers = _reads(view, own)
-    # The one that came last of those that tell no end past the message.
+    # Of the reads that show no end past the message, take the last one.
     reads, life = _lives(view, (asked, answers), (own, own))
     read = np.full(len(got), -1, dtype=np.int64)
     read[mine] = highest_before(
@@ -454,9 +470,9 @@ def overdue(view: View) -> Breach | None:
 
 
 def lost(view: View) -> Breach | None:
-    """Messages that were stored by their broker's word, and are at no place of their queue.
+    """Returns messages that their broker reported as stored, and that are at no place of their queue.
 
-    Of every place at which one can be, from an end before its send to one long after, the record tells another message.
+    The record has another message at every place where this one can be, from an end before its send to one long after.
     """
     sent, all_ = view.sent, view.all_
     due_ns, answer = _visible_ns(view)
@@ -486,12 +502,12 @@ def lost(view: View) -> Breach | None:
 
 
 def _lives(view: View, *lots: tuple[Gathered, Gathered]) -> list[Integers]:
-    """Small numbers for exchanges, equal for those of one life of a queue."""
+    """Returns small numbers for exchanges, equal for those of one generation of a queue."""
     return with_life(*((each.whole_queue, generations(each, others, view.context)) for each, others in lots))
 
 
 def _reads(view: View, about: Gathered) -> tuple[Gathered, Gathered]:
-    """The pulls of the queues of some messages, and their answers."""
+    """Returns the pulls of the queues of some messages, and their answers."""
     if not len(about):
         return _NO_EVENTS, _NO_EVENTS
     answers = gather(view.table, np.flatnonzero(are_reads(view.table)), ("offset_max",))
@@ -503,7 +519,7 @@ def _reads(view: View, about: Gathered) -> tuple[Gathered, Gathered]:
 
 
 def requests_of(table: pa.Table, answers: Gathered) -> Gathered:
-    """The requests that these are answers to."""
+    """Returns the requests that these answers belong to."""
     rows = np.flatnonzero(rows_where(table, "request_received") & have_request(table)) if len(answers) else _NO_ROWS
     return gather(table, rows[are_among(request_numbers(table, rows), answers.request)])
 
@@ -512,14 +528,14 @@ def requests_of(table: pa.Table, answers: Gathered) -> Gathered:
 
 
 def _of_group(view: View) -> Integers:
-    """Equal for pulls of one group from one life of a queue."""
+    """Returns numbers that are equal for pulls of one group from one generation of a queue."""
     life = generations(view.asked, view.answers, view.context)
     (found,) = numbered((view.asked.log, life, view.asked.values["group"]))
     return found
 
 
 def skipped(view: View) -> Breach:
-    """Pulls past all that any member of the group can have been given by then."""
+    """Returns pulls from an offset beyond everything that members of the group can have received by then."""
     asked, answers, group = view.asked, view.answers, _of_group(view)
     end = answers.values["offset_next"]
     reached = highest_before(group, answers.after_ns, end, group, asked.before_ns + 1)
@@ -535,7 +551,7 @@ def skipped(view: View) -> Breach:
 
 
 def read_back(view: View) -> Breach:
-    """Pulls of a member from before what it was given last."""
+    """Returns pulls of a member from an offset before what it received last."""
     asked, answers = view.asked, view.answers
     (member,) = numbered((_of_group(view), asked.source, asked.connection))
     rank = np.empty(len(asked), dtype=np.int64)
@@ -549,7 +565,10 @@ def read_back(view: View) -> Breach:
 
 
 def unseen(view: View) -> Breach:
-    """Acknowledged messages past all that any group was given, the first of each queue that a group reads."""
+    """Returns acknowledged messages beyond all that any group received.
+
+    Of each queue that a group reads, only the first one is returned.
+    """
     told = view.told
     end = _most(view.asked.whole_queue, told.whole_queue, view.answers.values["offset_next"], NEVER)
     rows = np.flatnonzero(told.values["queue_offset"] >= end)
@@ -575,4 +594,4 @@ OF_POLLS: Final[Mapping[str, Analysis]] = {
     "message.read_back": read_back,
     "message.unseen": unseen,
 }
-"""The analyses of pulls and their answers, from outside."""
+"""The analyses of pulls and their answers, for observers outside the broker."""

@@ -1,10 +1,10 @@
 """Properties of a queue's log as its events report them: offsets_in_order and visible_is_monotone.
 
-Inside a broker every append takes the next queue offset, each once. Seen from outside, no two messages are acknowledged
-with the same one. The visible end never moves back and never passes the log's end. Both hold within one generation and
-one observer; a crash or truncation begins a new one. The order of two events is certain only if their intervals do not
-overlap. Ends that answers tell: `ends`.
-Source: `ConsumeQueue.putMessagePositionInfo`, `ReputMessageService`.
+From inside a broker, every append takes the next queue offset, each offset once. From outside, no two messages are
+acknowledged with the same offset. The visible end never moves back and never passes the log's end. Both hold within one
+generation and one observer; a crash or truncation begins a new generation. The order of two events is certain only if
+their intervals do not overlap. Ends in answers: `ends`. Source: `ConsumeQueue.putMessagePositionInfo`,
+`ReputMessageService`.
 """
 
 from __future__ import annotations
@@ -33,32 +33,35 @@ from longpoll_judge.kernel.lives import Lives, make_lives
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
 MISSING_MAX: Final = 10
-"""Most of the messages between two appends that a finding names."""
+"""The maximum number of messages between two appends that a finding names."""
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 
 
 @frozen(eq=False)
 class Told:
-    """The events of one kind that tell a number, of sources without a law: a law may take a queue's end back."""
+    """The events of one kind with a number.
+
+    Sources with a specification are left out, because a specification may let a queue's end fall.
+    """
 
     rows: Integers
     values: Integers
     stream: Integers
-    """Equal for events of one source about one life of a queue."""
+    """A number that is equal for events of one source about one generation of a queue."""
     is_known: Booleans
-    """Whether their life is known."""
+    """Whether the generation of the event is known."""
     after_ns: Integers
     before_ns: Integers
 
     def take(self, which: Integers | Booleans) -> Told:
-        """These of them."""
+        """Returns the selected events."""
         return Told(*(column[which] for column in astuple(self, recurse=False)))
 
 
 def judge_logs(case: Case) -> list[Suspects]:
-    """Judge all logs; members are positions among the events that each rule looks at."""
+    """Judge all logs; members are positions among the events that a rule compares."""
     found: list[Suspects] = []
-    # A log keeps its messages over a restart (`_may_be_lost`).
+    # A restart begins no new generation here, because a log keeps its messages (`_may_be_lost`).
     lives = make_lives(case.events, case.context, restarts=False) if case.context.restarts else case.lives
     told = {kind: _told(case, lives, kind) for kind in (*WORDS, "make_visible")}
     for kind in WORDS:
@@ -114,7 +117,7 @@ def _given_twice(case: Case, kind: str, told: Told) -> list[Suspects]:
 
 
 def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Booleans]:
-    """When a restart may have begun, and which events' messages it may have lost before the later ones came."""
+    """Returns when a restart may have begun between two events, and whether the first message may be lost by it."""
     killed_ns, found = np.full(len(told.rows), NEVER), np.zeros(len(told.rows), dtype=np.bool_)
     first_ns, last_ns = np.minimum(told.before_ns, later.before_ns), np.maximum(told.after_ns, later.after_ns)
     for broker, restarts in case.context.restarts.items():
@@ -125,7 +128,7 @@ def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Boolean
 
 
 def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
-    """Events whose value lies below one of their stream that was certainly there before."""
+    """Returns the events whose value is below one that was certainly reached earlier in their stream."""
     if not _may_fall(told):
         return []
     higher = highest_before(told.stream, told.before_ns, told.values, told.stream, told.after_ns)
@@ -141,14 +144,14 @@ def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
 
 
 def _may_fall(told: Told) -> bool:
-    """Whether any value lies below an earlier one of its stream: events are in order of time."""
+    """Whether any value is below an earlier one of its stream; the events are in order of time."""
     order = np.argsort(told.stream, kind="stable")
     stream, values = told.stream[order], told.values[order]
     return bool(((stream[1:] == stream[:-1]) & (values[1:] < values[:-1])).any())
 
 
 def _left_out(case: Case, appended: Told) -> list[Suspects]:
-    """Appends that do not follow upon the offset before; what is missing may have been lost by the recorder."""
+    """Returns the appends that do not continue at the next offset. The recorder may have lost those in between."""
     offsets, order = _grouped(appended)
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (offsets.group[1:] != offsets.group[:-1]) | (offsets.numbers[1:] != offsets.numbers[:-1])
@@ -179,7 +182,7 @@ def _left_out(case: Case, appended: Told) -> list[Suspects]:
 
 
 def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
-    """The offsets between two appends of a life that were appended, in this life or another, by the same source."""
+    """Returns the offsets between two appends of a generation that the same source appended in any generation."""
     events, row = case.events, int(told.rows[member])
     of_queue = events.queue[doubtful.rows] == events.queue[row]
     sources, _names = events.codes("source", doubtful.rows)
@@ -189,7 +192,7 @@ def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
 
 
 def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
-    """Visible ends whose last message was not appended before, of those past the first one that was."""
+    """Returns visible ends whose last message was not appended before; those before the first append are skipped."""
     known = appended.take(appended.is_known)
     count = max(int(each.stream.max(initial=-1)) for each in (moved, appended)) + 1
     offsets, order = grouped(known.stream, known.values, count)
@@ -200,11 +203,11 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
     first = offsets.pick(moved.stream, offsets.bounds[moved.stream], offsets.numbers, NEVER)
     lowest = offsets.pick(moved.stream, offsets.bounds[moved.stream], order, -1)
     perhaps_ns = _perhaps_begun(case, moved, appended.take(~appended.is_known))
-    # Below the first known append the record begins later; `NEVER`, of none, lies behind every moment.
+    # The record begins later than ends below the first known append. `NEVER` lies after every time.
     wrong = (last >= first) & (begun_ns > moved.before_ns) & (perhaps_ns > moved.before_ns)
     earliest_ns = suffix_min(offsets.group, known.after_ns[order])
     since_ns = offsets.pick(moved.stream, offsets.bounds[moved.stream], earliest_ns, NEVER)
-    # A hole since the first append may hide the one that is missing.
+    # A gap since the first append may hide the missing append.
     is_whole = case.is_log_whole(moved.rows, moved.before_ns, np.minimum(since_ns, moved.before_ns))
 
     def explain(member: int) -> Explanation:
@@ -223,7 +226,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
 
 
 def _perhaps_begun(case: Case, moved: Told, doubtful: Told) -> Integers:
-    """When each end's last message may have been appended first, in this life or another; else `NEVER`."""
+    """Returns when each end's last message may have been appended first, in any generation; else `NEVER`."""
     found = np.full(len(moved.rows), NEVER, dtype=np.int64)
     if not len(doubtful.rows):
         return found

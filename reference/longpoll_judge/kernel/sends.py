@@ -1,7 +1,7 @@
-"""send_is_kept: a send is acknowledged after it came, on its connection, with its message's place.
+"""send_is_kept: a message is acknowledged after its send was received, on the same connection, with its own place.
 
-From outside, a message cannot have been there before its send's request. From inside, the append shows when it was
-stored and what was stored. Logs as such: `logs`.
+An observer outside the broker can only show that a message did not exist before its send was received. An observer
+inside records the append, which shows when the message was stored and what was stored. Rules of a queue's log: `logs`.
 
 Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 """
@@ -83,9 +83,9 @@ from longpoll_judge.read.schema import are_named, coded_texts, integers_of, list
 SENDS: Final = "sends"
 NOTE_UNASKED: Final = "acknowledgements whose sends are not in the history"
 LISTED_MAX: Final = 10
-"""Most ids of a send that a finding tells."""
+"""The maximum number of message ids of one send that a finding lists."""
 FINDINGS_MAX: Final = 50
-"""Most findings of one clause that are listed; the others are counted."""
+"""The maximum number of findings of one clause that are listed; the others are counted."""
 
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
 """Topics in which a broker stores messages sent to other topics: retries, delays and half messages."""
@@ -101,33 +101,33 @@ class Messages:
     appended: Gathered
     delivered: Gathered
     sent: Gathered
-    """A row a message, of sends that tell who their messages are."""
+    """One row for each message of a send that records the identities of its messages."""
     unlisted: Gathered
-    """Reads that tell the ids or bodies of some of their messages."""
+    """Reads that record the ids or bodies of only some of their messages."""
     ended: Gathered
     moved: Gathered
     again: Integers
-    """The requests, of any kind, whose identifier came more than once."""
+    """The requests, of any kind, whose identifier was received more than once."""
 
 
 def gather_messages(table: pa.Table) -> Messages:
-    """The events of a table that are judged."""
+    """Gather the events of a table that the rules of sends and messages use."""
     named = have_request(table)
     topics, topic_names = coded_texts(table, "topic")
-    # What lacks its place is damage, of which nothing is concluded.
+    # An event without topic and queue is damaged, and no rule uses it.
     placed = are_named(topic_names)[topics] & (integers_of(table, "queue") >= 0)
     moved = rows_where(table, "make_visible") & placed & (integers_of(table, "visible_end") >= 0)
-    # Visible ends have no offset of a message; what else is gathered needs one.
+    # Only events of visible ends have no offset of a message; all other events that are gathered need one.
     known = placed & (integers_of(table, "queue_offset") >= 0)
     told = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
     is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
     flags = {"is_moved": is_own[topics[told]].astype(np.int64), "is_named": named[told].astype(np.int64)}
     code, lowest = integers_of(table, "code"), integers_of(table, "offset_min")
     is_answer = rows_where(table, "answer_sent")
-    # A send without a name joins no acknowledgement.
+    # A send without an identifier cannot be matched with its acknowledgement.
     is_send = rows_where(table, "request_received") & named & is_one_of(code, SEND_CODES)
     bounds, values = lists_of(table, "offsets")
-    # An answer that tells no bounds is none to a pull, whatever else it tells.
+    # An answer without the queue's bounds does not answer a pull, whatever else it contains.
     found = np.flatnonzero(is_answer & (lowest >= 0) & (code == 0))
     owner, places = spread(bounds, found)
     got, nth = found[owner], places - bounds[found][owner]
@@ -142,7 +142,7 @@ def gather_messages(table: pa.Table) -> Messages:
     return Messages(
         sends=gather(table, np.flatnonzero(is_send)),
         acknowledged=acknowledged,
-        # A read tells its bounds; an answer that tells none refused the send, or answers another kind of request.
+        # A read has the queue's bounds. An answer without them refused the send, or answers another kind of request.
         refused=gather(table, np.flatnonzero(is_answer & named & (lowest < 0)), ("code",)),
         appended=appended,
         delivered=delivered,
@@ -155,7 +155,7 @@ def gather_messages(table: pa.Table) -> Messages:
 
 
 def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gathered, Gathered]:
-    """The messages of sends, and the transactions that end."""
+    """Returns the messages of sends, and the requests that end transactions."""
     counts = np.diff(ids[0])
     asked = np.flatnonzero(rows_where(table, "request_received") & (counts > 0))
     code, transaction = integers_of(table, "code")[asked], outcomes(table, asked)
@@ -171,14 +171,14 @@ def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gather
 def judge_sends(
     table: pa.Table, context: Context, native: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], list[Row]]:
-    """Judge all sends; `native` are the rows whose queues are whole here.
+    """Judge all sends; `native` marks the rows whose queues are complete in this window.
 
-    Returns at most `most` findings of each kind, and rows that count the others, the sends and the refusals.
+    Returns at most `most` findings of each kind, and rows that count the other findings, the sends and the refusals.
     """
     messages = gather_messages(table)
     sends, told, refused = messages.sends, messages.acknowledged, messages.refused
     send = first_of(told.request, sends.request)
-    # Of an identifier that came twice, with whatever requests, it is not known which of them a message answers.
+    # If an identifier was received twice, with requests of any kind, it is unknown which of them a message answers.
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
         table, context, sent=messages.sent, ended=messages.ended, told=told, delivered=messages.delivered,
@@ -208,7 +208,7 @@ def judge_sends(
     asked = _own_requests(together((sends, told.take(told.values["is_named"] == 1)), ()), native)
     acknowledged = are_among(asked, sends.request) & are_among(asked, told.request)
     nameless = mine & (send < 0)
-    # Only where the source tells of sends at all can one be missing.
+    # A send can be missing only in a source that records sends at all.
     unasked = nameless & (told.values["is_named"] == 1) & are_among(told.source, sends.source)
     is_refused = are_among(refused.request, sends.request[own]) & ~is_one_of(refused.values["code"], SEND_STORED)
     return findings, [
@@ -222,7 +222,10 @@ def judge_sends(
 
 
 def _own_requests(events: Gathered, native: Booleans) -> Integers:
-    """The requests of these events, each once: one that names several queues belongs to that of its first event."""
+    """Returns the requests of these events, each once.
+
+    A request with several queues belongs to that of its first event.
+    """
     is_own = native[events.row]
     mine = distinct(events.request[is_own])
     first = earliest(events, np.arange(len(events)), events.request, distinct(events.request[~is_own]))
@@ -233,11 +236,11 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
-    # Certain only where the whole interval of the one lies before the other's.
+    # A violation is certain only if the whole interval of one event lies before that of the other.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
     yield Breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
-    # 0 is no name: an observer that tells no connections says nothing of two.
+    # 0 means no name: an observer that records no connections cannot show that two are different.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
@@ -245,12 +248,12 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     lives = generations(answered, asked, context)
     life, message = (with_life((numbers, lives))[0] for numbers in (answered.place, answered.values["at"]))
     offset = answered.values["queue_offset"]
-    # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
+    # Of the messages of this generation that were certainly acknowledged before this send, take the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
     inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
-    # Of several with that offset the one that ended first, which did so before this send came too.
+    # If several have that offset, take the one that ended first, which also ended before this send.
     before[inverted] = earliest(answered, every, message, message[before[inverted]])
-    # One message with a wrong offset is at odds with all that follow it: the cause counts, and is told once.
+    # One message with a wrong offset contradicts all that follow it, so only the cause is reported, and only once.
     inverted = once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
@@ -259,10 +262,10 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 
 def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[Breach]:
-    """The same of two sources that watched one broker at both moments, by clocks that order both."""
+    """Compares sends of two sources that watched one broker at both times, with clocks that order both events."""
     mine = (answered.broker != 0) & ~answered.are("broker", context.unsteady_brokers)
     mine &= answered.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
-    # Only where several sources tell of one broker.
+    # Only brokers that several sources recorded can show such a violation.
     first = least_of(answered.broker[mine], answered.broker, answered.source[mine], 0)
     last = -least_of(answered.broker[mine], answered.broker, -answered.source[mine], 0)
     mine = np.flatnonzero(mine & (first != last))
@@ -294,7 +297,7 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
 
 
 def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
-    """Answers to sends with codes that no broker gives."""
+    """Yields answers to sends with codes that no broker returns."""
     refused = messages.refused
     send = first_of(refused.request, sends.request)
     code = refused.values["code"]
@@ -306,28 +309,28 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
 
 
 def _not_stored(messages: Messages, told: Gathered) -> Integers:
-    """The requests with a unique identifier that were refused with a code that means: not stored."""
+    """Returns the requests with a unique identifier whose answer's code means that nothing was stored."""
     refused = messages.refused
     mine = refused.request[is_one_of(refused.values["code"], SEND_NOT_STORED)]
     return mine[~are_among(mine, np.concatenate((messages.again, told.request)))]
 
 
 def _unplaced(messages: Messages, told: Gathered) -> Gathered:
-    """The answers to sends with a unique identifier that say that it was stored, and not where."""
+    """Returns the answers to sends with a unique identifier that report a store without its place."""
     refused = messages.refused
     is_stored = is_one_of(refused.values["code"], SEND_STORED) & are_among(refused.request, messages.sends.request)
     return refused.take(is_stored & ~are_among(refused.request, np.concatenate((messages.again, told.request))))
 
 
 def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Batches with an offset between two of their messages, in another order than they were sent, or stored in part."""
+    """Yields batches that have a gap between their messages, that were reordered, or that were stored only in part."""
     sends, sent = messages.sends, messages.sent
     known = np.flatnonzero(send >= 0)
     (key,) = numbered((told.request, told.place))
     order = known[order_by(key[known], told.values["queue_offset"][known])]
     offset = told.values["queue_offset"][order]
     own, other = numbered(*((each.request, each.values["id"]) for each in (told, sent)))
-    # The place of a message in its send's list, where the list has its id once.
+    # The place of a message in its send's list, if the list has its id exactly once.
     is_listed = (count_of(other, own) == 1) & (told.values["id"] != 0)
     nth = np.where(is_listed, first_of(own, other), -1)[order]
     follows = np.append(False, key[order[1:]] == key[order[:-1]])[: len(order)]
@@ -349,7 +352,7 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
 
 
 def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integers) -> Iterator[Breach]:
-    """Acknowledgements of other messages than their send's, and reads that tell who some of their messages are."""
+    """Yields acknowledgements of messages that their send does not have, and reads with such messages."""
     sent = messages.sent
     own, other = numbered(*((each.request, each.values["id"]) for each in (told, sent)))
     mine = (send >= 0) & (told.values["id"] != 0) & (told.values["is_moved"] == 0)
@@ -357,7 +360,7 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
     is_whole &= ~are_among(told.request, sent.request[sent.values["id"] == 0])
     is_listed = are_among(own, other)
     body, sent_body = told.values["body"], sent.values["body"]
-    # Of most the first one with their id is the same; of the others any may be.
+    # An id is usually unique in its send, so first compare with the first message of that id; for the rest, with each.
     is_same = (body == -1) | (body == np.append(sent_body, -1)[first_of(own, other)])
     rest = np.flatnonzero(~is_same)
     bodies, sent_bodies = numbered((own[rest], body[rest]), (other, sent_body))
@@ -380,7 +383,7 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Sends that were acknowledged long after they came: no message is lost by that."""
+    """Yields sends that were acknowledged too late. No message is lost by this."""
     mine = np.flatnonzero(send >= 0)
     late = mine[told.after_ns[mine] - sends.before_ns[send[mine]] > SEND_MS * MS]
     unread = np.zeros(len(late), dtype=np.bool_)
@@ -396,7 +399,7 @@ def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> 
 def _as_answers(
     messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context
 ) -> Iterator[Breach]:
-    """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
+    """Yields acknowledgements that do not fit their send: repeated, after the close, or of another queue."""
     refused = messages.refused
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
@@ -407,7 +410,7 @@ def _as_answers(
     yield Breach("send.acknowledged.open_connection", members, pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
-    # Another acknowledgement of this send had certainly come before this one.
+    # Another acknowledgement of this send certainly came before this one.
     again = answered.before_ns[first] < answered.after_ns
     refusal = first_of(answered.request, refused.request)
     twice = np.flatnonzero(again | (refusal >= 0))
@@ -426,13 +429,13 @@ def _as_answers(
 
 
 def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[Breach]:
-    """Sends without an answer, though their connection and their source went on for long.
+    """Yields sends without an answer although their connection and their source continued for long enough.
 
     Sources whose acknowledgements do not name their send are skipped.
     """
     due_ns = sends.before_ns + SEND_MS * MS
-    # Neither acknowledged nor refused, by a source that names the sends it acknowledges, on a connection open until
-    # then.
+    # Late sends were neither acknowledged nor refused, in a source that names the sends that it acknowledges, and their
+    # connection was open until the limit.
     late = ~are_among(sends.request, told.request) & ~are_among(sends.request, refused.request)
     late &= ~are_among(sends.source, told.source[told.values["is_named"] == 0])
     closed_after_ns, closed_ns = closes_of(sends, context)
@@ -440,7 +443,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.are("source", [name])
-        # A source that ended before the answer was due shows nothing of it; one with a hole in between may hide it.
+        # A source that ended before the answer was due cannot show that it is missing, and a gap in between may hide
+        # it.
         goes_on |= mine & (due_ns < facts.last_ns)
         weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
     for (source, connection), holes in context.blocked.items():
@@ -449,7 +453,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     for (source, connection), closes in context.closed_often.items():
         mine = sends.are_on(source, connection)
         for after_ns, before_ns in closes:
-            # Closed at some moment in between: the answer had nowhere to go.
+            # If the connection was closed in between, the broker could not send the answer.
             late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
@@ -459,9 +463,9 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
 def _delivered(
     table: pa.Table, messages: Messages, told: Gathered, send: Integers, context: Context
 ) -> Iterator[Breach]:
-    """Messages that were delivered before their send came, as one source tells, or two whose clocks order both.
+    """Yields messages that were delivered before their send was received, by the clock of one source or of two.
 
-    The other source may be another broker's of the same name, so what two tell is not certain.
+    The other source may have recorded another broker of the same name, so a finding from two sources is uncertain.
     """
     sends, delivered = messages.sends, messages.delivered
     known = np.flatnonzero(send >= 0)
@@ -481,7 +485,8 @@ def _delivered(
             is_early &= is_ordered & (np.append(told.source, 0)[acknowledgement] != delivered.source)
         early = np.flatnonzero(is_early)
         if not is_elsewhere:
-            # Of several messages with that offset that whose send came first, and of several such the first told.
+            # If several messages have that offset, take the one whose send came first, and of several such the first
+            # recorded.
             alike = in_order(told, mine[are_among(keys[mine], wanted[early])])
             alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
             acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
@@ -497,9 +502,9 @@ def _delivered(
 
 
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
-    """The early deliveries whose queue certainly did not begin again before their acknowledgements, `until`.
+    """Returns the early deliveries whose queue certainly has one generation up to their acknowledgements, `until`.
 
-    Otherwise the offset belongs to two messages, and another one was delivered.
+    With a new generation the offset may belong to two messages, and the other one was delivered.
     """
     since = delivered.take(early)
     anew = np.zeros(len(early), dtype=np.bool_)
@@ -510,7 +515,7 @@ def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: 
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
-    """Which answers name another queue than their requests: nothing is known of these."""
+    """Returns which answers name another queue than their requests. No rule uses these."""
     asked = requests_of(table, answers)
     request = first_of(answers.request, asked.request)
     found: Booleans = (request >= 0) & (np.append(asked.place, 0)[request] != answers.place)
@@ -518,23 +523,26 @@ def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
 
 
 def _since_ns(sends: Gathered, send: Integers) -> Integers:
-    """The earliest time at which each acknowledged message can have been appended: its send's arrival, if known.
+    """Returns when each acknowledged message can have been appended at the earliest: when its send came, if known.
 
-    An identifier that came twice does not show which send it was.
+    If the send's identifier was received twice, it is unknown which send it was.
     """
     is_single = count_of(sends.request, sends.request) == 1
     return np.append(np.where(is_single, sends.after_ns, BEGINNING), BEGINNING)[send]
 
 
 def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[Breach]:
-    """Acknowledged messages that differ from what was appended; only for sources that write appends."""
+    """Yields acknowledged messages that differ from what was appended.
+
+    Only sources that record appends are compared.
+    """
     inside = told.are("source", context.writers)
     if not inside.any():
         return
     by_time = np.argsort(appended.after_ns, kind="stable")
     own, logged = told.values["at"], appended.values["at"]
     append = np.append(by_time, -1)[first_of(own, logged[by_time])]
-    # Appended, but certainly only after it was acknowledged.
+    # The message was certainly appended only after it was acknowledged.
     late = (append >= 0) & (np.append(appended.after_ns, NEVER)[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))
     append[missing] = earliest(appended, by_time, logged, own[missing])
@@ -542,20 +550,20 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield Breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
-    # The append that is not in the record may be of another life of the queue than those that are.
+    # A missing append may belong to another generation of the queue than the recorded ones.
     (own_life, is_doubtful), (life, is_vague) = (numbered_generations(each, each, context) for each in (told, appended))
     own, logged = with_life((own, own_life), (logged, life))
     sure = np.flatnonzero(~is_vague)
     append = np.append(sure, -1)[first_of(own, logged[sure])]
     has_tag = are_among(*numbered((own, told.tag), (logged[sure], appended.tag[sure])))
-    # Only of messages whose life is known, on both sides, and whose append is in the record.
+    # Compare the tags only if both generations are known and the append was recorded.
     other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
     yield Breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
 
 
 def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[Breach]:
-    """Messages that were never shown. It is unknown whether an unacknowledged one was stored whole."""
+    """Yields messages that never became visible. An unacknowledged message may not have been stored completely."""
     late, end = not_shown(told, moved, context)
     missing = first_of(told.values["at"][late], appended.values["at"])
     shown = (told, placed_at(len(told), late, late)), (moved, placed_at(len(told), late, end))
@@ -563,7 +571,7 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
     yield Breach("send.shown", late, three, why, are_doubted(told, context))
     other, end = not_shown(appended, moved, context)
-    # A queue in which an acknowledged message was not shown has its finding.
+    # A queue with an acknowledged message that never became visible already has its finding.
     is_new = ~are_among(appended.place[other], told.place[late])
     other, end = other[is_new], end[is_new]
     pair = ((appended, placed_at(len(appended), other, other)), (moved, placed_at(len(appended), other, end)))
@@ -572,7 +580,7 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
 
 
 def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
-    """Whose append may be missing from the record: it has a hole between that moment and the acknowledgement."""
+    """Returns which appends may be missing, because the record has a gap up to the acknowledgement."""
     found = np.zeros(len(told), dtype=np.bool_)
     for name, facts in context.sources.items():
         if len(facts.holes):

@@ -36,12 +36,12 @@ from longpoll_judge.kernel.window import Window, make_window
 from longpoll_judge.read.schema import integers_of, order_of
 
 LOOKED_AT_MAX: Final = 250
-"""Most of what breaks one property of one queue that is looked at for its cause; the rest is counted."""
+"""The maximum number of violations of one property and queue that are examined for their cause; the rest is counted."""
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible", "message_seen")
-"""The events that show a queue's log."""
+"""The events that report a queue's log."""
 NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (none known, or a type of no broker)"
 NOTE_PROPERTIES: Final = "pulls with SQL92 subscriptions: which messages they take, no record tells"
-"""A limit of the contract: the one note that leaves a verdict `valid`."""
+"""A limit of the contract. It is the only note with which a verdict can be `valid`."""
 SQL92: Final = "SQL92"
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
@@ -51,7 +51,7 @@ NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 NOTE_POPS: Final = "windows of a growing history have pops, which are judged only when it has ended"
 Native = Callable[[pa.Table], Booleans]
-"""Which rows of a table are of queues that are whole in it."""
+"""A function that returns which rows of a table belong to queues that are complete in it."""
 
 
 def judge_window(
@@ -65,16 +65,16 @@ def judge_window(
     """Judge all events of some queues, in any order; returns rows of `RESULT_SCHEMA`.
 
     Args:
-        table: The events, with those of other queues that share a request with them.
-        context: What is known of the whole history.
-        native: Which events are of the queues that are judged; all, unless it is given.
-        counted_ns: Only pulls that were answered from one moment to another are counted.
-        mine: Which of the native events are judged here, if the window is a part of its queues; the others are there
-            because these rest on them, and another window judges them.
+        table: The events, and those of other queues that share a request with them.
+        context: The facts about the whole history.
+        native: Which events belong to the queues that are judged; all of them by default.
+        counted_ns: Count only pulls that were answered between these two times.
+        mine: Which of the native events are judged here, if the window is a part of its queues. The other events are
+            there because these depend on them, and another window judges them.
     """
     if not len(table):
         return RESULT_SCHEMA.empty_table()
-    # All events of these requests are here, so the places of their answers are final.
+    # All events of these requests are in the table, so a queue found for an answer is final.
     table = place_answers(table)
     window = make_window(table, None if native is None else native(table))
     table = with_numbers(window)
@@ -93,14 +93,15 @@ def judge_window(
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items()]
     rows += [("note", 0, count, text) for count, text in _notes(case, promptness.open_at_cut)]
     measured = {"wake": promptness.wake_ns, "late": promptness.late_ns}
-    # Free the results for pulls and logs before the next part needs memory.
+    # The results for pulls and logs are freed before the next step needs memory.
     del case, promptness, window
     found: list[Finding] = []
     for judged, more in _beside(table, whole, own, context):
         found += judged
         rows += more
     if (is_one_of(integers_of(table, "code"), POP_CODES) & rows_where(table, "request_received")).any():
-        # In a growing history a message's earlier deliveries may be gone, and a topic's pops are in several places.
+        # In a growing history, a message's earlier deliveries may be dropped, and a topic's pops are in several
+        # windows.
         judged, more = judge_pops(table, context, native) if counted_ns is None else ([], [("note", 0, 1, NOTE_POPS)])
         found += judged
         rows += more
@@ -125,7 +126,7 @@ def _groups(case: Case, prompt: Iterable[Suspects]) -> Iterator[Suspects]:
 def _beside(
     table: pa.Table, native: Booleans, own: Booleans, context: Context
 ) -> Iterator[tuple[list[Finding], list[Row]]]:
-    """Rules that need more than a pull and a log: sends and messages, ends of queues, committed offsets."""
+    """Yields the results of rules that need more than pulls and logs: sends and messages, ends, committed offsets."""
     code, received = integers_of(table, "code"), rows_where(table, "request_received")
     if context.asks_sends:
         yield judge_sends(table, context, own)
@@ -137,7 +138,7 @@ def _beside(
 
 
 def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
-    """How many queues and pulls there are, and how many were judged, refused or lack a field."""
+    """Yields how many queues and pulls there are, and how many were judged, refused or lack a field."""
     events, pulls = case.events, case.pulls
     seen = events.queue[events.are_of((*LOG_EVENTS, *REQUEST_EVENTS))]
     for queue in np.flatnonzero(np.bincount(seen)).tolist() if len(seen) else ():
@@ -154,7 +155,7 @@ def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
 
 
 def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]:
-    """For each group of a queue that found the broker busy, how many pulls did, and how many were served."""
+    """Yields, for each group of a queue that found the broker busy, how many pulls did, and how many were served."""
     groups, names = case.events.codes("group", case.pulls.row)
     pair = case.events.queue[case.pulls.row] * len(names) + groups
     is_busy = refused & is_one_of(case.answer_code, BUSY_CODES)
@@ -167,7 +168,7 @@ def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]
 
 
 def _repeated(window: Window, native: Booleans) -> Iterator[Row]:
-    """How often a request's identifier was received again, be it in another queue."""
+    """Yields how often a request's identifier was received again, also in another queue."""
     table, keys = window.table, window.any_key
     rows = np.flatnonzero(rows_where(table, "request_received") & np.isin(keys, window.again))
     moments = [integers_of(table, name)[rows] for name in ("queue", "sequence", "before_ns", "after_ns")]
@@ -177,14 +178,15 @@ def _repeated(window: Window, native: Booleans) -> Iterator[Row]:
 
 
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
-"""Properties that rest on how long something took."""
+"""Properties about how long something took."""
 UNSTEADY: Final = "; a clock that was set back, may be set or is not known told the moments"
 
 
 def _steady(case: Case, groups: Iterable[Suspects]) -> Iterator[Suspects]:
-    """The suspects, but what rests on the moments of a clock that was set back, or is not known, is unknown.
+    """Yields the suspects, but makes those unknown that depend on a clock that was set back or is not known.
 
-    So is what was measured with a clock that may be set: set forward, it looks like a broker that stands still.
+    Durations by a clock that may be set are unknown too, because a clock that is set forward looks like a broker that
+    stalls.
     """
     for group in groups:
         if not len(group.rows):
@@ -213,7 +215,7 @@ def _doubting(group: Suspects) -> Callable[[int], Any]:
 
 
 def _findings(case: Case, group: Suspects) -> Iterator[Row]:
-    """The first suspects of each queue as findings; the others are counted."""
+    """Yields the first suspects of each queue as findings; the others are counted."""
     events = case.events
     queue = events.queue[group.rows]
     order = np.argsort(queue, kind="stable")
@@ -260,7 +262,7 @@ def _finding(case: Case, group: Suspects, member: int, row: int) -> Iterator[Row
 
 
 def _request(case: Case, rows: list[int]) -> str:
-    """The request at fault: that of the first receipt or answer; empty where there is none."""
+    """Returns the request at fault: that of the first receipt or answer; empty if there is none."""
     for row in sorted(rows):
         if case.events.text("event", row) in ("request_received", "answer_sent"):
             return case.events.text("request", row)
@@ -268,7 +270,7 @@ def _request(case: Case, rows: list[int]) -> str:
 
 
 def _latencies(measured: Mapping[str, Integers]) -> pa.Table:
-    """Rows that count latencies by kind."""
+    """Returns rows that count latencies by kind."""
     rows: list[Row] = []
     for kind, latency_ns in measured.items():
         if len(latency_ns):
@@ -279,7 +281,7 @@ def _latencies(measured: Mapping[str, Integers]) -> pa.Table:
 
 
 def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
-    """Evidence that is missing or cannot be used."""
+    """Yields notes about evidence that is missing or cannot be used."""
     events, pulls = case.events, case.pulls
     receipts = events.rows("request_received")
     receipts = receipts[events.request_key[receipts] >= 0]
@@ -291,7 +293,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
     yield int(np.count_nonzero(is_open & ~is_sql)), NOTE_UNDECIDED
     yield int(np.count_nonzero(is_open & is_sql)), NOTE_PROPERTIES
     yield open_at_cut, NOTE_OPEN
-    # Where there are as many answers as pulls that have one, each answer is theirs.
+    # If there are as many answers as answered pulls, each answer belongs to one of them.
     orphans = answers[:0]
     if len(answers) > np.count_nonzero(pulls.is_answered):
         orphans = answers[events.look_up(events.request_key[answers], received, received) < 0]
@@ -308,7 +310,7 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
 
 
 def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
-    """Which answers name another queue than their request, and which name none.
+    """Returns which answers name another queue than their request, and which name no queue.
 
     An answer without a queue would be with its request if both named one topic and broker, unless there are several.
     """
@@ -322,9 +324,9 @@ def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
 
 
 def _unseen_tags(case: Case) -> int:
-    """How many answers passed over messages whose tags would decide, but were not recorded.
+    """Returns how many answers passed over messages whose tags decide about them but were not recorded.
 
-    Only FOUND and NO_MATCHED_MSG pass over messages: the next offset of an illegal one is where to begin instead.
+    Only FOUND and NO_MATCHED_MSG pass over messages; the next offset of OFFSET_ILLEGAL is where to start instead.
     """
     selective: Any = np.array(
         [known is not None and not known.takes_everything for known in case.pulls.expressions], bool
