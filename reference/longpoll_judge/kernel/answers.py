@@ -137,7 +137,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
         timeless[number] = case.are_timeless(rule.clause, rows) & unordered
         first_rule[rule.broken & timeless[number]] = number
     whole = case.is_log_whole(rows, answers.answered_before_ns)
-    # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
+    # An answer that breaks no rule has the number -1, which picks the last rule; `is_broken` excludes it below.
     weak = _weak_of(rules, first_rule, whole)
     # A certain violation comes before one that retention may explain.
     removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
@@ -259,21 +259,21 @@ def _found(answers: Answers) -> list[Rule]:
     if absent.any():
         absent &= ~logs.may_be_there(log, answers.body)
     visible_after, _ = logs.visible_for_content(log, answers.body)
-    # Not even the latest moment of the read comes after the earliest one at which the message was visible.
+    # The message is wrong if even the latest time of the read is before the earliest time at which it was visible.
     unseen = visible_after > answers.answered_before_ns[answers.owner]
     # The tag of a message is unknown if the record lacks the message.
     wrong_tag = wrong_tags(answers) & known
     is_full = answers.is_counted & (answers.body_count >= answers.count_max)
     everything = takes_everything(answers)
-    # A full body ends at its last message, and where every message matches nothing is passed over; else what follows
-    # the last message and does not match may have been passed over as well.
+    # A full body ends at its last message, and if every message matches, none is passed over. Otherwise the answer may
+    # also have passed over messages after its last one that do not match.
     exact = is_found & (is_full | everything) & (answers.next != last + 1)
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
     matching_least = answers.matching_least
-    # More messages that match lie in what was passed over than the body carries, even by the least count.
+    # The answer passed over more matching messages than its body carries, even by the lowest possible count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
-    # Retention removes the oldest messages before the queue's minimum follows: what lies before the body may be gone.
+    # Retention removes the oldest messages before the queue's minimum follows, so those before the body may be gone.
     from_body = np.maximum(first, answers.first)
     is_gone = skipped & (not case.context.is_own)
     if is_gone.any():
@@ -295,7 +295,7 @@ def _found(answers: Answers) -> list[Rule]:
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
-        # The last one before the body too, which may be too new to be removed.
+        # Also the last matching message before the body, which may be too new to be removed.
         newest = answers.first[answer] - 1 if everything[answer] else max(set(matching) - carried, default=-1)
         return list(dict.fromkeys([*missing[: len(carried) + 1], *([int(newest)] if newest >= first[answer] else [])]))
 
@@ -337,16 +337,17 @@ def _not_found(answers: Answers) -> list[Rule]:
     visible_before = first_visible_before(answers)
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
-    # MESSAGE_WAS_REMOVING is 20 too: retention may have removed what was passed over.
+    # The status MESSAGE_WAS_REMOVING has code 20 too, so retention may have removed the messages passed over.
     may_be_gone = no_match & (not case.context.is_own)
     removed = may_be_gone & (answers.next <= _removed_end(answers))
     may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
     illegal = answers.code == OFFSET_ILLEGAL
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
-    # Too high leads to the end, or as in 4.9 to the beginning where that is 0; too low leads to the beginning.
+    # An offset that is too high leads to the end, or as in 4.9 to the minimum if that is 0; too low leads to the
+    # minimum.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
-    # Of a pull below 0 the record may lack the offset.
+    # If a pull's offset is below 0, the record may lack it.
     wrong_end |= (answers.asked < answers.min) & (answers.asked >= 0) & (answers.next != answers.min)
     return [
         Rule(
@@ -395,9 +396,9 @@ def _not_found(answers: Answers) -> list[Rule]:
 
 
 def _itself(answers: Answers) -> list[Rule]:
-    """Fields that contradict the rest of the same answer."""
+    """Returns the rules about fields that contradict others of the same answer."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
-    # The answer's own end: no record of the log is needed.
+    # These rules compare with the answer's own end, so they need no record of the log.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
     beyond = is_read & (answers.next > answers.max)
     # Code 19 means that the pull asked for the end of the queue. A broker that stops may answer it without a new
@@ -435,12 +436,12 @@ def _itself(answers: Answers) -> list[Rule]:
 
 
 def _removed_end(answers: Answers) -> Integers:
-    """Up to where retention removed messages of each answer's queue at some time."""
+    """Returns, for each answer, the offset below which retention has removed messages of its queue at some time."""
     return answers.case.removed_end[answers.case.events.queue[answers.case.pulls.row[answers.pull]]]
 
 
 def _are_young(answers: Answers, end: Integers) -> Booleans:
-    """Whether the last message that each answer passed over before an end is too new for retention to remove."""
+    """Whether the last message that each answer passed over before `end` is too new for retention to remove."""
     found, logs = np.zeros(len(end), dtype=np.bool_), answers.case.logs
     expressions = answers.case.pulls.expression[answers.pull]
     for code, matching in enumerate(answers.case.matchings):
@@ -456,9 +457,9 @@ def _are_young(answers: Answers, end: Integers) -> Booleans:
 
 
 def _measured(answers: Answers) -> Booleans:
-    """Of which answers "certainly visible before" rests on how long a clock that may be set says that something took.
+    """Returns for which answers "certainly visible before" depends on a duration by a clock that may be set.
 
-    From outside a message is visible for certain only a while after it was acknowledged.
+    From outside, a message is certainly visible only some time after its acknowledgement.
     """
     case = answers.case
     settable = case.events.are("source", case.pulls.row[answers.pull], case.context.settable)
@@ -466,14 +467,14 @@ def _measured(answers: Answers) -> Booleans:
 
 
 def _body(answers: Answers, answer: int) -> list[int]:
-    """The offsets that an answer carries."""
+    """Returns the offsets of the messages that an answer carries."""
     first = int(answers.body_first[answer])
     offsets: list[int] = answers.body[first : first + int(answers.body_count[answer])].tolist()
     return offsets
 
 
 def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
-    """Of the messages in one answer those whose place among all is flagged."""
+    """Returns the offsets in one answer whose places are flagged; `flags` has a value for each place of all bodies."""
     first = int(answers.body_first[answer])
     mine = slice(first, first + int(answers.body_count[answer]))
     offsets: list[int] = answers.body[mine][flags[mine]].tolist()
@@ -481,7 +482,7 @@ def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
 
 
 def _one(answers: Answers, answer: int, flags: Booleans) -> str:
-    """The first of these messages, by its offset and its tag."""
+    """Returns the first flagged message of an answer as text, with its offset and tag."""
     offset = _flagged(answers, answer, flags)[0]
     rows = answers.case.appended_rows(int(answers.log[answer]), offset)
     tag = answers.case.events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
@@ -489,7 +490,7 @@ def _one(answers: Answers, answer: int, flags: Booleans) -> str:
 
 
 def _matching(answers: Answers, answer: int, first: int, end: int, most: int) -> list[int]:
-    """The first `most` offsets in [first, end) whose messages the subscription of `answer` is known to take."""
+    """Returns the first `most` offsets in [first, end) whose messages certainly match the subscription of `answer`."""
     matching = answers.case.matchings[int(answers.case.pulls.expression[answers.pull[answer]])]
     assert matching is not None, "only what tags decide is asked for this"
     if matching.expression.takes_everything:
@@ -502,7 +503,7 @@ def _matching(answers: Answers, answer: int, first: int, end: int, most: int) ->
 
 
 def _first_matching(answers: Answers, answer: int) -> list[int]:
-    """The first message that an answer's pull could take."""
+    """Returns the first message that the pull of an answer could get."""
     pull = int(answers.pull[answer])
     matching = answers.case.matchings[int(answers.case.pulls.expression[pull])]
     assert matching is not None, "only what tags decide is asked for this"
@@ -512,7 +513,7 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 
 
 def judge_order(case: Case) -> list[Suspects]:
-    """Judge whether any request was answered before it came; members are places among these answers.
+    """Judge whether a request was answered before it was received; members are places among these answers.
 
     For answers to a read, `judge_rightness` reports this.
     """
@@ -523,7 +524,7 @@ def judge_order(case: Case) -> list[Suspects]:
         return []
     is_left = np.ones(len(events), dtype=np.bool_)
     is_left[read] = False
-    # Without those of which `judge_rightness` says it, and without damaged ones, which may be another request's.
+    # Skip the answers that `judge_rightness` reports, and damaged ones, which may belong to another request.
     rows = rows[(events.request_key[rows] >= 0) & is_left[rows] & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
@@ -537,9 +538,9 @@ def judge_order(case: Case) -> list[Suspects]:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether any request, pull or not, was answered twice; members are places among the first answers.
+    """Judge whether a request, pull or not, was answered twice; members are places among the first answers.
 
-    Of one whose receipt is not in the record that is not certain.
+    If the receipt of the request is not in the record, this is not certain.
     """
     rows = case.events.rows("answer_sent")
     if not case.events.has_repeated("answer_sent"):
@@ -547,12 +548,12 @@ def judge_once(case: Case) -> list[Suspects]:
     # A damaged event may not be an answer, or may answer another request.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows, "answer_sent")
-    # Each later answer leads to the first of its request; one that is the first leads to itself.
+    # For each later answer `first` is the first answer to its request; for a first answer it is the answer itself.
     twice = np.unique(first[first < rows])
     if len(twice):
-        # Of an identifier that came again each answer may be that of another request.
+        # If an identifier was received twice, each answer may belong to another request.
         twice = twice[~case.events.is_asked_again(twice)]
-    # Without its receipt nothing shows that it was one request: two may have borne the identifier.
+    # Without a recorded receipt, two requests may have had the same identifier.
     is_asked = case.events.is_told_anywhere(twice, "request_received")
 
     def explain(place: int) -> Explanation:

@@ -37,36 +37,36 @@ ENDS: Final = ("offset_next", "offset_min", "offset_max")
 
 @frozen
 class Explanation:
-    """Why one suspect is one."""
+    """The explanation of one suspect, from which a finding is made."""
 
     clause: str
-    """The clause of the contract that it breaks."""
+    """The clause that the suspect violates."""
     why: str
-    """One sentence with its numbers."""
+    """One sentence with the numbers of the case."""
     rows: list[int]
-    """The requests' events that show it."""
+    """The rows of the requests' events that show the violation."""
     log_rows: list[int] = field(factory=list)
-    """The log's events that show it."""
+    """The rows of the log's events that show the violation."""
     messages: list[int] = field(factory=list)
-    """Queue offsets of the messages that it is about, the one at fault first."""
+    """Queue offsets of the messages that the finding is about, the one at fault first."""
     roots: list[int] | None = None
-    """Those of `log_rows` that would be the cause if they told something wrong, as the messages would be; None for all,
-    and none where the answer alone is wrong."""
+    """The `log_rows` that would be the cause, like the messages, if their content were wrong; None for all of them,
+    and none if the answer alone is wrong."""
 
 
 @frozen(eq=False)
 class Suspects:
-    """Some requests or log events that break, or may break, one property."""
+    """Requests or log events that violate, or may violate, one property."""
 
     property: str
     verdict: FindingVerdict
     members: Integers
-    """Indices that `explain` understands, in the order of time."""
+    """Indices that `explain` accepts, in order of time."""
     rows: Integers
-    """The event that gives each member its place in this order."""
+    """By member, the row of the event that determines its place in this order."""
     explain: Callable[[int], Explanation]
     timeless: Booleans
-    """Which of them stand whatever the moments are."""
+    """By member, whether it is a violation whatever the timestamps are."""
 
 
 def suspects(
@@ -78,7 +78,7 @@ def suspects(
     *,
     timeless: Booleans | bool = False,
 ) -> list[Suspects]:
-    """The violated and the unknown ones of one property, each with its row; nothing where there are none."""
+    """Returns the violated and the unknown suspects of one property, each with its row; nothing if there are none."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
     stands = np.broadcast_to(timeless, len(rows))
     return [
@@ -103,18 +103,18 @@ class Case:
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
-        """For each of the pulls' expressions the messages it takes; None where tags cannot decide."""
+        """For each of the pulls' expressions, the messages that match it; None if tags cannot decide."""
         return [None if known is None else self.logs.matching(known) for known in self.pulls.expressions]
 
     @cached_property
     def is_decidable(self) -> Booleans:
-        """Whether tags decide what each pull takes."""
+        """Whether the tags decide which messages each pull gets."""
         known = np.array([matching is not None for matching in self.matchings], dtype=np.bool_)
         return known[self.pulls.expression] if len(known) else np.zeros(0, dtype=np.bool_)
 
     @cached_property
     def first_visible(self) -> tuple[Integers, Integers]:
-        """Between which moments the first message that each pull takes became visible; `NEVER` where undecidable."""
+        """The times between which the first message for each pull became visible; `NEVER` if undecidable."""
         after_ns, before_ns = self.by_expression(
             lambda matching, mine: matching.first_visible(self.pulls.log[mine], self.pulls.offset[mine])
         )
@@ -122,13 +122,13 @@ class Case:
 
     @cached_property
     def deliveries(self) -> tuple[Growth, Integers]:
-        """The ends that answers show, of logs seen from outside, and the pull of each: what is delivered is visible."""
+        """The ends that answers from outside show, with the pull of each; a delivered message must be visible."""
         pulls, (count, body, _owner) = self.pulls, self.bodies
         shows = (self.answer_code == FOUND) & (count > 0) & self.is_sound
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
         pull = np.flatnonzero(shows)
         end = body[np.cumsum(count)[pull] - 1] + 1
-        # An answer that contradicts itself is not evidence.
+        # An answer that contradicts itself is no evidence of an end.
         is_right = (end > pulls.offset[pull]) & (end <= self.told("offset_max")[pull])
         told, pull_of = np.full((2, len(self.events)), -1, dtype=np.int64)
         answers = pulls.answer_row[pull[is_right]]
@@ -156,12 +156,12 @@ class Case:
 
     @property
     def answer_code(self) -> Integers:
-        """The code of each pull's answer; -1 where there is none."""
+        """The code of each pull's answer; -1 if the pull has no answer."""
         return self.told("code")
 
     @cached_property
     def bodies(self) -> tuple[Integers, Integers, Integers]:
-        """How many messages each pull's answer carries, their offsets one behind the other, and the pull of each."""
+        """How many messages each pull's answer carries, their offsets concatenated, and the pull of each message."""
         answered = np.flatnonzero(self.pulls.is_answered)
         owner, body = self.events.bodies(self.pulls.answer_row[answered])
         owner = answered[owner]
@@ -169,7 +169,7 @@ class Case:
 
     @cached_property
     def _answers_tell_all(self) -> bool:
-        """Whether every answer that is at hand tells its queue, its code and the three offsets: none is damaged."""
+        """Whether every answer has its queue, its code and the three offsets, so that none is damaged."""
         if not self.is_placed[self.events.queue[self.events.rows("answer_sent")]].all():
             return False
         if any(self.events.has_negative("answer_sent", name) for name in ("code", *ENDS)):
@@ -179,12 +179,15 @@ class Case:
 
     @cached_property
     def is_placed(self) -> Booleans:
-        """By queue, whether it is one: events that name none lie in another."""
+        """By queue number, whether it is a real queue; events without a queue have a number too."""
         return np.array([bool(name[1]) and name[2] >= 0 for name in self.events.names], dtype=np.bool_)
 
     @cached_property
     def missing(self) -> dict[str, Booleans]:
-        """By field, which pulls lack it in a record that needs it (docs/contract.md); it may be in their answer."""
+        """By field, which pulls lack it in a record that needs it (docs/contract.md).
+
+        The field may belong to the answer.
+        """
         pulls, events, code = self.pulls, self.events, self.answer_code
         is_placed = self.is_placed[events.queue[pulls.row]]
         told = ("offset", "count_max", "timeout_ms")
@@ -209,9 +212,10 @@ class Case:
 
     @cached_property
     def is_damaged(self) -> Booleans:
-        """Which events are answers of which nothing is concluded.
+        """Which events are damaged answers, from which nothing follows.
 
-        They lack what their kind needs; or they name no queue, and requests of several ones bear their identifier.
+        They lack a field that their kind needs, or they name no queue and requests of several queues have their
+        identifier.
         """
         events = self.events
         found = np.zeros(len(events), dtype=np.bool_)
@@ -224,7 +228,8 @@ class Case:
         unplaced = rows[np.array([name[2] < 0 for name in events.names], dtype=np.bool_)[events.queue[rows]]]
         if len(unplaced):
             found[unplaced[events.is_asked_in_several(unplaced)]] = True
-        # Each of the three counts; -1 is a number that the broker sent.
+        # An answer needs all three offsets. Only `ABSENT` means that one is missing; -1 is a number that the broker
+        # sent.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) == ABSENT)
         requests = events.integers("code", events.rows("request_received"))
         if (requests == QUERY_CONSUMER_OFFSET).any():

@@ -1,10 +1,11 @@
-"""Properties of the two ends of a queue, as answers and acknowledgements report them. A log as such: `order`.
+"""Properties of the two ends of a queue, as answers and acknowledgements report them. Rules of a queue's log: `order`.
 
-Within one run of the broker neither end falls from one answer to a later one. Overlapping connections are of one run
-(`connections`), so a restart is not a fall. A deleted topic begins again. Messages passed over: `filters`.
+Within one run of the broker, neither end falls from one answer to a later one. Connections that overlap belong to one
+run (`connections`), so a restart is not a fall. A deleted topic begins again. Messages passed over: `filters`.
 
-A message that was acknowledged or appended must be shown in time while its source goes on. Only queues with a reported
-visible end are judged: from inside, a stopped dispatcher looks like a log without readers. The findings: `sends`.
+A message that was acknowledged or appended must become visible in time while its source continues. Only queues with a
+recorded visible end are judged, because without one a stopped dispatcher looks like a log without readers. The
+findings: `sends`.
 
 Source: `ConsumeQueue.putMessagePositionInfo`, `DefaultMessageStore.getMinOffsetInQueue`, `getMaxOffsetInQueue`,
 `ReputMessageService`, and the specification's properties of the same names.
@@ -56,38 +57,38 @@ from longpoll_judge.read.schema import integers_of, lists_of, order_of, spread
 
 
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """The first message of each queue's generation that was not shown in time, and for each an end that was reported.
+    """Returns the first message of each queue's generation that was not visible in time, and a recorded end for each.
 
-    Both are rows. A message that its topic's deletion may have removed is not included.
+    Both results are rows. A message that the deletion of its topic may have removed is left out.
     """
     due_ns = messages.before_ns + SHOWN_MS * MS
     goes_on = np.zeros(len(messages), dtype=np.bool_)
     for name, facts in context.sources.items():
-        # A law may take a queue's end back, and judges that itself.
+        # Skip sources with a specification, which may let a queue's end fall and has clauses of its own about that.
         goes_on |= (name not in context.lawful) & messages.are("source", [name]) & (due_ns < facts.last_ns)
     told = first_of(messages.place, moved.place)
-    # Only of queues whose visible end some source tells, and while that source goes on.
+    # Only queues whose visible end a source records, and only while that source continues.
     asked = np.flatnonzero(goes_on & (told >= 0))
     asked = asked[~_may_be_gone(messages.take(asked), due_ns[asked], context)]
     life = _lives(messages, messages.after_ns, context)
-    # An end that touches a deletion may have been told in the life before it and in the one after it.
+    # An end that touches a deletion may belong to the generation before the deletion or to the one after it.
     told_lives = [_lives(moved, at_ns, context) for at_ns in (moved.after_ns, moved.before_ns)]
     life, ends = with_life((messages.place, life), (np.tile(moved.place, 2), np.concatenate(told_lives)))
     value, begun_ns = np.tile(moved.values["visible_end"], 2), np.tile(moved.after_ns, 2)
     best = highest_before(ends, begun_ns, value, life[asked], due_ns[asked] + 1)
-    # The highest end told by then does not cover the message; an end is the offset after the last visible one.
+    # The highest end recorded by then does not cover the message, because an end is one above the last visible offset.
     is_late = (best < 0) | (np.append(value, -1)[best] <= messages.values["queue_offset"][asked])
     late, best = asked[is_late], best[is_late]
     order = np.argsort(messages.after_ns[late], kind="stable")
     late, best = late[order], best[order]
-    # The first late message of a life: those behind it are late for the same reason.
+    # Report the first late message of a generation, because those behind it are late for the same reason.
     first = np.sort(np.unique(life[late], return_index=True)[1])
     late, best = late[first], best[first]
     return late, np.where(best >= 0, best % len(moved), told[late])
 
 
 def are_doubted(messages: Gathered, context: Context) -> Booleans:
-    """Of which messages it is not certain that they were late: the end may be in a hole, or the clock set forward."""
+    """Returns which messages may not have been late, because the end may be in a gap or the clock was set forward."""
     found = np.zeros(len(messages), dtype=np.bool_)
     until_ns = messages.before_ns + SHOWN_MS * MS
     for name, facts in context.sources.items():
@@ -105,7 +106,7 @@ def _may_be_gone(messages: Gathered, due_ns: Integers, context: Context) -> Bool
 
 
 def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
-    """The queue's life that each event lies in at a moment, by the deletions that had begun by then."""
+    """Returns the generation of the queue that each event belongs to, counting the deletions begun by this time."""
     number = np.zeros(len(events), dtype=np.int64)
     for (broker, topic), holes in context.deleted.items():
         mine = events.are("broker", [broker])
@@ -115,7 +116,7 @@ def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
 
 
 FINDINGS_MAX: Final = 50
-"""Most findings of one clause that are listed; the others are counted."""
+"""The maximum number of findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
 """Each end as an earlier answer shows it: a message that it delivers was visible."""
 
@@ -135,7 +136,10 @@ def _delivered_end(table: pa.Table) -> Integers:
 def judge_ends(
     table: pa.Table, context: Context, native: Booleans, own: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int]:
-    """Judge all own answers, next to those of native queues; `most` findings of each clause, and how many more."""
+    """Judge the `own` answers, together with those of native queues; returns at most `most` findings of each clause.
+
+    Also returns the number of the other findings.
+    """
     named, code = have_request(table), integers_of(table, "code")
     rows = np.flatnonzero(rows_where(table, "request_received") & named & is_one_of(code, PULL_CODES))
     filters = Filters()
@@ -153,8 +157,8 @@ def judge_ends(
     acknowledged_rows = np.flatnonzero(acknowledged & (integers_of(table, "queue") >= 0))
     messages = gather(table, acknowledged_rows, ("queue_offset",))
     request = first_of(answers.request, pulls.request)
-    # Of an identifier that came twice, with whatever requests, it is not known which of them an answer is to, and since
-    # when. On one connection alone is it certain that an answer was sent before the next request came.
+    # If an identifier was received twice, with requests of any kind, it is unknown which of them an answer belongs to.
+    # Only on one connection is it certain that an answer was sent before the next request came.
     is_sure = (request >= 0) & ~are_among(answers.request, received_again(table))
     mine = np.flatnonzero(is_sure & (answers.connection != 0))
     answers, asked = answers.take(mine), pulls.take(request[mine])
@@ -166,7 +170,7 @@ def judge_ends(
     mine = np.flatnonzero(native[asked.row])
     answers, asked, spans = answers.take(mine), asked.take(mine), evolve(spans, of=spans.of[mine])
     (life,) = numbered((asked.whole_queue, spans.life, generations(asked, answers, context)))
-    # Where a source shows the visible end, `visible_is_monotone` says more of it.
+    # If a source records the visible end, `visible_is_monotone` judges it more exactly.
     outside = ~asked.are_in(context.shown)
     shown: list[_Fall] = []
     have_fallen = np.zeros(len(answers), dtype=np.bool_)
@@ -178,7 +182,7 @@ def judge_ends(
         value = answers.values[name]
         shown_value = answers.values[SHOWN[name]]
         before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
-        # -1, for none, is cut to 0 only to pick something: `before >= 0` leaves it out.
+        # The -1 of a missing answer is cut to 0 only for the lookup, and `before >= 0` excludes it.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         have_fallen[fell] = True
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
@@ -225,7 +229,8 @@ def _unwatched(
     )
     life = np.concatenate([own, other])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
-    # An acknowledged message of this life of the broker may take a while to be visible: `pull_answers` judges that.
+    # An acknowledged message of this broker generation may need some time to become visible: `pull_answers` judges
+    # that.
     is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
     fell = np.flatnonzero(
         (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])

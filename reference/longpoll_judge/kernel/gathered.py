@@ -54,7 +54,7 @@ class Gathered:
         return len(self.row)
 
     def take(self, rows: Any) -> Gathered:
-        """Returns these of the events, in this order."""
+        """Returns a `Gathered` with the selected events, in this order."""
         return Gathered(self.table, self.row[rows], {name: column[rows] for name, column in self.values.items()})
 
     @cached_property
@@ -298,7 +298,7 @@ def _order(events: Gathered, rows: Integers) -> Integers:
     So a report does not depend on the order in which the rows were read.
     """
     offset = events.values.get("queue_offset", events.after_ns)
-    # Not by the numbers of names and requests, which depend on the order of the table.
+    # The codes of names and requests cannot be used here, because they depend on the order of the table.
     codes, names = coded(events.table, "source")
     rank = np.argsort(np.argsort(names))[codes[events.row[rows]]]
     sequence = integers_of(events.table, "sequence")[events.row[rows]]
@@ -331,13 +331,13 @@ def _is_steady(subject: dict[str, Any], context: Context) -> bool:
 
 
 def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
-    """Whether a clause stands whatever the moments are: of a log only if it has one life."""
+    """Whether a clause holds whatever the timestamps are; one about a log only if the queue has one generation."""
     queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
     return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
 
 
 def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, most: int) -> Iterator[Finding]:
-    """The first `most` of each breach as findings, none stronger than its clause can be."""
+    """Yields the first `most` members of each breach as findings; no verdict is stronger than its clause allows."""
     shown = []
     for breach in breaches:
         first, rows = breach.events[0]
@@ -370,15 +370,15 @@ def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, m
 
 
 def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
-    """Whether the connection of each event was certainly closed by a moment, other than before an earlier one."""
+    """Whether each event's connection was certainly closed between the two times."""
     found: Booleans = closes_from(events, since_ns, context)[1] < until_ns
     return found
 
 
 def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed, by the first of its closes not before a moment.
+    """Returns the interval of the first close of each event's connection that does not lie before `since_ns`.
 
-    `NEVER` if there is none.
+    The result is `NEVER` if there is none.
     """
     after_ns, before_ns = closes_of(events, context)
     is_gone = before_ns < since_ns
@@ -390,7 +390,7 @@ def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple
 
 
 def closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed last; `NEVER` where it was not."""
+    """Returns the interval of the last close of each event's connection; `NEVER` if it was not closed."""
     if not context.closes:
         return np.full(len(events), NEVER, dtype=np.int64), np.full(len(events), NEVER, dtype=np.int64)
     names = ("source", "connection")
@@ -398,7 +398,7 @@ def closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
         numbers_of(events.table, name, [pair[place] for pair in context.closes]) for place, name in enumerate(names)
     )
     count = count_of_names(events.table, "connection") + 1
-    # Of most a window has no events.
+    # Most closed connections have no event in the window.
     known = np.flatnonzero((source >= 0) & (connection >= 0))
     moments = np.array([*context.closes.values(), (NEVER, NEVER)], dtype=np.int64)
     at = np.append(known, -1)[first_of(events.source * count + events.connection, (source * count + connection)[known])]

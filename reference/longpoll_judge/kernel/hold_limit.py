@@ -144,7 +144,7 @@ def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
 
 
 def _too_many(held: list[_Held], limit: int) -> list[_Held]:
-    """The pulls that were held when these were too many for the first time; none where they never were."""
+    """Returns the pulls that were held at the first time when there were too many; none if there never were."""
     count = 0
     for moment_ns, change in sorted(_changes(held)):
         count += change
@@ -154,7 +154,7 @@ def _too_many(held: list[_Held], limit: int) -> list[_Held]:
 
 
 def _changes(held: Iterable[_Held]) -> Iterator[tuple[int, int]]:
-    """(moment, 1 more or 1 less), where those of one moment that go come first."""
+    """Yields (time, change of the count); at equal times, ends come before begins."""
     for each in held:
         yield each.begin_ns, 1
         yield each.end_ns, -1

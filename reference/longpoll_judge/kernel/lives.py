@@ -1,8 +1,8 @@
-"""The generations of all queues of a window: each has its own log, by number.
+"""The generations of all queues of a window, called lives; each one has its own log, and each log a number.
 
-A queue whose log has one life has one number. One with several has a number for each, and one more for what touches a
-change (`evidence.generations`): of that only rules that need no log are asked. The logs of several lives have what
-a restart cannot have lost.
+A queue with one life has one log. A queue with several lives has a log for each, and one more for the events that touch
+a change (`evidence.generations`); only rules that need no log judge those. The log of a life also has the messages of
+earlier lives that a restart cannot have lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from longpoll_judge.kernel.window import Window
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 REQUEST_EVENTS = ("request_received", "answer_sent", "hold", "take", "keep", "expire", "run", "stop")
-"""The events that a verdict on a request reads."""
+"""The events that a verdict on a request uses."""
 
 
 @frozen(eq=False)
@@ -31,24 +31,24 @@ class Lives:
     window: Window
     context: Context
     changed: list[tuple[Generations, Integers]]
-    """The queues with several lives, those with the same changes together."""
+    """The queues with several lives; queues with the same changes are grouped."""
     base: Integers
-    """By queue, its first log."""
+    """By queue, the number of its first log."""
     queue: Integers
-    """By log, its queue."""
+    """By log, the number of its queue."""
     number: Integers
-    """By log its life; `NEITHER` for what touches a change."""
+    """By log, the number of its life; `NEITHER` for the log of events that touch a change."""
     first_known: Integers
-    """By log the offset from which on messages are in the record if they are in the log; -1 where the log must tell."""
+    """By log, the offset from which on all its messages are in the record; -1 if only the log itself can show that."""
 
     @property
     def count(self) -> int:
-        """How many logs there are."""
+        """The number of logs."""
         return len(self.queue)
 
     @cached_property
     def is_single(self) -> Booleans:
-        """By queue, whether its log has one life."""
+        """By queue, whether it has only one life."""
         found = np.ones(len(self.base), dtype=np.bool_)
         for _lives, queues in self.changed:
             found[queues] = False
@@ -61,7 +61,7 @@ class Lives:
         return found
 
     def _parts(self, rows: Integers) -> Iterator[tuple[Generations, Integers]]:
-        """The queues with several lives, by these, and the places of their rows among the rows."""
+        """Yields the queues with several lives, each with the places of its rows among `rows`."""
         queue = self.window.queue[rows]
         for lives, queues in self.changed:
             is_mine = np.zeros(len(self.base), dtype=np.bool_)
@@ -69,7 +69,7 @@ class Lives:
             yield lives, np.flatnonzero(is_mine[queue])
 
     def _each(self, rows: Integers) -> Iterator[tuple[Generation, Integers, Integers]]:
-        """The same by each of their lives, and the life's log of each."""
+        """Yields each life of these queues, with the places of the queue's rows and the log of the life."""
         for lives, places in self._parts(rows):
             first = self.base[self.window.queue[rows[places]]] - NEITHER
             for number in range(len(lives.changes) + 1):
@@ -79,22 +79,22 @@ class Lives:
         return self.window.integers("after_ns", rows), self.window.integers("before_ns", rows)
 
     def of(self, rows: Integers) -> Integers:
-        """The log that each event belongs to by its own moments."""
+        """Returns the log that each event belongs to by its own timestamps."""
         found = self.base[self.window.queue[rows]]
         for lives, places in self._parts(rows):
             found[places] += lives.number(*self._moments(rows[places])) - NEITHER
         return found
 
     def sure(self, rows: Integers) -> tuple[Integers, Integers]:
-        """The events that certainly belong to a log, and that log. One may belong to several."""
+        """Returns the events that certainly belong to a log, and that log. An event may occur with several logs."""
         return self._described(rows, lambda life, moments: life.sure(*moments))
 
     def possible(self, rows: Integers) -> tuple[Integers, Integers]:
-        """The events that may describe a log, and that log. One may describe several."""
+        """Returns the events that may belong to a log, and that log. An event may occur with several logs."""
         return self._described(rows, lambda life, moments: life.possible(*moments))
 
     def doubtful(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Those of them that are not sure to."""
+        """Returns the events of `possible` that are not in `sure`."""
         single = self.is_single[self.window.queue[rows]]
         return self._described(rows[~single], lambda life, moments: life.possible(*moments) & ~life.sure(*moments))
 
@@ -136,7 +136,7 @@ class Lives:
         answered = np.zeros(count, dtype=np.bool_)
         answers = window.rows("answer_sent")
         answered[key[answers[mine[answers]]]] = True
-        # An unanswered request may get its answer in any later life in which its connection is still open.
+        # An unanswered request may be answered in any later life in which its connection is still open.
         last_of[~answered] = INTEGER_LIMIT
         received = window.rows("request_received")
         if self.context.restarts:

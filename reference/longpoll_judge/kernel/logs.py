@@ -1,9 +1,10 @@
 """The messages of all queues: which offsets exist, their tags, and between which moments each became visible.
 
-Inside the broker (white-box) `append` has a message's tag and `make_visible` the time. Outside it (black-box) only
-`message_acknowledged` is seen. Where a wakeup is judged, a message is visible from its acknowledgement, as the producer
-is promised. Where an answer's content is judged, it may have been visible earlier, and must be `slack_ns` later. The
-visible end of one generation of a queue never moves back. A log is that of one generation, by its number.
+An observer inside the broker (white-box) records a message's tag with `append` and the time of its visibility with
+`make_visible`. An observer outside (black-box) records only `message_acknowledged`. For rules about wakeups, a message
+is visible from its acknowledgement on, as the producer is promised. For rules about the content of answers, it may have
+been visible earlier, and must be visible `slack_ns` later. The visible end of one generation of a queue never moves
+back. Each log is the log of one generation, and has a number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from longpoll_judge.kernel.window import Window
 from longpoll_protocol.properties import java_hash
 
 MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
-"""The events that tell a message's tag and where it lies; the last one says nothing of when it became visible."""
+"""The events that show a message's tag and its offset; `message_seen` does not show when the message became visible."""
 
 
 @frozen(eq=False)
@@ -33,7 +34,7 @@ class Growth:
     after_ns: Integers
     before_ns: Integers
     count: int
-    """How many logs there are."""
+    """The number of logs."""
 
     @cached_property
     def _by_end(self) -> tuple[Grouped, Integers, Integers]:
@@ -74,7 +75,7 @@ class Growth:
 
 @define(eq=False, slots=False)
 class Logs:
-    """All logs as the record shows them."""
+    """All logs of a window, as the record shows them."""
 
     known: Grouped
     """The offsets of the messages that the record shows, each once, by log."""

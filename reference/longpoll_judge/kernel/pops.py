@@ -1,4 +1,4 @@
-"""pop_is_kept: pops and notifications, which are held, and what becomes of the messages that a pop gets.
+"""pop_is_kept: the rules about pops and notifications, which are held, and about the messages that a pop gets.
 
 A pop of all queues concerns a whole topic, so a topic's pops are judged together, where the queue -1 is. The keys of
 their requests and messages bring the other events there (`run.buckets`).
@@ -274,14 +274,14 @@ def _are_home(table: pa.Table, rows: Integers, home: Home | None) -> Booleans:
 
 
 def _are(events: Gathered, name: str, text: str) -> Booleans:
-    """Of which events a name is this."""
+    """Returns which events have this text in the column `name`."""
     codes, names = coded(events.table, name)
     found: Booleans = codes[events.row] == (names.index(text) if text in names else -1)
     return found
 
 
 def _every(pops: _Pops) -> tuple[tuple[Gathered, Integers], tuple[Gathered, Integers]]:
-    """The request and the answer of each member that is a request."""
+    """Returns the request and the answer of each member; the members are requests."""
     every = np.arange(len(pops.asked))
     return (pops.asked, every), (pops.answered, np.where(pops.is_answered, every, -1))
 
@@ -302,7 +302,7 @@ def _found(pops: _Pops) -> Iterator[Breach]:
     yield Breach("pop.found.some", empty, _every(pops), "a pop was answered 0 without a message", weak)
     most = asked.values["count_max"]
     many = np.flatnonzero(is_found & (most >= 0) & (count > np.maximum(most, 1)))
-    # As many messages as show it, a column each.
+    # The finding shows as many messages as are needed, so each gets a column.
     order = np.argsort(owner, kind="stable")
     firsts = np.cumsum(count) - count
     nth = range(int(np.maximum(most[many], 1).max(initial=0)) + 1)
@@ -359,7 +359,7 @@ def _waiting(pops: _Pops) -> _Waiting:
 
 
 def _wakes(pops: _Pops) -> tuple[Breach, int]:
-    """Requests that waited while a message was there for them; and how many pops a message woke."""
+    """Returns the requests that waited although a message for them was there, and how many pops a message woke."""
     messages, asked = _waiting(pops), pops.asked
     until_ns, latest_ns = pops.waiting
     waits = pops.is_held & pops.is_plain & (until_ns - asked.before_ns > pops.context.wake_ns)
@@ -374,7 +374,7 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
             theirs = theirs[matches(pops.tag[messages.row[theirs]])]
             pairs.append(_met(pops, held, messages, theirs))
     request, message = np.concatenate(pairs, axis=1)
-    # One finding for each message: of the request that came first.
+    # Report each message once, with the request that came first.
     order = np.lexsort((asked.before_ns[request], message))
     order = order[np.unique(message[order], return_index=True)[1]]
     request, message = request[order], message[order]
@@ -400,12 +400,12 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
 
 
 def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Integers:
-    """Of each of these requests that waited too long for one of these messages, which are of its queues: that pair."""
+    """Returns, for each request, the message of its queues for which it waited too long; -1 if there is none."""
     wake_ns, slow_ns = pops.context.wake_ns, max(UNHELD_MS * MS, pops.context.wake_ns)
     since_ns, until_ns = messages.since_ns[late], messages.until_ns[late]
     after_ns, before_ns, answered_ns = pops.asked.after_ns[held], pops.asked.before_ns[held], pops.waiting[0][held]
     found = np.full(len(held), -1, dtype=np.int64)
-    # A message that came in time for the request's read, or after it.
+    # First, a message that came in time for the request's read, or after it.
     order = np.argsort(since_ns, kind="stable")
     first, border = (np.searchsorted(since_ns[order], edge) for edge in (before_ns, after_ns - wake_ns))
     is_late = np.append(since_ns[order], NEVER)[first] < answered_ns - wake_ns
@@ -413,7 +413,7 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
     for row in np.flatnonzero(border < first).tolist():
         near = order[border[row] : first[row]]
         found[row] = next(iter(near[until_ns[near] > before_ns[row] + wake_ns].tolist()), found[row])
-    # One that was there long before: the first of those that stayed for so long.
+    # Then a message that was there long before: the first of those that stayed long enough.
     slow = np.flatnonzero(until_ns - since_ns > slow_ns)
     slow = slow[np.argsort(until_ns[slow], kind="stable")]
     by_since = np.argsort(since_ns[slow], kind="stable")
@@ -516,7 +516,7 @@ def _again(pops: _Pops) -> Iterator[Breach]:
 
 
 def _about(pops: _Pops) -> tuple[Integers, Integers, Integers]:
-    """The requests about messages, and for each of them and for each message a number of its place."""
+    """Returns the requests about messages, and a number of the place of each of them and of each message."""
     about = np.flatnonzero(is_one_of(pops.asked.values["code"], (ACKNOWLEDGE, CHANGE)))
     asked = pops.asked.take(about)
     own = pops.scope[about], asked.queue, asked.values["queue_offset"], _are(asked, "cause", RETRIED).astype(np.int64)
@@ -541,7 +541,7 @@ def _delivery(pops: _Pops, row: int, about: list[int]) -> _Delivery:
 
 
 def _sent_ns(pops: _Pops) -> dict[int, int]:
-    """By id when the message's send was received; of one that was sent twice the first."""
+    """Returns, by message id, when its send was received; for a message that was sent twice, the first time."""
     if pops.sent_ns is None:
         bounds, ids = lists_of(pops.table, "ids")
         is_sent = rows_where(pops.table, "request_received") & (np.diff(bounds) > 0)
@@ -552,7 +552,7 @@ def _sent_ns(pops: _Pops) -> dict[int, int]:
 
 
 def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]:
-    """The clause that the second delivery breaks, as it is called in `_again`, and the request that shows it or -1."""
+    """Returns the clause of `_again` that the second delivery violates, and the request that shows it or -1."""
     end_ns, asked, answered = one.since_ns + one.hidden_ns, pops.asked, pops.answered
     shown = -1
     for change in one.changes:
@@ -570,7 +570,7 @@ def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]
 
 
 def _last_empty(pops: _Pops) -> dict[int, int]:
-    """By scope the pop of everything that was last answered without a message."""
+    """Returns, by scope, the last pop of everything that was answered without a message."""
     found: dict[int, int] = {}
     is_empty = (pops.asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT) & pops.is_plain
     for rows, _matches, is_all in pops.takes:
@@ -582,7 +582,7 @@ def _last_empty(pops: _Pops) -> dict[int, int]:
 
 
 def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
-    """The pop that had to get a message again, after its last delivery; -1 for none."""
+    """Returns the pop that should have got a message again after its last delivery; -1 if there is none."""
     empty = last_empty.get(int(pops.scope[pops.owner[last.row]]), -1)
     if empty < 0 or any(not pops.is_answered[change] for change in last.changes):
         return -1
@@ -595,7 +595,7 @@ def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
 
 
 def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
-    """Whether the broker may have been restarted, or offsets or topics changed, since a delivery and by an answer."""
+    """Whether, between a delivery and an answer, the broker may have been restarted, or offsets or topics changed."""
     one = pops.popped.take(np.array([row]))
     bounds = (
         np.array([int(pops.asked.after_ns[pops.owner[row]])]),
@@ -613,7 +613,7 @@ def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
 
 
 def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why: str) -> Breach:
-    """The breach of pairs of deliveries of a message, or of a delivery and a pop that did not get it."""
+    """Returns the breach of pairs of deliveries of a message, or of a delivery and a pop without the message."""
     first, second, request = np.array(found, dtype=np.int64).reshape(-1, 3).T
     is_pair = second >= 0
     later = np.where(is_pair, pops.owner[np.maximum(second, 0)] if len(pops.owner) else second, request)

@@ -1,9 +1,9 @@
-"""Properties of time: no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies they measure.
+"""The properties no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies that they measure.
 
-Every moment is an interval, so every delay has a lower and an upper bound. A lower bound over the threshold is a
-violation whatever the true moments were; an upper bound alone over it is unknown. A pull without answer is delayed at
-least until the last moment at which its source was certainly watching and its connection open. Latencies are counts in
-buckets one per cent wide, which can be added up over queues in any order.
+Every timestamp is an interval, so every delay has a lower and an upper bound. If the lower bound exceeds the limit, the
+pull is a violation whatever the true times were; if only the upper bound does, it is unknown. A pull without an answer
+was delayed at least until the last time when its source was certainly active and its connection open. Latencies are
+counted in buckets of one per cent width, so they can be added over queues in any order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WIDTH: Final = float(np.log(1.01))
 
 
 def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The buckets that occur, ascending, and how many latencies fall into each."""
+    """Returns the buckets with latencies, ascending, and the number of latencies in each."""
     buckets = np.ceil(np.log(np.maximum(latency_ns, 1)) / _WIDTH).astype(np.int64)
     counts = np.bincount(buckets)
     found = np.flatnonzero(counts)
@@ -36,7 +36,10 @@ def bucket_counts(latency_ns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDA
 
 
 def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
-    """Milliseconds; p50 and p99 are the upper ends of their buckets, at most 1 % too high, and max is exact."""
+    """Returns percentiles in ms.
+
+    P50 and p99 are the upper ends of their buckets, at most 1 % too high; max is exact.
+    """
     total = sum(counts.values())
     if not total:
         return Percentiles(count=0, p50=None, p99=None, max=None)
@@ -49,7 +52,7 @@ def percentiles(counts: Mapping[int, int], max_ns: int) -> Percentiles:
 
 
 def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
-    """Milliseconds of the latency of a rank, the first being 1."""
+    """Returns the latency in ms at this rank; the lowest latency has rank 1."""
     buckets = sorted(counts)
     ranks = list(accumulate(counts[bucket] for bucket in buckets))
     bucket = buckets[bisect_left(ranks, rank)]
@@ -57,11 +60,11 @@ def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
 
 
 UNHELD_GRACE_NS: Final = UNHELD_MS * MS
-"""How long a pull that may not be held can stay unanswered before it counts as never answered; it has no deadline, and
-a busy broker may take its time."""
+"""How long a pull that may not be held can stay unanswered before it counts as never answered, ns. Such a pull has no
+deadline, and a busy broker may need some time."""
 
 RACE_NS: Final = 50 * MS
-"""A message that becomes visible within this time after a pull's receipt may have come before the pull was held."""
+"""A message that becomes visible less than this after a pull's receipt may have come before the pull was held, ns."""
 
 
 @frozen(eq=False)
@@ -109,7 +112,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
     over = is_judged & (delay_least > wake_ns)
     # If the pull could take no message, `since_after` is `NEVER`, so no delay is long.
     may_be_over = is_judged & (delay_most > wake_ns)
-    # The answer may lie in a hole of the record that begins before the wake was overdue.
+    # The answer may be in a gap of the record that begins before the wake was overdue.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
     unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
 
@@ -132,8 +135,8 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
         return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows, [message])
 
     doubted = missing | unread | case.may_follow
-    # Not a wake: an answer from certainly before the message was visible; from outside, also an answer to a pull that
-    # certainly came after the message.
+    # An answer from certainly before the message was visible is not a wake. From outside, neither is an answer to a
+    # pull that certainly came after the message.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     measured &= white | (visible_before > pulls.received_after_ns)
     found = suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain)
@@ -145,9 +148,9 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
 
 
 def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
-    """Pulls for every message that a recheck saw one for, and that were not answered soon after it.
+    """Returns pulls for every message for which a recheck saw a message, and that were not answered soon after.
 
-    No event shows when that message became visible, so the log or the recheck is wrong.
+    No event shows when that message became visible, so either the log or the recheck is wrong.
     """
     pulls, events = case.pulls, case.events
     recheck = events.answer_to(events.request_key[pulls.row], "recheck")
@@ -170,18 +173,18 @@ def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
 
 
 def _latest(case: Case) -> Integers:
-    """When each pull's answer came at the latest, or was certainly still looked for in vain."""
+    """Returns the latest time of each pull's answer, or until when the record certainly has no answer."""
     return np.where(case.pulls.is_answered, case.pulls.answered_before_ns, case.pulls.answered_after_ns)
 
 
 def _doubt(missing: bool, unread: bool) -> str:
-    """Why what was seen is not certain."""
+    """Returns the end of a finding's sentence: why the violation is not certain."""
     hole = "; the record has a hole in that time, and the answer may be in it" if missing else ""
     return hole + ("; its connection was not read in that time" if unread else "")
 
 
 def _fits(visible_after_ns: int, received_before_ns: int) -> str:
-    """The known race that a late wake resembles. It is only a hint: a history shows timestamps, not steps."""
+    """Returns the known race that a late wake resembles, as a hint only: a history has timestamps, not steps."""
     if visible_after_ns < received_before_ns + RACE_NS:
         return "; it fits a message that came between the pull's read and its hold (RocketMQ #7358)"
     return "; it fits a notification that came while another walk had the held pulls out"
@@ -190,7 +193,7 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
 def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
     grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
-    # Of one of which that is not told the later of both.
+    # If the record does not show whether a pull may be held, use the later of both limits.
     grace_ns = np.where(pulls.hold_is_told, grace_ns, np.maximum(pulls.timeout_ns, UNHELD_GRACE_NS))
     due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
@@ -223,7 +226,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
     doubted = missing | unread
     violated, unknown = over & ~doubted, (over & doubted) | (may_be_over & ~over)
-    # Pulls that were open when their record broke off, and that no finding is about.
+    # Pulls that were open when their record ended, and that have no finding.
     is_open = ~pulls.is_answered & ~pulls.is_closed & ~violated & ~unknown & ~forgotten
     was_cut = np.array([facts.stopped_ns is None for facts in pulls.source_facts], dtype=np.bool_)
     open_at_cut = int(np.count_nonzero(was_cut[pulls.source[is_open & case.own[pulls.row]]]))
@@ -236,7 +239,7 @@ def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers,
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:
-    """Pulls that were open when their broker stopped in order, under a policy that answers them then."""
+    """Returns pulls that were open when their broker stopped in order, under a policy that answers pulls at a stop."""
     pulls = case.pulls
     if not case.context.answers_on_stop or not len(pulls):
         return np.zeros(len(pulls), dtype=np.bool_)
@@ -248,7 +251,7 @@ def _forgotten_on_stop(case: Case) -> Booleans:
 
 
 def _rows(case: Case, pull: int) -> list[int]:
-    """The request's events: receipt, hold and answer."""
+    """Returns the rows of the request's events: receipt, hold and answer."""
     key = case.events.request_key[case.pulls.row[pull]]
     holds = case.events.rows("hold")
     held = holds[case.events.request_key[holds] == key].tolist()

@@ -89,7 +89,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
         received = received[np.bincount(keys)[keys] == 1]
     row = received[is_one_of(events.integers("code", received), PULL_CODES)]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
-    # Without an answer among the events of this queue, and with one among those of another.
+    # Pulls without an answer in this queue whose request has an answer in another queue.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
     if elsewhere.any():
@@ -97,7 +97,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
     source, names = events.codes("source", row)
     facts = [context.sources.get(name, UNSEEN) for name in names]
     answered_after_ns, answered_before_ns = (events.integers(name, answer_row) for name in ("after_ns", "before_ns"))
-    # A pull without answer waits until its source, or its connection, is certainly no more there.
+    # A pull without an answer waits until its source has certainly ended, or its connection was certainly closed.
     waiting = np.flatnonzero(answer_row < 0)
     last_ns = np.array([fact.last_ns for fact in facts], dtype=np.int64)[source[waiting]]
     asked = gather(events.table, row[waiting])
@@ -141,7 +141,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
 
 
 def _expressions(events: Window, row: Integers) -> tuple[Integers, list[Expression | None]]:
-    """Each pull's index into the distinct expressions, and these."""
+    """Returns the index of each pull's expression among the distinct expressions, and these."""
     kinds, kind_names = events.codes("expression_type", row)
     texts, text_names = events.codes("expression", row)
     pair = kinds.astype(np.int64) * max(len(text_names), 1) + texts

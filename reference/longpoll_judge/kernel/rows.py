@@ -23,12 +23,15 @@ ENDED: Final = "ended"
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
-"""kind is `finding` (text: JSON of a `Found`), `beside` (text: JSON of a Finding), `left_out`, `left_out_beside`,
-`ended`, `wake` or `late` (a latency bucket), `wake_max` or `late_max` (count: nanoseconds), `missed` (text: a property
-of time), `refused` and `asked` (text: of what), `busy` or `served` (text: a queue and a group), `queue`, `pulls`,
-`judged` (text: a property, or `pulls`), `woken` and `unwoken` (pops that a message woke, and that it did not wake in
-time), `share` and `share_of` (text: of what), `missing` (text: which field of which event), or `note` (text: what
-evidence is missing, count: how often)."""
+"""The columns of a result row. `kind` is one of:
+
+- `finding` (text: JSON of a `Found`), `beside` (text: JSON of a `Finding`), `left_out`, `left_out_beside`, `ended`;
+- `wake` or `late` (a latency bucket), `wake_max` or `late_max` (count: nanoseconds);
+- `missed` (text: a property about time), `woken` and `unwoken` (pops that a message woke, or did not wake in time);
+- `refused` and `asked`, `share` and `share_of` (text: what is counted), `busy` or `served` (text: a queue and a group),
+  `queue`, `pulls`, `judged` (text: a property, or `pulls`);
+- `missing` (text: the field and its event), or `note` (text: the missing evidence; count: how often).
+"""
 Row = tuple[str, int, int, str]
 
 

@@ -1,8 +1,8 @@
 """The user's own properties: functions over the pulls of a window, run where the kernel runs.
 
-A function gets one Arrow table, a row per pull of the window's queues in the order of receipt, and returns pairs of a
-row number and a sentence. A finding is `violated` if the row's times are certain and its answer was seen, else
-`unknown`. If a function raises an error or returns something else, the result has a gap and is `unknown`.
+A function gets one Arrow table, with a row for each pull of the window's queues in the order of receipt, and returns
+pairs of a row number and a sentence. A finding is `violated` if the row's times are certain and its answer was
+recorded, else `unknown`. If a function raises an error or returns anything else, the result has a gap and is `unknown`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def pulls_of(table: pa.Table, native: Booleans) -> pa.Table:
 
 
 def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
-    """These columns and what orders and joins them, in the order of time, with texts as texts."""
+    """Returns these columns, and those that order and join the rows, in order of time, with names as plain strings."""
     wanted = list(dict.fromkeys((*names, "source", "request", "sequence", "after_ns", "before_ns")))
     chosen = fill(table, wanted).filter(pa.array(rows))
     columns = [chosen[name].cast(pa.string()) if name in NAMES else chosen[name] for name in wanted]
@@ -88,7 +88,7 @@ def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
 
 
 def _checked(row: Any, why: Any, count: int) -> tuple[int, str]:
-    """A row's number and a sentence, as the function returned them; raises TypeError or IndexError."""
+    """Check what the function returned: a row number and a sentence. Raises TypeError or IndexError."""
     if isinstance(row, bool) or not hasattr(row, "__index__") or not isinstance(why, str):
         raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, instead of a row number and a sentence")
     number = int(row.__index__())
@@ -120,6 +120,6 @@ def _finding(name: str, pulls: pa.Table, number: int, why: str, context: Context
 
 
 def _event(event: str, moment: str, row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """An event of a row, as the history has it."""
+    """Returns an event of a row in the form of the history."""
     moments = {name: row[f"{moment}_{name}"] for name in ("after_ns", "before_ns", "sequence")}
     return event_dict({"event": event, **moments, **{name: row[name] for name in names}})
