@@ -371,6 +371,28 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
 
 
+@pytest.mark.parametrize("place", [0, 40])
+def test_a_slow_client_is_read_beside_a_flood_of_handshakes(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = RealRuntime()
+    clock_ns = [0]
+    monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
+    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()))
+    channels = [Waiting(is_new=True) for _ in range(40)]
+    channels.insert(place, Waiting(is_new=False))
+    read: list[bool] = []
+
+    def receive(channel: Waiting, _now_ns: int) -> int:
+        read.append(channel.is_new)
+        clock_ns[0] += PASS_NS // 4
+        return 0
+
+    monkeypatch.setattr(loop, "_receive", receive)
+    loop._receive_slow(channels, {}, 0)
+    loop.stop()
+    assert read == [False, True, True, True, True]
+    assert len(loop._unread) == 36
+
+
 def test_the_docs_have_the_bounds_of_turns() -> None:
     page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
     rows = re.findall(r"^\| .*? \| (.*?) \|$", page.partition("## Long work")[2], re.MULTILINE)[2:]
