@@ -61,7 +61,7 @@ class StepReader:
     by_name: Mapping[str, tuple[Action, ...]]
     variables: frozenset[str]
     _labels: dict[tuple[str, str, int], tuple[str, ...]] = field(factory=dict)
-    """By an event's name, actors and queue the labels of the actions that it may be."""
+    """By an event's name, actors and queue: the labels of the actions that it may be."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
         """The step that an event describes; it has no actions if the spec has none that fits."""
@@ -100,7 +100,7 @@ def reader_of(model: Model) -> StepReader:
 
 
 def _fits(action: Action, actors: list[str], queue: int) -> bool:
-    """Whether the action may be the one that was seen with these actors, of this queue if it is known."""
+    """Whether the event may be this action: it has these actors, and this queue if the event names one."""
     if not actors:
         return queue < 0 or all(_queue_of(actor) in {None, queue} for actor in action.actors)
     pairs = zip(actors, action.actors, strict=False)
@@ -108,13 +108,13 @@ def _fits(action: Action, actors: list[str], queue: int) -> bool:
 
 
 def _queue_of(actor: Actor) -> int | None:
-    """The number of the queue that an actor is; None for another one."""
+    """Returns the number of the queue if the actor is one; else None."""
     found = _QUEUE.fullmatch(str(actor))
     return None if found is None else int(found[1])
 
 
 def reason(model: Model, refusal: Refusal) -> str:
-    """Why a step does not fit in one state: each part of its guard that is false, or what was seen and is not so."""
+    """Returns why a step does not fit in one state: the false parts of its guard, or what the event contradicts."""
     if not refusal.action:
         return "there is no such action, or nothing of the kind that it tells"
     if refusal.contradicted:
@@ -124,12 +124,12 @@ def reason(model: Model, refusal: Refusal) -> str:
 
 
 def contradiction(model: Model, refusal: Refusal) -> list[str]:
-    """The parts of the guard that are false, in words, each with the values that it reads."""
+    """Returns the false parts of the guard in words, each with the values that it reads."""
     return [_part(model, part, refusal) for part in refusal.false]
 
 
 def _part(model: Model, part: Bool, refusal: Refusal) -> str:
-    """A part of a guard, with the values that it reads; other actions' guards in it are shown by their names."""
+    """Returns one part of a guard with the values that it reads; other actions' guards in it appear by name."""
     labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
     others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
     text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))

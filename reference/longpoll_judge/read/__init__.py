@@ -1,1 +1,1 @@
-"""Recorded histories as Arrow tables: every format, every fault of one told apart."""
+"""Reads recorded histories of every format as Arrow tables, and reports what cannot be read."""

@@ -6,10 +6,10 @@
     spark.read.format("longpoll").option("topic", "orders").option("since", "2026-11-21T10:20:42").load("/tmp/history")
     spark.readStream.format("longpoll").load("/tmp/history")
 
-Spark 4.0 cannot tell a source in Python which columns and rows a query uses. So a schema names the columns, and only
-these are read of Parquet parts. The options `topic`, `queue`, `since` and `until` name the rows, and other rows do not
-reach Java. A partition is a split of a history, which must lie where every worker can read it. Unreadable data becomes
-a row with the `event` `damage` and the reason as `cause`. The reader: `source`.
+Spark 4.0 does not pass on to a Python data source which columns and rows a query uses. Therefore the schema names the
+columns, and of Parquet parts only these are read; the options `topic`, `queue`, `since` and `until` select the rows,
+and other rows do not reach Java. A partition is a split of a history, which every worker must be able to read.
+Unreadable data becomes a row with the `event` `damage` and the reason as `cause`. The reader: `source`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @frozen
 class Chosen:
-    """The columns and rows of a history that a query asked for; None means all rows."""
+    """The columns and rows of a history that a query selects; None means all rows."""
 
     columns: tuple[str, ...] = tuple(FRAME_SCHEMA.names)
     topic: str | None = None
     queue: int | None = None
     since_ns: int | None = None
-    """The query skips events that ended before this time, ..."""
+    """Skip events that ended before this time."""
     until_ns: int | None = None
-    """... and events that began at this time or later."""
+    """Skip events that began at this time or later."""
 
     @classmethod
     def of(cls, schema: Any, options: Mapping[str, str]) -> Chosen:
-        """The columns and rows that a schema and options select; raises `DataSourceOptionError`."""
+        """Returns what a schema and options select; raises `DataSourceOptionError`."""
         names: list[str] = schema.fieldNames()
         unknown = [name for name in names if name not in FRAME_SCHEMA.names]
         if unknown:
@@ -74,7 +74,7 @@ class Chosen:
         return self.framed(fill(table, needed)), damages
 
     def framed(self, table: pa.Table) -> pa.Table:
-        """The columns and rows of a filled table that has them."""
+        """Returns the selected columns and rows of a table that has all of these columns."""
         tests = [
             *([compute.equal(table["topic"], self.topic)] if self.topic is not None else []),
             *([compute.equal(table["queue"], self.queue)] if self.queue is not None else []),
@@ -102,7 +102,7 @@ def _moment_ns(name: str, options: Mapping[str, str]) -> int | None:
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column of events as Spark gets it."""
+    """Returns a column of events in the form that Spark expects."""
     if name == "time":
         return compute.divide(table["after_ns"], 1_000).cast(FRAME_SCHEMA.field(name).type)
     column, default = table[name].cast(FRAME_SCHEMA.field(name).type), DEFAULTS.get(name)
@@ -111,15 +111,15 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 BATCH_BYTES: Final = 64 << 20
-"""Approximate size of a batch of a stream, in bytes of lines."""
+"""Approximate size of one batch of a stream, in bytes of NDJSON lines."""
 PACKED: Final = 12
-"""Assumed bytes of lines for each byte of Parquet or compressed lines."""
+"""Assumed number of NDJSON bytes for each byte of Parquet or compressed NDJSON."""
 Offset = dict[str, int]
-"""How far each part was read: a byte offset in lines, or a number of row groups."""
+"""How far each part was read: a byte offset in NDJSON, or a number of row groups."""
 
 
 class HistoryStream(DataSourceStreamReader):
-    """The new events of some directories, in batches."""
+    """Yields the new events of some directories in batches."""
 
     def __init__(self, directories: Sequence[str], chosen: Chosen | None = None) -> None:
         self._growth = GrowingHistory(list(directories))
@@ -127,11 +127,11 @@ class HistoryStream(DataSourceStreamReader):
         self._chosen = chosen or Chosen()
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """The offset of an unread history."""
+        """Returns the offset of a history of which nothing was read."""
         return {}
 
     def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """The end of the next batch."""
+        """Returns the offset at which the next batch ends."""
         history = self._growth.look()
         ends = dict(self._ends)
         count = Counter(part.path for part in history.splits)
@@ -153,7 +153,7 @@ class HistoryStream(DataSourceStreamReader):
         return [InputPartition(part) for part in self.between(find(self._growth.paths), start, end)]
 
     def between(self, history: History, start: Offset, end: Offset) -> list[InputSplit]:
-        """The splits of a history between two offsets."""
+        """Returns the splits of a history between two offsets."""
         self._ends = dict(end)
         cut = (
             msgspec.structs.replace(
@@ -164,7 +164,7 @@ class HistoryStream(DataSourceStreamReader):
         return [part for part in cut if part.start < part.end]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The events of a split."""
+        """Yields the events of one split."""
         table, _damages = self._chosen.read(cast("InputSplit", partition.value))
         yield from table.to_batches()
 
@@ -173,7 +173,7 @@ DAMAGE: Final = "damage"
 
 
 class DataSourceOptionError(JudgeUserError):
-    """The data source was asked for without a path, or with an unfit column or option."""
+    """The data source got no path, or an invalid column or option."""
 
 
 def _path(options: dict[str, str]) -> str:
@@ -183,24 +183,24 @@ def _path(options: dict[str, str]) -> str:
 
 
 class HistorySource(DataSource):
-    """A history as rows, on the common clock."""
+    """A history as rows, with all times on the common clock."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Returns the name to use in `format`."""
         return "longpoll"
 
     def schema(self) -> StructType:
-        """The fields of an event, and its time."""
+        """Returns the schema: the fields of an event, and its time."""
         return from_arrow_schema(FRAME_SCHEMA)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        """The reader of one directory."""
+        """Returns a reader of one directory."""
         options = dict(self.options)
         return _HistoryReader(_path(options), Chosen.of(schema, options))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The reader of a directory that grows."""
+        """Returns a reader of one directory that grows."""
         options = dict(self.options)
         return HistoryStream([_path(options)], Chosen.of(schema, options))
 
@@ -229,7 +229,7 @@ class _HistoryReader(DataSourceReader):
 
 
 def use_this_python(session: Any) -> None:
-    """Let workers on this machine run the driver's Python, unless another one is chosen: PySpark runs `python3`."""
+    """Let local workers run the driver's Python, unless another one is configured, because PySpark runs `python3`."""
     context = getattr(session, "_sc", None)
     if context is None or not re.fullmatch(r"local(-cluster)?(\[.*\])?", context.master):
         return
@@ -238,6 +238,6 @@ def use_this_python(session: Any) -> None:
 
 
 def register(session: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format in a session."""
     use_this_python(session)
     session.dataSource.register(HistorySource)

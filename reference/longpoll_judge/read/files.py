@@ -4,8 +4,8 @@
     s3a://bucket/history                                                the same, as Spark writes it
     webhdfs://namenode:9870/history                                     what fsspec opens, where that is installed
 
-A URI has its options behind a question mark, and every file of the directory has the same ones, so that a worker
-elsewhere needs nothing but the file's name. Leaves out which files are a history (`source`).
+Options of a URI follow a question mark, and every file of the directory gets the same options, so a worker elsewhere
+needs only the file's name. Which files belong to a history: `source`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfs
 
 @frozen
 class Stamp:
-    """A value that shows, without reading a file, that it may have changed. `touch` changes it too."""
+    """The size and times of a file; if they are equal, the file has not changed. `touch` changes them too."""
 
     size: int
     changed_ns: int = 0
@@ -59,7 +59,7 @@ class Entry:
     size: int
     is_file: bool
     changed_ns: int = 0
-    """When the content changed last, according to the file system; 0 if that is unknown."""
+    """When the content last changed, according to the file system; 0 if unknown."""
     number: int = 0
     """The number of a local file. A file that replaces another one has a different number."""
 
@@ -75,9 +75,9 @@ def is_uri(text: str) -> bool:
 
 
 def absolute(place: str | Path) -> str:
-    """The place by one name: a whole path, or a URI without a slash at its end.
+    """Returns one name for each place: an absolute path, or a URI without a slash at its end.
 
-    Raises `HistoryNotFoundError` for a URI that has a password in it, which findings and gaps would show.
+    Raises `HistoryNotFoundError` for a URI with a password, because findings and gaps would show it.
     """
     text = str(place)
     if not is_uri(text):
@@ -95,12 +95,12 @@ def absolute(place: str | Path) -> str:
 
 
 def name_of(path: str) -> str:
-    """The last part of a path or URI, without options."""
+    """Returns the last part of a path or URI, without options."""
     return path.partition("?")[0].rpartition("/")[2] if is_uri(path) else Path(path).name
 
 
 def beside(directory: str, name: str) -> str:
-    """The path of a file in a directory."""
+    """Returns the path of a file in a directory; both may be URIs."""
     if not is_uri(directory):
         return str(Path(directory) / name)
     parts = urlsplit(directory)
@@ -119,7 +119,7 @@ def is_directory(directory: str) -> bool:
 
 
 def entries(directory: str, pattern: str) -> list[Entry]:
-    """The files right in a directory whose names fit the pattern, by name."""
+    """Returns the files directly in a directory whose names match the pattern, sorted by name."""
     if not is_uri(directory):
         return _local_entries(directory, pattern)
     system, path = _opened(directory)
@@ -151,7 +151,7 @@ def first_within(directory: str, suffixes: tuple[str, ...], but_beside: str) -> 
 
 
 def _directories(directory: str) -> list[str]:
-    """The directories right in a directory that hold data, by name."""
+    """Returns the directories directly in a directory that contain data, sorted by name."""
     if is_uri(directory):
         system, path = _opened(directory)
         with _told(directory):
@@ -171,13 +171,13 @@ def _is_data(name: str) -> bool:
 
 
 def _elsewhere(path: str, info: Any) -> Entry:
-    """A file as its file system describes it. Arrow gives -1 or None for an unknown time."""
+    """Returns a file as its file system describes it. Arrow gives -1 or None for an unknown time."""
     changed_ns = max(info.mtime_ns or 0, 0)
     return Entry(path, info.size or 0, info.type == filesystems.FileType.File, changed_ns)
 
 
 def _local_entries(directory: str, pattern: str) -> list[Entry]:
-    """The same of this machine: a directory may have thousands, and who follows it looks twice a second."""
+    """Does the work of `entries` on this machine: fast, because a follower lists thousands of files twice a second."""
     try:
         with os.scandir(directory) as listed:
             found = sorted((each for each in listed if fnmatchcase(each.name, pattern)), key=lambda each: each.name)
@@ -188,12 +188,12 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def _here(path: str, seen: os.stat_result | None) -> Entry:
-    """A file of this machine; anything but a regular file has no size."""
+    """Returns a local file; anything that is not a regular file has no size."""
     return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
 def entry(path: str) -> Entry | None:
-    """The file; None where there is none."""
+    """Returns the file; None if it does not exist."""
     if not is_uri(path):
         file = Path(path)
         return _here(path, file.stat() if file.is_file() else None) if file.exists() else None
@@ -206,7 +206,7 @@ def entry(path: str) -> Entry | None:
 
 
 def open_file(path: str) -> BinaryIO:
-    """The file, to be read from any place; raises OSError."""
+    """Open a file for reading at any position; raises OSError."""
     if not is_uri(path):
         return Path(path).open("rb")
     system, within = _opened(path)
@@ -221,7 +221,7 @@ def read(path: str) -> bytes:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a small file, and the directory that it is in; raises OSError."""
+    """Write a small file, and create its directory if needed; raises OSError."""
     if not is_uri(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content)
@@ -232,7 +232,7 @@ def write(path: str, content: bytes) -> None:
 
 
 def remove(directory: str) -> None:
-    """Remove a directory with all that is in it; raises OSError."""
+    """Remove a directory with all its contents; raises OSError."""
     if not is_uri(directory):
         shutil.rmtree(directory)
         return
@@ -241,7 +241,7 @@ def remove(directory: str) -> None:
 
 
 def to_arrow(path: str) -> Any:
-    """An input for Arrow's readers: a path, which they may map, or an open file."""
+    """Returns an input for Arrow's readers: a path, which they may map, or an open file."""
     if not is_uri(path):
         return path
     system, within = _opened(path)
@@ -257,7 +257,7 @@ def _below(system: Any, path: str) -> Sequence[Any]:
 
 @contextmanager
 def _told(place: str) -> Iterator[None]:
-    """Turn the error of a service that refuses or does not answer into one sentence."""
+    """Turn the errors of a storage service that refuses or does not respond into one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -270,7 +270,7 @@ def first_line(error: Exception) -> str:
 
 
 def _opened(uri: str) -> tuple[Any, str]:
-    """The file system of a URI, and the path in it; raises `HistoryNotFoundError`."""
+    """Returns the file system of a URI, and the path in it; raises `HistoryNotFoundError`."""
     parts = urlsplit(uri)
     root = urlunsplit((_SAME.get(parts.scheme, parts.scheme), parts.netloc, "/", parts.query, ""))
     path = parts.path.strip("/")
@@ -280,7 +280,7 @@ def _opened(uri: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=64)
 def _file_system(root: str, shown: str) -> tuple[Any, str]:
-    """The file system below a root, and where in it that lies: a bucket's name, or nothing."""
+    """Returns the file system for this root, and the prefix of paths in it: the name of a bucket, or nothing."""
     scheme = urlsplit(root).scheme
     try:
         if scheme in _OF_ARROW:

@@ -1,11 +1,12 @@
-"""Reads the new part of a growing history: from the end of the last look, each byte once.
+"""Reads the new part of a growing history: each look continues at the end of the last one, so each byte is read once.
 
-An unfinished line is not damage: NDJSON counts up to its last newline. Parquet has its table of contents at its end and
-is complete once that can be read. A part of another kind is complete once it has not changed between two looks.
+An unfinished line is not damage, because of NDJSON only the part up to its last newline is read. A Parquet file has its
+table of contents at its end, so it is complete once this can be read. Any other part is complete once it has not
+changed between two looks.
 
 A checksum of a few places shows whether a part is still the one that was read, at the same cost for any size. A
-rewritten part normally differs at each place because its events have other timestamps. One changed byte elsewhere goes
-undetected.
+rewritten part normally differs at each of these places, because its events have other timestamps. A single changed byte
+elsewhere is not noticed.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from longpoll_judge.read.source import History, InputSplit, RowGroups, find, kin
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 GONE: Final = -1
-"""The checksum that stands for a deleted part."""
+"""The checksum of a deleted part."""
 _PLACES: Final = 4
-"""Of what was read that many places are compared, from its first to its last bytes, ..."""
+"""The number of places in the read part that are compared, from its first to its last bytes."""
 _PLACE_BYTES: Final = 4_096
-"""... and this number of bytes of each; Parquet files end with the index of their columns."""
+"""The bytes that are compared at each place. Parquet files end with the index of their columns."""
 
 
 def checksum_before(part: str, end: int) -> int:
-    """The checksum of a part of lines before a byte, or of all of any other part.
+    """Returns the checksum of an NDJSON part up to a byte, or of any other part as a whole.
 
-    `GONE` if the part no longer exists.
+    Returns `GONE` if the part no longer exists.
     """
     found = files.entry(part)
     if found is None:
@@ -55,11 +56,11 @@ def checksum_before(part: str, end: int) -> int:
 
 
 BLOCK_BYTES: Final = 1 << 16
-"""The number of bytes that are read at once, from the end of a file, to find its last newline."""
+"""Bytes that are read at once, from the end of a file backwards, to find its last newline."""
 
 
 def whole_end(part: Path | str) -> int:
-    """The byte after the last newline of a part; 0 where it has none."""
+    """Returns the position after the last newline of a part; 0 if it has none."""
     with files.open_file(str(part)) as file:
         end = file.seek(0, 2)
         while end > 0:
@@ -79,20 +80,20 @@ def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
 
 @define
 class GrowingHistory:
-    """Looks at histories again and again, and opens no part again that has not changed.
+    """Looks at histories repeatedly, and does not open parts again that have not changed.
 
-    Invariant: `stamps` are those of the last look, and `_ends` those of its lines.
+    Invariant: `stamps` are from the last look, and so are the line ends in `_ends`.
     """
 
     paths: Sequence[Path | str]
     stamps: dict[str, Stamp] = field(factory=dict)
     _ends: dict[str, int] = field(factory=dict)
-    """By part of lines: the byte after its last newline."""
+    """By NDJSON part, the position after its last newline."""
     _row_groups: RowGroups = field(factory=dict)
     rewritten: int = 0
-    """How often a part that was complete was found rewritten or cut. A deleted part does not count."""
+    """How often a complete part was found rewritten or shortened. A deleted part does not count."""
     _sums: dict[str, tuple[int, int]] = field(factory=dict)
-    """By complete part, how long it was when it last changed, and its checksum then."""
+    """By complete part, its length when it last changed, and its checksum at that time."""
 
     def has_grown(self) -> bool:
         """Return whether a part has grown, was replaced, or is new since the last look."""
@@ -120,7 +121,7 @@ class GrowingHistory:
         return attrs.evolve(history, splits=splits, damages=damages)
 
     def _compare(self, ends: Mapping[str, int], settled: Collection[str]) -> None:
-        """Count the changed parts that no longer begin as they did, and note how all of these are now."""
+        """Count the changed parts that no longer begin as before, and record the checksums of all changed parts."""
         for part in (ends.keys() | self._sums.keys()) - (self._sums.keys() & settled):
             if part in self._sums:
                 end, known = self._sums[part]
@@ -129,23 +130,26 @@ class GrowingHistory:
                 self._sums[part] = ends[part], checksum_before(part, ends[part])
 
     def _looked_at(self, part: str, size: int) -> int:
-        """The complete length of a part of lines. An unreadable part counts whole, and its reader reports the error."""
+        """Returns the complete length of an NDJSON part.
+
+        An unreadable part counts as complete; its reader reports the error.
+        """
         try:
             return whole_end(part)
         except FileNotFoundError:
-            # It is gone since it was listed: as one that was not listed, so that it is noticed if it comes back.
+            # The part was deleted after it was listed. Forget it, so that it counts as new if it comes back.
             del self.stamps[part]
             return 0
         except OSError:
             return size
 
     def _is_whole(self, part: str, settled: Collection[str]) -> bool:
-        """Whether a part that is not read by lines is complete; one with a readable table of contents is."""
+        """Whether a part without lines is complete. A Parquet part that can be opened is."""
         return part in settled or kind_of(part) == PARQUET_SUFFIX
 
 
 TOGETHER_BYTES: Final = 64 << 20
-"""New events are returned together up to this size, as columns."""
+"""New events are returned together, as columns, up to this many bytes."""
 AHEAD: Final = 2
 """The number of batches that each thread reads ahead."""
 Read = tuple[list[pa.Table], list[Damage]]
@@ -153,12 +157,12 @@ Read = tuple[list[pa.Table], list[Damage]]
 
 @define(eq=False)
 class IncrementalRead:
-    """A history's parts and how far each was read. Invariant: what lies before `ends` was handed on, once."""
+    """Reads a growing history. Invariant: everything before `ends` was returned exactly once."""
 
     growth: GrowingHistory
     threads: int
     ends: dict[str, int] = field(factory=dict)
-    """By part: where the next look begins, a byte of lines or a row group."""
+    """By part, where the next look begins: a byte of NDJSON, or a row group."""
 
     def look(self) -> tuple[History, list[InputSplit]]:
         """Return the current history and its new part; raises `HistoryNotFoundError`."""

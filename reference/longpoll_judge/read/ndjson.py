@@ -1,8 +1,8 @@
-"""Reads NDJSON parts: whole lines of a byte range through Arrow's reader, one by one only where any of them is bad.
+"""Reads NDJSON parts: all lines of a byte range at once with Arrow, and line by line only if a line is bad.
 
-Each bad line becomes a `Damage` that names its file and byte, and the rest goes on. A part compressed with zstd cannot
-be entered in its middle, so it is read from its beginning, a piece at a time; what is decompressed before a torn end
-counts. Leaves out clocks and sources (`source`).
+Each bad line becomes a `Damage` with its file and byte, and reading continues. A part compressed with zstd can only be
+read from its beginning, so it is read in pieces; if its end is missing, the lines before that count. Clocks and
+sources: see `source`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from longpoll_judge.read.schema import (
 from longpoll_spec.history import FIELD_TYPES, Event
 
 LINE_BYTES_MAX: Final = 16 << 20
-"""A longer line is reported as damage, and is never held in memory as a whole."""
+"""Maximum bytes of a line. A longer line is reported as damage, and is never completely in memory."""
 PIECE_BYTES: Final = 8 << 20
 """The number of bytes of a compressed part that are decompressed at once."""
 NAMED_DAMAGES_MAX: Final = 100
@@ -41,13 +41,13 @@ NAMED_DAMAGES_MAX: Final = 100
 
 
 def read_range(path: str, start: int, end: int) -> tuple[pa.Table, list[Damage]]:
-    """The events of the lines that start in bytes [start, end) of a part, and what could not be read."""
+    """Returns the events of the lines that begin in bytes [start, end) of a part, and the unreadable lines."""
     content, position, damages = _read_lines(path, start, end)
     return _parse(content, position, path, damages), damages
 
 
 def read_compressed(path: str) -> tuple[pa.Table, list[Damage]]:
-    """The events of a zstd part; positions in damages are bytes of what was decompressed."""
+    """Returns the events of a zstd part; positions in damages count decompressed bytes."""
     tables = [EVENT_SCHEMA.empty_table()]
     damages: list[Damage] = []
     for content, position in _decompressed_lines(path, damages):
@@ -56,7 +56,7 @@ def read_compressed(path: str) -> tuple[pa.Table, list[Damage]]:
 
 
 def _decompressed_lines(path: str, damages: list[Damage]) -> Iterator[tuple[bytes, int]]:
-    """Runs of whole lines with the position of the first; the last run may lack its newline."""
+    """Yields runs of whole lines with the position of the first one; the last run may lack its newline."""
     rest, position, is_skipping = b"", 0, False
     for piece in _decompressed(path, damages):
         content = rest + piece
@@ -86,7 +86,7 @@ def _decompressed(path: str, damages: list[Damage]) -> Iterator[bytes]:
 
 
 def _read_lines(path: str, start: int, end: int) -> tuple[bytes, int, list[Damage]]:
-    """The whole lines that start in the range, and the position of the first."""
+    """Returns the whole lines that begin in the range, and the position of the first one."""
     with open_file(path) as file:
         file.seek(max(start - 1, 0))
         content = file.read(end - max(start - 1, 0))
@@ -116,7 +116,7 @@ def _parse(content: bytes, position: int, path: str, damages: list[Damage]) -> p
 
 _NEWLINE, _RETURN, _OPENS, _CLOSES = b"\n\r{}"
 _PAIRS: Final = JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode
-"""An object as (name, value) pairs; numbers stay texts, which have no limit."""
+"""Decodes an object as (name, value) pairs; numbers stay texts, which have no size limit."""
 _DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -157,7 +157,7 @@ def _count_lines(content: bytes) -> int:
 
 
 def is_in_range(table: pa.Table) -> bool:
-    """Whether every interval is one and every number is small enough to be reckoned with."""
+    """Whether every interval is valid and no number is too large to compute with."""
     return are_intervals(table) and are_filled(table) and _are_small(table)
 
 
@@ -167,7 +167,7 @@ def are_intervals(table: pa.Table) -> bool:
 
 
 def are_filled(table: pa.Table) -> bool:
-    """Whether no list lacks a number."""
+    """Whether no list contains a null."""
     return not any(compute.list_flatten(table[name]).null_count for name in LISTS if has_column(table, name))
 
 
@@ -179,7 +179,7 @@ def _are_small(table: pa.Table) -> bool:
 
 
 def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
-    """Line by line: the good ones as a table, the bad ones named in `damages`."""
+    """Parse line by line; returns the good lines as a table, and adds the bad ones to `damages`."""
     good: list[bytes] = []
     bad_count = 0
     for line in content.split(b"\n"):

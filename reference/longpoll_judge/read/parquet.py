@@ -1,4 +1,4 @@
-"""Reads Parquet parts: a row group is a split, texts are dictionary columns.
+"""Reads Parquet parts: each row group is a split, and texts become dictionary columns.
 
 Foreign files are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones get defaults, and rows
 that are not events become `Damage`. A file without its footer, because its writer was killed, becomes `Damage` as a
@@ -31,9 +31,9 @@ from longpoll_judge.read.schema import (
 )
 
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
-"""A larger row group is reported as damage, and is never held in memory as a whole."""
+"""Maximum events of a row group. A larger one is reported as damage, and is never completely in memory."""
 _AS_DICTIONARY: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
-"""Encodings of texts, and of which of them are null, that pyarrow reads into a dictionary; others it refuses to."""
+"""Encodings that pyarrow can read into a dictionary column; it rejects others."""
 _UNREADABLE_DICTIONARY: Final = (
     "is a dictionary in Arrow and another encoding in the file, which pyarrow does not read: write it as strings, or "
     "with use_dictionary"
@@ -53,11 +53,11 @@ def row_group_count(path: str, damages: list[Damage]) -> int:
 def read_row_groups(
     path: str, first: int, end: int, columns: Sequence[str] | None = None, *, sparse: bool = False
 ) -> tuple[pa.Table, list[Damage]]:
-    """The events of row groups [first, end), and what could not be read.
+    """Returns the events of row groups [first, end), and what could not be read.
 
-    Where some columns are named the others are not read, if the file's statistics show that all their numbers are
-    sound, and their types that they can be read; so the same rows are damaged however little is read. `sparse`: nor are
-    those that are at their default in every row, by the statistics.
+    If `columns` names some columns, the others are skipped, provided that the file's statistics show that their numbers
+    are in range and their types can be read; therefore the same rows are damaged however few columns are read. With
+    `sparse`, columns that the statistics show to be at their default in every row are skipped too.
     """
     try:
         metadata = parquet.read_metadata(to_arrow(path))
@@ -113,7 +113,7 @@ def _refusal(schema: pa.Schema, groups: Iterable[Any]) -> str:
 
 
 def _not_as_dictionary(group: Any) -> set[str]:
-    """The columns of a row group whose pages the reader makes no dictionary of, as those of DuckDB's version 2."""
+    """Returns the columns of a row group that pyarrow cannot read as dictionaries, as DuckDB 2 writes them."""
     columns = (group.column(place) for place in range(group.num_columns))
     return {column.path_in_schema for column in columns if not _AS_DICTIONARY.issuperset(column.encodings)}
 
@@ -132,7 +132,7 @@ def _is_sound(group: Any) -> bool:
 
 
 def _is_plain(column: pa.Field) -> bool:
-    """Whether a column is of a type that can be read whatever its values are, if its numbers are in range."""
+    """Whether a column has a type that can always be read, provided that its numbers are in range."""
     kind, types = column.type, pa.types
     if column.name in NAMES:
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -143,9 +143,9 @@ def _is_plain(column: pa.Field) -> bool:
 
 
 def _doubtful(schema: pa.Schema) -> list[str]:
-    """Columns whose damage no statistics show: lists that may lack a number, and texts; none if lists cannot lack one.
+    """Returns columns whose damage no statistics show: lists, which may contain a null, and texts.
 
-    A writer that is so exact about its lists is taken at its word.
+    Returns none if the file's schema forbids nulls in lists; such a writer is trusted with its texts too.
     """
     offsets = schema.field("offsets").type if "offsets" in schema.names else None
     if offsets is not None and not offsets.value_field.nullable:
@@ -154,7 +154,7 @@ def _doubtful(schema: pa.Schema) -> list[str]:
 
 
 def _undecodable(table: pa.Table) -> str:
-    """The first column with a text that is not UTF-8; empty if there is none."""
+    """Returns the first column with a text that is not UTF-8; empty if there is none."""
     for name in NAMES:
         for chunk in table[name].chunks if name in table.column_names else ():
             texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
@@ -166,7 +166,7 @@ def _undecodable(table: pa.Table) -> str:
 
 
 def _at_default(group: Any) -> set[str]:
-    """The columns of a row group, all plain, that statistics show to be at their default in every row."""
+    """Returns the columns of a row group that statistics show to be at their default in every row."""
     found: set[str] = set()
     for place in range(group.num_columns):
         column = group.column(place)
@@ -177,7 +177,7 @@ def _at_default(group: Any) -> set[str]:
 
 
 def _is_always(seen: Any, value: int | str) -> bool:
-    """Whether statistics show one value only; those of texts may be cut within a letter, or of something else."""
+    """Whether statistics show this value only. Those of texts may be cut within a character, and then do not."""
     try:
         return bool(seen.min == seen.max == value)
     except UnicodeDecodeError:
@@ -185,7 +185,7 @@ def _is_always(seen: Any, value: int | str) -> bool:
 
 
 def _is_small(number: Any) -> bool:
-    """Whether it is a number in range; of a column of another type, as of moments, statistics tell none."""
+    """Whether this statistic is a number in range; columns of other types, such as timestamps, have other values."""
     return isinstance(number, int) and abs(number) < INTEGER_LIMIT
 
 
@@ -194,7 +194,7 @@ def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]
 
 
 def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: bool) -> tuple[pa.Table, list[Damage]]:
-    """The rows that are events; where the numbers are known to be sound they are not all looked at again."""
+    """Returns the rows that are events. If the numbers are known to be in range, they are not checked again."""
     is_filled = all(table[name].null_count == 0 for name in REQUIRED)
     if is_filled and (are_intervals(table) and are_filled(table) if is_sound else is_in_range(table)):
         return table, []

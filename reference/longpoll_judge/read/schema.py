@@ -1,7 +1,7 @@
-"""The columns of a history in Arrow, made from the schema of the spec.
+"""The columns of a history in Arrow, derived from the schema of the spec.
 
-Texts are dictionary columns: each is kept once, its rows are small numbers, and a comparison is one of numbers. Leaves
-out where the rows come from (`source`) and what they mean (`steps`).
+Texts are dictionary columns: each text is stored once and the rows have small numbers, so comparing texts is comparing
+numbers. Where rows come from: `source`. What they mean: `steps`.
 """
 
 from __future__ import annotations
@@ -33,38 +33,39 @@ _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
 _NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 
 PLAIN_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FIELD_TYPES.items()])
-"""One column a field of `longpoll_spec.history.Event`, in its order, as a file holds it."""
+"""One column for each field of `longpoll_spec.history.Event`, in its order, with the types of files."""
 
 NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
 """The dictionary columns: all texts. An event shares even its request with two or three others."""
 
 LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
-"""The columns of lists of numbers."""
+"""The columns of number lists."""
 
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
-"""The same columns in the judge's memory. Only `may_hold` has nulls, for events that do not record it."""
+"""The same columns with the types used in memory. Only `may_hold` has nulls, for events that do not record it."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
     for field in msgspec.structs.fields(Event)
     if not field.required
 }
-"""The value of a field that an event lacks."""
+"""The default of each field, for events that lack it."""
 
 REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 
 INTEGER_FIELDS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is int)
 
 INTEGER_LIMIT: Final = 1 << 61
-"""Times and offsets stay below this in size, so that sums and differences of two of them fit an int64."""
+"""Times and offsets are below this in absolute value, so that the sum or difference of two fits in an int64."""
 
 
 def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table:
-    """The table with these columns of `EVENT_SCHEMA`, in its types, and defaults in place of nulls and missing columns.
+    """Returns a table with exactly these columns and their types of `EVENT_SCHEMA`.
 
-    Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` where a column cannot be of its type.
+    Nulls and missing columns get the default. Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` if a column
+    cannot be converted.
     """
     schema = EVENT_SCHEMA if names == EVENT_SCHEMA.names else pa.schema([EVENT_SCHEMA.field(name) for name in names])
     has_defaults = (name for name in names if DEFAULTS.get(name) is not None)
@@ -80,12 +81,15 @@ def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table
 
 
 def has_column(table: pa.Table, name: str) -> bool:
-    """Whether the table has this column. To look in `column_names` takes 40 times as long: it makes a list of them."""
+    """Whether the table has this column.
+
+    `name in table.column_names` takes 40 times as long, because it creates a list of all names.
+    """
     return bool(table.schema.get_field_index(name) >= 0)
 
 
 def fill_present(table: pa.Table) -> pa.Table:
-    """The table with defaults in place of nulls; columns that it does not have stay away."""
+    """Returns the table with defaults instead of nulls; missing columns stay missing."""
     return fill(table, table.column_names)
 
 
@@ -103,7 +107,7 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
 
 
 def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
-    """A column with one value in all its rows."""
+    """Returns a column with one value in all rows."""
     if kind == _NAME_TYPE:
         return pa.DictionaryArray.from_arrays(np.zeros(length, dtype=np.int32), pa.array([value], pa.string()))
     if value == []:
@@ -112,7 +116,7 @@ def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
 
 
 def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Empty texts in place of nulls, by number."""
+    """Replace nulls by the empty text, by changing codes only."""
     chunk = column.unify_dictionaries().combine_chunks()
     chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
     texts = chunk.dictionary.to_pylist()
@@ -124,18 +128,18 @@ def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
-    """Empty lists in place of nulls, ten times faster than `fill_null`: a null's place has no length as it is read."""
+    """Replace nulls by empty lists. This is ten times faster than `fill_null`, because a null has length 0 already."""
     return pa.ListArray.from_arrays(lists.offsets, lists.values)
 
 
 def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """A dictionary column as each row's number among the distinct names, and these names; it may be missing."""
+    """Returns a dictionary column as the code of each row, and the distinct names. The column may be missing."""
     codes, texts = coded_texts(table, name)
     return codes, texts.to_pylist()
 
 
 def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.StringArray]:
-    """The same with the names left in Arrow, where they are many."""
+    """Does the work of `coded`, but leaves the names in Arrow, which matters if there are many."""
     if not has_column(table, name):
         return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
     column = table[name]
@@ -166,7 +170,7 @@ def integers_of(table: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the list of each row begins among the values, and the end of the last one; and the values."""
+    """Returns where the list of each row begins among the values, the end of the last one, and the values."""
     if not has_column(table, name):
         return np.zeros(len(table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
     lists = table[name].combine_chunks()
@@ -175,19 +179,19 @@ def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def spread(bounds: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The values of some rows' lists, one behind the other: of each which of these rows it is of, and its place."""
+    """Returns the values of some rows' lists, concatenated: for each value, the index of its row, and its place."""
     counts = bounds[rows + 1] - bounds[rows]
     owner = np.repeat(np.arange(len(rows)), counts)
     return owner, np.arange(len(owner)) + (bounds[rows] - np.cumsum(counts) + counts)[owner]
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:
-    """One row as evidence: the fields that the event has, defaults left out as in the file."""
+    """Returns a row as evidence: the fields of the event, without those at their default, as in a file."""
     return {name: value for name, value in row.items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 
 def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
-    """The place of an event among others: its moment, and what tells those of one moment apart."""
+    """Returns the sort key of an event: its times, then source and sequence to separate equal times."""
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 

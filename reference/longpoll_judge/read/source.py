@@ -1,8 +1,8 @@
-"""Finds histories: directories of parts and a `meta.json`, cut into splits that are read apart from each other.
+"""Finds histories: directories of parts with a `meta.json`, cut into splits that can be read separately.
 
-A split is a range of one part: bytes of NDJSON (it owns the lines that start in it), row groups of Parquet, or the
-whole of a compressed part. Both engines read through this module, so they see the same events and the same damage.
-Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events mean.
+A split is a range of one part: bytes of NDJSON (the split has the lines that begin in them), row groups of Parquet, or
+a whole compressed part. Both engines read with this module, so they see the same events and the same damage. How each
+kind of part is read: `ndjson`, `parquet`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _BELOW: Final = (
 )
 
 RowGroups = dict[tuple[str, Stamp], int]
-"""How many row groups a Parquet part of a path has, as long as it is what it was."""
+"""The number of row groups of each Parquet part that has not changed since it was read."""
 
 
 @with_table
 class InputSplit(msgspec.Struct, frozen=True, order=True):
-    """A range [start, end) of one part file, and how its sources' clocks are aligned."""
+    """A range [start, end) of one part, and the clocks of its sources."""
 
     path: str
     start: int
-    """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one split."""
+    """A byte of an NDJSON part, or a row group of a Parquet part; a compressed part is one split."""
     end: int
     rename: dict[str, str]
     """The new names of sources whose names occur in several directories."""
@@ -67,7 +67,7 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
 
 @frozen
 class History:
-    """The parts found under the paths, before any event is read."""
+    """The parts found under some paths, before any event is read."""
 
     splits: list[InputSplit]
     damages: list[Damage]
@@ -77,23 +77,23 @@ class History:
     """Sources whose clock may be set: their `clock` is not `monotonic`."""
     policies: frozenset[str]
     laws: dict[str, tuple[str, Law]]
-    """By source: the policy and the specification that its history declares."""
+    """By source, the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
     """The maximum number of held pulls that each source's broker promises."""
     sources: dict[str, Source]
-    """Name -> the declaration of the source."""
+    """By name, the declaration of the source."""
     policy_of: dict[str, str]
-    """By source: the policy of its broker, where it is known."""
+    """By source, the policy of its broker, if known."""
 
 
 def find(places: Iterable[Path | str], known: RowGroups | None = None) -> History:
-    """Look through the directories, paths or URIs.
+    """Find the histories in directories, by path or URI.
 
     Args:
-        places: Where histories are.
-        known: Parquet parts that an earlier look read, which are not read again; new ones are added.
+        places: The directories.
+        known: Parquet parts that were read before and need not be read again; new ones are added.
 
-    Raises `HistoryNotFoundError` for a place that holds no history.
+    Raises `HistoryNotFoundError` for a place without a history.
     """
     known = {} if known is None else known
     directories = sorted({files.absolute(place) for place in places})
@@ -117,7 +117,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         others = {
             source.name for other, known in metas.items() if other != directory and known for source in known.sources
         }
-        # A name that another directory declares says nothing of a source here that this one does not declare.
+        # If only another directory declares a source, its declaration is not about the source of this name here.
         rename = {name: f"{name}#{number}" for name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
@@ -160,15 +160,18 @@ def _check_is_history(directory: str) -> None:
 
 
 def _meta_in(directory: str) -> str:
-    """The meta file; its other name keeps it from Spark, which reads every file without an underscore as Parquet."""
+    """Returns the path of the meta file.
+
+    Its other name begins with an underscore, because Spark reads every other file as Parquet.
+    """
     hidden = files.beside(directory, f"_{META_FILE}")
     return hidden if files.entry(hidden) is not None else files.beside(directory, META_FILE)
 
 
 def _unread_below(directory: str) -> Damage | None:
-    """Data in subdirectories of a history, as in a partitioned table; None if there is none.
+    """Returns data in subdirectories of a history, as in a partitioned table; None if there is none.
 
-    The directory names hold some of its columns, so its files are not complete events. If the search fails, that is
+    The names of these directories hold some columns, so the files have no complete events. If the search fails, that is
     damage too.
     """
     try:
@@ -216,7 +219,7 @@ _OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse
 
 
 def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
-    """Why a source's description of itself is invalid."""
+    """Yields why a source's declaration is invalid."""
     if any(other != source for other in meta.sources if other.name == source.name):
         yield f"source {source.name!r} is declared more than once, and not alike"
     if abs(source.offset_ns) >= INTEGER_LIMIT:
@@ -234,7 +237,7 @@ def _cut(
     damages: list[Damage],
     known: RowGroups,
 ) -> list[InputSplit]:
-    """The splits of one part; unreadable parts are added to `damages`."""
+    """Returns the splits of one part; an unreadable part is added to `damages`."""
     kind = kind_of(part.path)
     if kind not in PART_SUFFIXES:
         damages.append(Damage(part.path, -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
@@ -251,7 +254,7 @@ def _cut(
 
 
 def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
-    """How many row groups a part has; one that cannot be read is looked at each time."""
+    """Returns the number of row groups of a part. An unreadable part is read again each time."""
     if (part.path, part.stamp) in known:
         return known[part.path, part.stamp]
     count = parquet.row_group_count(part.path, damages)
@@ -261,22 +264,22 @@ def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
 
 
 def kind_of(path: str) -> str:
-    """Which of `PART_SUFFIXES` a part's name ends with; empty for none."""
+    """Returns which of `PART_SUFFIXES` the part's name has; empty for none."""
     return next((suffix for suffix in PART_SUFFIXES if files.name_of(path).endswith(suffix)), "")
 
 
 def is_cheap(part: InputSplit) -> bool:
-    """Whether some columns of the split can be read for less than all of them."""
+    """Whether reading some columns of the split costs less than reading all."""
     return kind_of(part.path) == PARQUET_SUFFIX
 
 
 def read_split(
     part: InputSplit, columns: Sequence[str] | None = None, *, sparse: bool = False
 ) -> tuple[pa.Table, list[Damage]]:
-    """The events of the split on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
+    """Returns the events of the split on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
 
-    Where some columns are named the others may be at their defaults. `sparse`: a column that is at its default in every
-    row may be absent.
+    If `columns` is given, the other columns may be at their defaults. With `sparse`, a column that is at its default in
+    every row may be absent.
     """
     try:
         table, damages = _read_part(part, columns, sparse=sparse)
@@ -296,16 +299,16 @@ def _read_part(part: InputSplit, columns: Sequence[str] | None, *, sparse: bool)
 
 
 def _align(table: pa.Table, part: InputSplit) -> pa.Table:
-    """Put every event on the common clock, widen it by its source's uncertainty and give sources unique names."""
+    """Move events to the common clock, widen them by their clock's uncertainty, and give sources unique names."""
     if not len(table) or not (part.clocks or part.rename):
         return table
     codes, names = coded(table, "source")
     clocks = np.array([part.clocks.get(name, (0, 0)) for name in names], dtype=np.int64)
-    # One source is the rule, and numbers need no columns.
+    # A split usually has one source, and then its offset is one number instead of a column.
     offset_ns, uncertainty_ns = clocks[0] if len(names) == 1 else (clocks[codes, 0], clocks[codes, 1])
     renamed = pa.array([part.rename.get(name, name) for name in names], pa.string())
     columns = {"source": pa.DictionaryArray.from_arrays(codes, renamed)}
-    # Inside a broker a clock is the common one as a rule, and its moments stay the columns that were read.
+    # A clock inside the broker is usually the common clock, and then the timestamps stay as they were read.
     if clocks.any():
         columns["after_ns"] = _moved(table["after_ns"].to_numpy(), offset_ns - uncertainty_ns)
         columns["before_ns"] = _moved(table["before_ns"].to_numpy(), offset_ns + uncertainty_ns)
@@ -315,10 +318,10 @@ def _align(table: pa.Table, part: InputSplit) -> pa.Table:
 
 
 def _moved(moment_ns: NDArray[np.int64], shift_ns: Any) -> pa.Array:
-    """The moments on the common clock, those that leave its range at its ends."""
+    """Returns the times on the common clock; times outside of its range are set to its limits."""
     moved = moment_ns + shift_ns
     limit = INTEGER_LIMIT - 1
-    # To look for the extremes costs a third of cutting, and what is measured has none that are too large.
+    # Finding the extremes costs a third of clipping, and recorded times are usually in range.
     if len(moved) and (moved.min() < -limit or moved.max() > limit):
         moved = np.clip(moved, -limit, limit)
     return pa.array(moved)
@@ -327,7 +330,7 @@ def _moved(moment_ns: NDArray[np.int64], shift_ns: Any) -> pa.Array:
 def events_by_source(
     history: History, sources: Iterable[str], columns: Sequence[str], names: Iterable[str]
 ) -> dict[str, list[dict[str, Any]]]:
-    """The events with one of some names of each of these declared sources, by source."""
+    """Returns, by source, the events of these sources with one of these names."""
     found: dict[str, list[dict[str, Any]]] = {source: [] for source in sources}
     wanted, kinds = pa.array(found, pa.string()), pa.array(names, pa.string())
     for part in history.splits:
@@ -345,7 +348,7 @@ def events_by_source(
 def read_ahead(
     splits: Sequence[InputSplit], read: Callable[[InputSplit], Read], threads: int, most: int
 ) -> Iterator[tuple[InputSplit, Read]]:
-    """Each split in order with what `read` makes of it; no more than `most` are read before they are asked for."""
+    """Yields each split in order with the result of `read`; at most `most` splits are read in advance."""
     waiting: deque[tuple[InputSplit, Future[Read]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for part in splits:

@@ -1,1 +1,1 @@
-"""How a history is cut, judged in pieces, and put together again, in one process or on Spark."""
+"""Cuts a history into pieces, judges them, and adds up the results, in one process or on Spark."""

@@ -37,7 +37,7 @@ class Buckets:
     _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[Piece]] = field(init=False)
     _samples: list[list[Integers]] = field(init=False)
-    """The times of some events of each bucket, by bucket."""
+    """The times of some events, by bucket."""
     _guests: list[list[pa.Table]] = field(init=False)
     _ends: list[pa.Table] = field(factory=list)
 
@@ -82,7 +82,7 @@ class Buckets:
         """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
-            # Of a bucket that is too large piece by piece.
+            # A bucket that is too large is handled piece by piece.
             tables = self._events(bucket)
             for table in tables if self._is_cut(bucket) else [joined(tables)]:
                 for other, events in visitors_of(table, bucket, shared):
@@ -92,7 +92,8 @@ class Buckets:
         for bucket in range(self.count):
             tables = chain(self._events(bucket), self._guests[bucket])
             are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
-            # A custom property is promised whole queues, and a pop is judged with every event of its messages.
+            # A user property gets whole queues, and a pop is judged with every event of its messages, so neither is
+            # cut.
             if not self._is_cut(bucket) or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue

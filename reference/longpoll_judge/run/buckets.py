@@ -1,8 +1,9 @@
 """Puts whole queues into buckets, for a history that exceeds one window and for Spark.
 
 The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
-each of them, with all its events: those of other buckets visit. So do the few events that concern every queue, and the
-ends of connections, which show how long a broker lived. Pops of a topic are judged where its queue -1 is.
+each of them, with all its events, so events of other buckets are copied there. The few events that concern every queue
+are copied to each bucket, and so are the ends of connections, which show how long a broker lived. Pops of a topic are
+judged in the bucket of its queue -1.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 CONNECTIONS_MAX: Final = 2_000
 """If there are more connections than this, only the ends of the longest ones are copied to other buckets."""
 Place = Callable[[QueueName, int], int]
-"""Return the index of a queue's bucket among this number of buckets."""
+"""A function that returns the index of a queue's bucket among this number of buckets."""
 
 
 def slot_of(name: QueueName) -> int:
-    """A number that is the same for a queue wherever it is made, and small enough to be in a key (`columns.keys`)."""
+    """Returns a number that is the same for a queue in every process, and fits in a key (`columns.keys`)."""
     return zlib.crc32("".join(map(str, name)).encode()) & int(PLACE_BITS)
 
 
@@ -115,10 +116,10 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
 
 
 def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
-    """The first and the last answer on each connection, with their requests. They show how long a broker lived.
+    """Returns the first and the last answer on each connection, with their requests, to show how long a broker lived.
 
-    An answer may lie in another split than its request. So a split tells both kinds of answers apart, and its requests
-    without an answer. Of the events of all splits, which are a whole, only answers with a request are left.
+    An answer may lie in another split than its request. Therefore a split keeps both kinds of answers apart, and also
+    its requests without an answer. From all splits together (`is_whole`), only answers with a request are returned.
     """
     connections, names = coded_texts(table, "connection")
     connection, request, (queue, _rows) = _pairs(table, "connection"), _pairs(table, "request"), queue_numbers(table)
@@ -179,12 +180,12 @@ def each_once(table: pa.Table, are_own: Native) -> pa.Table:
 
 
 def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
-    """The keys of these events' requests, and of messages by their ids, sorted, each with the place of its queue."""
+    """Returns the keys of these events' requests, and of messages by their ids, sorted, each with its queue's place."""
     if not len(table):
         return NO_KEYS
     queue, queue_rows = queue_numbers(table)
     places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
-    # One event of each request in a queue is enough, and few requests have events in several queues.
+    # One event of each request in each queue is enough. Few requests have events in several queues.
     pairs, rows = _pairs(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows
@@ -197,7 +198,7 @@ def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
 
 
 def _keys_of_pops(table: pa.Table, place: Callable[[QueueName], int], messages: Integers, ids: Keys) -> Keys:
-    """The keys of requests about pops and of popped messages, with the place where their topic's pops are judged."""
+    """Returns the keys of requests about pops and of popped messages, with the place that judges their topic."""
     is_popped = rows_where(table, "message_popped")
     is_asked = rows_where(table, "request_received") & is_one_of(integers_of(table, "code"), POP_CODES)
     asked = np.flatnonzero(is_asked & have_request(table))
@@ -212,14 +213,14 @@ def _keys_of_pops(table: pa.Table, place: Callable[[QueueName], int], messages: 
 
 
 def _ids(table: pa.Table) -> tuple[Integers, Keys]:
-    """By message that has one the row of its event, and the key of its unique id."""
+    """Returns, for each message with an id, the row of its event and the key of the id."""
     bounds, ids = lists_of(table, "ids")
     rows = np.repeat(np.arange(len(table)), np.diff(bounds))
     return rows[ids != 0], ids[ids != 0].astype(np.uint64) * ID_WEIGHT
 
 
 def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[int, pa.Table]]:
-    """The events of a bucket that other buckets need to judge a request or a message, for each of these.
+    """Yields the events of this bucket that other buckets need to judge a request or a message, by bucket.
 
     The places of `shared` are buckets.
     """
@@ -236,7 +237,7 @@ def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[in
         wanted = np.intersect1d(keys[where == other], own)
         mine = np.zeros(len(table), dtype=np.bool_)
         mine[messages[np.isin(ids, wanted)]] = True
-        # A message is copied together with its append and with all events of its requests.
+        # A message is copied together with its append, and with all events of its requests.
         mine = has_request & (np.isin(requests, wanted) | np.isin(requests, requests[mine & has_request]))
         offsets = integers_of(table, "queue_offset")
         places = queue.astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets

@@ -1,9 +1,9 @@
-"""Completes the evidence of a finding to a history: judged alone it breaks the same clause again.
+"""Completes the evidence of a finding to a history that, judged alone, violates the same clause again.
 
 The rules name the events that show a fault. This module adds the events that these depend on: the begin and end of each
-source, the end of their connections, deletions of the topic, and that a source was inside its broker. `omitted` events
-stand for recorded events that are left out, so a number that is missing in the history stays missing. Only violations
-are completed, because an open question often depends on events that were not recorded.
+source, the closes of their connections, deletions of the topic, and an event that shows that a source was inside its
+broker. Recorded events that are left out are replaced by `omitted` events, so only numbers that the history lacks are
+missing. Only violations are completed, because an unknown finding often depends on events that were not recorded.
 
 Which events show a fault: the rules. How excerpts are written: `window`.
 """
@@ -33,13 +33,13 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
 RUNS_MAX: Final = 100
-"""Of a record in more pieces the evidence keeps only those that an event of the finding lies in."""
+"""If a source's record has more runs than this, the evidence keeps only the runs with an event of the finding."""
 OF_SOURCE: Final = ("source_started", "source_stopped", "lost")
 OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
 BOUNDED: Final = frozenset(
     {"pull.max.most", "pull.next.visible", "pull.found.visible", "pull.found.appended", "pull.hold.at_end"}
 )
-"""Clauses that rest on no more than an end's having been visible at the last moment of the read."""
+"""Clauses that depend only on the end that was visible at the last time of the read."""
 SUBJECT_FIELDS: Final = {
     "request_received": {"offset": "offset", "commit_offset": "commit_offset"},
     "answer_sent": {name: name for name in ("offset_next", "offset_min", "offset_max")} | {"offset": "offset_told"},
@@ -47,41 +47,41 @@ SUBJECT_FIELDS: Final = {
     "message_acknowledged": {"queue_offset": "queue_offset"},
     "make_visible": {"visible_end": "visible_end"},
 }
-"""The offsets that the events of a finding tell, by the names that the finding gives them."""
+"""The offsets in the events of a finding, with their names in the finding."""
 Event = dict[str, Any]
 Queue = tuple[str, str, int]
-"""Broker, topic and number."""
+"""Broker, topic and number of a queue."""
 
 
 def with_excerpts(result: Result, tables: Tables, survey: Survey, history: History) -> Result:
-    """The result, with the evidence of each violation made a history, and what it is about named."""
+    """Returns the result with the evidence of each violation completed to a history, and with its codes and offsets."""
     findings, observed = (completed(each, tables, survey, history) for each in (result.findings, result.observations))
     return msgspec.structs.replace(result, findings=findings, observations=observed)
 
 
 def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, history: History) -> list[Finding]:
-    """The findings, with the evidence of each violation made a history, and what it is about named."""
+    """Returns the findings with the evidence of each violation completed to a history, and with codes and offsets."""
     violated = [one for one in findings if one.verdict == "violated" and not one.clause.startswith(OWN)]
     scene = _look(tables, violated) if violated else Scene()
-    # What shows a finding of the caller's own property is a pull, and no history.
+    # The evidence of a user property is a pull, not a history.
     return [one if one.clause.startswith(OWN) else _completed(one, scene, survey, history) for one in findings]
 
 
 @define
 class Scene:
-    """Events that findings depend on without naming them, as in the whole history."""
+    """Events of the whole history that findings depend on without naming them."""
 
     of_source: dict[str, list[Event]] = field(factory=dict)
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
     deletions: list[Event] = field(factory=list)
     """Requests to delete a topic."""
     inside: dict[tuple[str, str], Event] = field(factory=dict)
-    """By source and event the first by number of those that only the inside of a broker shows."""
+    """By source and event name, the first event of each kind that only an observer inside a broker records."""
     ends: dict[Queue, list[End]] = field(factory=dict)
-    """Queue -> the moments at which its visible end is needed."""
+    """By queue, the times at which its visible end is needed."""
 
     def see(self, event: Event) -> None:
-        """One more event."""
+        """Add an event if a finding may depend on it."""
         name, source = event["event"], event["source"]
         if name in OF_SOURCE:
             self.of_source.setdefault(source, []).append(event)
@@ -94,12 +94,12 @@ class Scene:
             self.deletions.append(event)
 
     def around(self, finding: Finding) -> Iterator[Event]:
-        """The events that complete those of a finding."""
+        """Yields the events that complete those of a finding."""
         bounds = list(self._bounds(finding))
         yield from bounds
         events = [*finding.evidence, *bounds]
         topics = {(event.get("broker", ""), event.get("topic", "")) for event in events}
-        # One that names no broker is of the broker that its source tells of.
+        # An event without a broker belongs to the broker that its source records.
         topics |= {("", topic) for _broker, topic in topics}
         told_by = {event["source"] for event in events}
         deletions = [
@@ -116,7 +116,7 @@ class Scene:
             yield from self.of_connection.get(pair, ())
         seen_inside = {event["source"] for event in events if event["event"] in WHITE_BOX}
         for source in sources - seen_inside:
-            # A source that writes appends is asked for them, so this is what shows best that it stands inside.
+            # If a source records appends, an append is the best evidence that it is inside the broker.
             yield from [self.inside[source, name] for name in WHITE_BOX if (source, name) in self.inside][:1]
 
     def _bounds(self, finding: Finding) -> Iterator[Event]:
@@ -128,18 +128,18 @@ class Scene:
 
 @define
 class End:
-    """The events that bound how much of a queue can have been visible at some time."""
+    """The events that show how much of a queue can have been visible at some time."""
 
     until_ns: int
     first: Event | None = None
-    """The message with the least offset that the history shows: what lies below was there before."""
+    """The message with the lowest offset in the history; the messages below it existed before the history."""
     highest: Event | None = None
-    """The highest end that may have been there by then."""
+    """The highest visible end that may have been reached by then."""
     later: Event | None = None
-    """Or the first one after it, for its queue's visible end."""
+    """The first visible end after that time, if there is no earlier one."""
 
     def see(self, event: Event) -> None:
-        """Take in one more event of the queue's log."""
+        """Compare with one more event of the queue's log."""
         if event["event"] != "make_visible":
             if event.get("queue_offset", -1) >= 0:
                 self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))
@@ -149,7 +149,7 @@ class End:
             self.later = min(self.later or event, event, key=order_of)
 
     def shown(self) -> Iterator[Event]:
-        """The events that show it."""
+        """Yields the events that show the end."""
         yield from (event for event in (self.first, self.highest or self.later) if event is not None)
 
 
@@ -158,7 +158,7 @@ def _queue_of(finding: Finding) -> Queue:
 
 
 def _read_until(finding: Finding) -> int | None:
-    """The last moment of the read of a finding that rests on what can have been visible then; None of another one."""
+    """Returns the last time of the read, if the finding depends on what was visible then; else None."""
     if finding.clause not in BOUNDED:
         return None
     ends = ("hold", "answer_sent") if finding.clause == "pull.hold.at_end" else ("answer_sent",)
@@ -166,7 +166,7 @@ def _read_until(finding: Finding) -> int | None:
 
 
 def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
-    """Read every split once for what goes with the findings."""
+    """Read every split once, and collect the events that the findings depend on."""
     events = [event for finding in findings for event in finding.evidence]
     connections = {event.get("connection", "") for event in events}
     scene = Scene()
@@ -193,7 +193,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
 
 
 def _look_at_ends(table: pa.Table, scene: Scene) -> None:
-    """See of each queue whose end is asked for those events of this split that may bound it."""
+    """Compare the events of this split with each end that is needed."""
     events = make_window(table)
     for number, queue in enumerate(events.names):
         for end in scene.ends.get(queue, ()):
@@ -209,7 +209,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
 
 
 def first_by_source(table: pa.Table, rows: Integers) -> Integers:
-    """Of these rows the one with the lowest number of each source."""
+    """Returns for each source the one of these rows with the lowest sequence number."""
     order = np.argsort(integers_of(table, "sequence")[rows], kind="stable")
     sources, _names = coded(table, "source")
     return rows[order][np.unique(sources[rows][order], return_index=True)[1]]
@@ -218,7 +218,7 @@ def first_by_source(table: pa.Table, rows: Integers) -> Integers:
 def _completed(finding: Finding, scene: Scene, survey: Survey, history: History) -> Finding:
     evidence = finding.evidence
     if finding.verdict == "violated":
-        # An event that stands there twice may be what is wrong; what goes with a finding may be among its events.
+        # The rule's events stay as they are, because a repeated event may be the fault; the others are added only once.
         shown = list(evidence)
         shown += (event for event in scene.around(finding) if event not in evidence)
         shown = [event for place, event in enumerate(shown) if place < len(evidence) or event not in shown[:place]]
@@ -243,7 +243,7 @@ def _completed(finding: Finding, scene: Scene, survey: Survey, history: History)
 
 
 def _codes(own: Iterable[Event]) -> dict[str, str]:
-    """The codes of a request and its answer, by these names."""
+    """Returns the codes of a request and its answer, by the names `request` and `answer`."""
     found: dict[str, str] = {}
     kinds: dict[str, tuple[str, type[RequestCode | ResponseCode]]] = {
         "request_received": ("request", RequestCode),
@@ -258,7 +258,7 @@ def _codes(own: Iterable[Event]) -> dict[str, str]:
 
 
 def _offsets(finding: Finding) -> dict[str, int]:
-    """The offsets that the request at fault and its answer tell, or the log where it is at fault."""
+    """Returns the offsets in the request at fault and in its answer, or in the log if that is at fault."""
     found: dict[str, int] = {}
     for event in finding.evidence:
         names = SUBJECT_FIELDS.get(event["event"], {})
@@ -269,7 +269,7 @@ def _offsets(finding: Finding) -> dict[str, int]:
 
 @frozen
 class _Piece:
-    """Numbers first to last, both included, that were recorded and are left out, between two moments."""
+    """Recorded sequence numbers, from first to last, that the evidence omits, and the times of their events."""
 
     first: int
     last: int
@@ -278,7 +278,7 @@ class _Piece:
 
 
 def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Survey) -> Iterator[Event]:
-    """Stand-ins for all recorded events of a source that are not shown."""
+    """Yields `omitted` events for all recorded events of a source that are not in the evidence."""
     mine = sorted((event for event in shown if event["source"] == source), key=lambda event: int(event["sequence"]))
     seen = survey.sources.get(source)
     for piece in _pieces(mine, seen) if seen is not None else ():
@@ -294,7 +294,7 @@ def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Surv
 
 
 def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
-    """The intervals between the shown events of a source, within each run of its numbers."""
+    """Yields the ranges of numbers between the events in the evidence, within each run of the source."""
     runs = joined_runs(seen.runs)
     last_run = runs[-1]
     if len(runs) > RUNS_MAX:
@@ -308,13 +308,13 @@ def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
                     yield _Piece(first, number - 1, after_ns, event["before_ns"])
                 first, after_ns = number + 1, event["after_ns"]
         if first <= run.last:
-            # The source watched until its last moment, which is where it was looked for what is missing.
+            # The last run ends when the source was last active, because missing events were looked for until then.
             until_ns = seen.last_ns if run is last_run else after_ns
             yield _Piece(first, run.last, max(after_ns, until_ns), run.last_before_ns)
 
 
 def joined_runs(runs: Iterable[Run]) -> list[Run]:
-    """The runs of a source, those of different splits that touch or overlap taken together."""
+    """Returns the runs of a source; runs of different splits that touch or overlap are joined."""
     found: list[Run] = []
     for run in sorted(runs):
         if found and run.first <= found[-1].last + 1:
@@ -326,7 +326,7 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 
 
 def _meta(evidence: Iterable[Event], history: History) -> dict[str, Any]:
-    """The `meta.json` that goes with the evidence; its times are on the common clock already."""
+    """Returns the `meta.json` for the evidence, whose times are on the common clock already."""
     names = sorted({event["source"] for event in evidence} & history.sources.keys())
     meta: dict[str, Any] = {"format_version": FORMAT_VERSION, "sources": []}
     for name in names:

@@ -140,7 +140,7 @@ def follow(
 
 
 def _counted(result: Result) -> Result:
-    """The result, with the number of further findings as none of these is reported one by one."""
+    """Returns the result with the number of further findings as a gap, because these are not reported one by one."""
     return _with_gaps(result, not_told(result.findings_left_out))
 
 
@@ -187,9 +187,12 @@ def _follow_stream(
     stops: Callable[[float], bool],
     progress: Progress | None,
 ) -> None:
-    """Report what a stream judges until it `stops`; after a part was rewritten, it judges all of the history."""
+    """Report the results of a stream until `stops`.
+
+    After a part was rewritten, the stream judges the whole history again.
+    """
     while True:
-        # If the batch has read a rewritten part, the next look detects that.
+        # If this batch already read the rewritten part, the next look notices that.
         looked_s, batch, history = time.monotonic(), judging.look(), judging.growth.look()
         if judging.growth.rewritten:
             judging.growth.rewritten = 0
@@ -242,7 +245,7 @@ def is_begun(directory: Path | None) -> bool:
 
 
 def _streaming(running: Engine) -> Streaming | None:
-    """What judges by a stream of Spark's; None on Spark Connect, whose server calls back elsewhere."""
+    """Returns the stream judge of an engine; None on Spark Connect, whose server calls back into another process."""
     if isinstance(running, LocalEngine):
         return None
     from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - Spark takes a second to import

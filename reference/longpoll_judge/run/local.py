@@ -1,7 +1,7 @@
-"""Judges in this process, without Spark: a history of some millions of events in one window.
+"""Judges in this process, without Spark: a history of at most one window is judged at once.
 
-A larger one is read once: surveyed, and put into buckets of whole queues on disk, each judged by itself, or cut in
-parts of time if it is too large. The sum: `pipeline`.
+A larger history is read once: its splits are surveyed, and its events put into buckets of whole queues on disk. Each
+bucket is judged separately, and one that is too large is cut into parts of time. How results are added up: `pipeline`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _look_over(part: InputSplit) -> tuple[pa.Table, Survey]:
 
 @frozen
 class LocalEngine:
-    """Judges window by window in this process."""
+    """The engine that judges windows one after the other in this process."""
 
     threads: int = 2
     window_events: int = WINDOW_EVENTS

@@ -1,4 +1,4 @@
-"""Judges a history: find it, survey it, judge its queues, add up the results. The engine is `local` or `spark`.
+"""Judges a history: finds it, surveys it, judges its queues and adds up the results. The engine is `local` or `spark`.
 
 `show.report` and the command show the result.
 """
@@ -68,23 +68,23 @@ class Reading(Protocol):
     """A history that an engine reads."""
 
     def surveys(self) -> Iterable[Survey]:
-        """The survey of every split, in order; to be asked for first, and once."""
+        """Returns the survey of every split, in order. Call this first, and only once."""
         ...
 
     def tables(self) -> Iterator[pa.Table]:
-        """The events of every split, all columns of `EVENT_SCHEMA`."""
+        """Returns the events of every split, with all columns of `EVENT_SCHEMA`."""
         ...
 
     def verdicts(self, context: Context) -> Iterable[pa.Table]:
-        """The rows of every window (`kernel.rows`), in any order."""
+        """Returns the result rows of every window (`kernel.rows`), in any order."""
         ...
 
 
 class Engine(Protocol):
-    """Where splits are read and windows judged."""
+    """Where splits are read and windows are judged: in this process or on Spark."""
 
     def read(self, splits: Sequence[InputSplit]) -> AbstractContextManager[Reading]:
-        """Read the splits; what is kept in between is released at the end of the block."""
+        """Read the splits; kept data is released at the end of the block."""
         ...
 
 
@@ -103,7 +103,7 @@ def judge(
     """Judge the histories under the paths as one. The events of a DataFrame: `run.spark.frames`.
 
     Args:
-        paths: Directories, or URIs such as `s3a://bucket/history`; or a history that was found before.
+        paths: Directories, or URIs such as `s3a://bucket/history`; or a history that was already found.
         engine: `spark`, or `local` for this process alone.
         master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.session.open_cluster`.
         conf: Further settings of Spark.
@@ -131,7 +131,7 @@ def open_engine(
     conf: Mapping[str, str] | None = None,
     session: SparkSession | None = None,
 ) -> Iterator[Engine]:
-    """The engine of this name, which ends with the block; raises `SparkUnavailableError`."""
+    """Open the engine of this name for a block; raises `SparkUnavailableError`."""
     if engine == "local":
         yield LocalEngine(threads=os.cpu_count() or 1)
         return
@@ -182,13 +182,13 @@ def judge_on(
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
-"""The listed findings in order, and the number of findings that are not listed."""
+"""A function that returns the listed findings in order, and the number of the others."""
 
 
 def added_up(
     tally: Tally, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
-    """The result of the rows of queues and of other findings, as many as were kept."""
+    """Returns the result for the rows of all queues and the findings `beside` them."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
     return _add_up(tally, others, gaps, pick)
 
@@ -198,7 +198,7 @@ class Others:
     """The results that do not belong to a single queue."""
 
     judged: dict[str, int]
-    """By property."""
+    """How many events were judged, by property."""
     findings: list[Finding] = attrs.field(factory=list)
     observed: list[Finding] = attrs.field(factory=list)
     steps: Share | None = None
@@ -206,12 +206,12 @@ class Others:
 
 
 def beside_of(tally: Tally) -> list[Finding]:
-    """The findings that belong to no queue's pulls or log."""
+    """Returns the findings that belong to no queue's pulls or log."""
     return [msgspec.json.decode(text, type=Finding) for kind, _bucket, text in tally.counts if kind == BESIDE]
 
 
 def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
-    """Judge what few histories have: a declared specification, a promised limit; the gaps found there."""
+    """Judge declared specifications and promised hold limits, which few histories have; returns the gaps found."""
     gaps: list[Gap] = []
     if history.laws:
         found, unknown_laws, others.steps = judge_conformance(history, context)
@@ -223,7 +223,7 @@ def _judge_beside(history: History, survey: Survey, context: Context, others: Ot
 
 
 def _counts_of(survey: Survey, history: History) -> dict[str, int]:
-    """How many events properties of whole logs and sources were asked of."""
+    """Returns, by property of whole logs and sources, how many events it applied to."""
     limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
     logged = survey.observers.acknowledged + survey.observers.appended
     return {
@@ -236,7 +236,7 @@ def _counts_of(survey: Survey, history: History) -> dict[str, int]:
 
 
 def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = None) -> Result:
-    """One result from the rows of all windows, and the results that belong to none."""
+    """Returns the result for the rows of all windows, and the results that belong to no window."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     for (kind, bucket, text), count in tally.counts.items():
@@ -309,7 +309,7 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
 def _rate(
     name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
 ) -> Rate:
-    """How often a property of time was certainly broken, listed or left out, of all that could have."""
+    """Returns how often a property about time was certainly violated, listed or not, of all that could violate it."""
     title = f"{name} violated "
     violated = sum(len(group) for text, group in found.items() if text.startswith(title))
     violated += sum(count for (kind, text), count in counts.items() if kind == LEFT_OUT and text.startswith(title))
@@ -317,13 +317,13 @@ def _rate(
 
 
 def _pop_rate(counts: Mapping[tuple[str, str], int]) -> Rate:
-    """How often a pop was certainly not woken in time, of all that a message woke or had to."""
+    """Returns how often a pop was certainly not woken in time, of all pops that a message woke or should have woken."""
     violated = counts["unwoken", ""]
     return Rate(violated, max(violated, counts["woken", ""]))
 
 
 def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
-    """The findings in order, the earliest of each queue, property and verdict; and how much is not among them."""
+    """Returns the earliest findings of each queue, property and verdict, in order, and the number of the others."""
     kept: list[Finding] = []
     counts: Counter[tuple[object, ...]] = Counter()
     left_out = 0

@@ -1,9 +1,9 @@
-"""Judges a growing history by its last events, as a record that begins with a gap.
+"""Judges a growing history by its last events, as if its record began with a gap.
 
-What lies before the events at hand is a gap of this record, and what comes after them may yet come. So a finding that
-is certain here stays certain, and anything else waits for the judgement of the whole. Each event is judged at least
-twice, with those before and after it. A request without an answer stays at hand for longer than any hold. An answered
-pull is counted once, when no event from before its answer can come any more.
+For the judge, the time before the kept events is a gap, and events after them may still come. Therefore a finding that
+is certain here stays certain, and everything else waits for the judgement of the whole history. Each event is judged at
+least twice, with those before and after it. A request without an answer is kept for longer than any hold. An answered
+pull is counted once, when no event from before its answer can still come.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from longpoll_judge.run.tally import Latest, Tally
 from longpoll_spec.history import WHITE_BOX
 
 CHECKPOINT: Final = "query-1"
-"""Where a query on Spark keeps its checkpoint in the directory for it; the number is that of its format."""
+"""Name of the directory with the checkpoint of a query on Spark; its number is the version of the format."""
 SPAN_NS: Final = 20_000 * MS
-"""How long events are kept, unless there are too many. A send may not stay unanswered for as long."""
+"""How long events are kept, ns, unless there are too many. A send without an answer is reported sooner than that."""
 EVENTS_MAX: Final = 1_000_000
 """The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
-"""A judgement begins after this number of new events, or half of the kept ones, ..."""
+"""A judgement begins after this many new events, or after as many as half of the kept ones, or after `FRESH_NS`."""
 FRESH_NS: Final = 2_000 * MS
-"""... or after this time."""
+"""The longest time until a judgement begins, ns."""
 OPEN_NS: Final = 600_000 * MS
-"""How long a request without an answer is kept, which must be longer than any hold."""
+"""How long a request without an answer is kept, ns; it must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
-"""A source that is further behind the others than this is considered stopped."""
+"""A source that is further behind the others than this counts as stopped, ns."""
 FINDINGS_MAX: Final = 1_000
 """The maximum number of findings that are kept; the oldest are dropped first."""
 CLOSES_MAX: Final = 20_000
 """The number of connection closes that are kept; the latest ones stay."""
 RARE_MAX: Final = 50_000
 KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
-"""Notes that no event from before can remove; of others only the last count is known."""
+"""Notes whose counts only grow; of other notes only the last count is known."""
 OF_ALL: Final = frozenset({"commit.told.most"})
 """Clauses that depend on all earlier events."""
 
 
 @define(eq=False)
 class Sliding:
-    """The last events of a history. Invariant: what is neither in `pieces` nor `open` happened before `gone_ns`."""
+    """The last events of a history. Invariant: an event in neither `pieces` nor `open` happened before `gone_ns`."""
 
     wake_ms: float
     late_ms: float
@@ -93,7 +93,7 @@ class Sliding:
     """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
-    """By text of a note, the highest count at any time; of pulls that may still be answered, the last."""
+    """By text of a note, its highest count; for pulls that may still be answered, the last count."""
     unsure: int = 0
     """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)
@@ -148,7 +148,7 @@ class Sliding:
         self._forget()
 
     def _note(self, rows: pa.Table, history: History, counted_ns: tuple[int, int]) -> None:
-        """Keep what is certain, each once, with its evidence made a history; count what is not and stays so."""
+        """Keep new certain findings, completed to histories, and count the findings that stay uncertain."""
         new: list[Finding] = []
         for kind, text in zip(rows["kind"].to_pylist(), rows["text"].to_pylist(), strict=True):
             one: Found | Finding
@@ -188,7 +188,7 @@ class Sliding:
         return taken(table, np.flatnonzero(np.isin(keys, waiting) & are_of(codes, names, REQUEST_EVENTS)))
 
     def _with_rare(self, table: pa.Table) -> pa.Table:
-        """The rare events so far, with those of some new events."""
+        """Returns the rare events so far, together with those of some new events."""
         codes, names = coded(table, "event")
         wanted = are_of(codes, names, (*OF_SOURCE, *OF_CONNECTION))
         wanted |= rows_where(table, "request_received") & (integers_of(table, "code") == DELETE_TOPIC)
@@ -202,7 +202,7 @@ class Sliding:
         return found if len(found) <= RARE_MAX else joined([found.slice(0, RARE_MAX // 4), found.slice(-RARE_MAX // 2)])
 
     def _since_gone(self, context: Context) -> Context:
-        """The context of a record of which nothing is known from before the events at hand but the open requests."""
+        """Returns the context of a record in which only the open requests are known from before the kept events."""
         if self.gone_ns == BEGINNING:
             return context
         gone = gaps_of([(BEGINNING, self.gone_ns + self.survey.disorder_ns + DISORDER_NS)])
@@ -223,7 +223,7 @@ class Sliding:
         )
 
     def _settled_ns(self, context: Context) -> int:
-        """The moment before which no event can be missing, as far as the sources go on in their order."""
+        """Returns the time before which no event can be missing, if the sources continue in order."""
         latest_ns = max((seen.last_ns for seen in self.survey.sources.values()), default=0)
         moments = [
             seen.last_ns - seen.disorder_ns - DISORDER_NS
@@ -233,7 +233,7 @@ class Sliding:
         return min(moments, default=NEVER) - context.wake_ns
 
     def tally(self) -> Tally:
-        """All counts and findings so far, for a result."""
+        """Returns all counts and findings so far, for a result."""
         tally = Tally(sys.maxsize, counts=Counter(self.counts.counts), highest=dict(self.counts.highest))
         for one in self.found.look():
             if isinstance(one, Found):
@@ -242,7 +242,7 @@ class Sliding:
         return tally
 
     def beside(self) -> list[Finding]:
-        """The findings that belong to no queue's pulls or log."""
+        """Returns the findings that belong to no queue's pulls or log."""
         return [one for one in self.found.values.values() if isinstance(one, Finding)]
 
 
@@ -261,7 +261,7 @@ def _folded(survey: Survey) -> Survey:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """The runs, those that follow upon each other as one; where numbers stand twice they stay apart."""
+    """Returns the runs; adjacent runs are joined, but repeated numbers stay separate."""
     found: list[Run] = []
     for run in sorted(runs):
         if found and run.first == found[-1].last + 1:
@@ -304,6 +304,6 @@ class SoFar:
 
     @classmethod
     def of(cls, sliding: Sliding) -> SoFar:
-        """Those of the events so far."""
+        """Returns the results for the events so far."""
         found = sliding.found
         return cls(sliding.tally(), sliding.beside(), sliding.survey, sliding.completed, found.left_out, sliding.unsure)

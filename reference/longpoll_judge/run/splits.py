@@ -13,7 +13,7 @@ from longpoll_judge.read.schema import DEFAULTS, has_column, integers_of
 from longpoll_judge.read.source import InputSplit, read_split
 
 Extent = tuple[int, int, int, int]
-"""How many events a split has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
+"""The number of events of a split, the lowest and the highest `after_ns`, and a checksum of some columns."""
 _SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
 """Columns of numbers that differ between any two splits. There are few, because each is summed twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
@@ -36,9 +36,9 @@ def _sum_of(table: pa.Table, name: str) -> int:
 
 
 def read_again(part: InputSplit, extent: Extent) -> pa.Table:
-    """The events of a split that was surveyed and had this extent, perhaps without columns that none of them uses.
+    """Read a split again that was surveyed and had this extent; columns that no event uses may be absent.
 
-    Raises `HistoryChangedError` where others are there now: what is known of the evidence would not hold of these.
+    Raises `HistoryChangedError` if its events are different now, because the survey would not be true of these.
     """
     table, _damages = read_split(part, sparse=True)
     if extent_of(table) != extent:

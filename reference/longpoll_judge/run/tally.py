@@ -27,14 +27,14 @@ Value = TypeVar("Value")
 
 @define(eq=False)
 class Latest(Generic[Key, Value]):
-    """The values that were found last, in the order of that, each as it was when it was found first.
+    """The values found most recently, each as it was when it was first found.
 
-    Invariant: whatever is in neither `values` nor `left_out` was looked at.
+    Invariant: a value that is in neither `values` nor `left_out` was reported.
     """
 
     values: dict[Key, Value] = field(factory=dict)
     left_out: int = 0
-    """How many were dropped before a judgement was requested."""
+    """The number of values that were dropped before they were reported."""
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:
@@ -118,11 +118,11 @@ AT_THE_END: Final = "judging the whole history tells, at the end"
 class Picked:
     """Selects the listed findings from the known ones.
 
-    Invariant: each certain finding that was ever known was listed, or `untold` counts it.
+    Invariant: each certain finding that was ever known was listed, or is counted in `untold`.
     """
 
     seen: set[str] = field(factory=set)
-    """The names of all findings of the last call. A finding that is gone does not return."""
+    """The names of all findings of the last call. A finding that disappears does not come back."""
     untold: int = 0
 
     def pick(self, findings: list[Finding]) -> tuple[list[Finding], int]:

@@ -12,9 +12,9 @@ from longpoll_spec.history import META_FILE
 
 
 def write_evidence(directory: Path, findings: Sequence[Finding]) -> int:
-    """Write the evidence of every violation as a history; returns how many there were.
+    """Write the evidence of every violation as a history; returns the number of violations.
 
-    The evidence of a user's own property is two events of a pull, and no history.
+    The evidence of a user property is two events of a pull, which are no history.
     """
     violated = [(number, one) for number, one in enumerate(findings, 1) if one.verdict == "violated" and one.meta]
     for number, finding in violated:

@@ -21,7 +21,7 @@ from longpoll_judge.errors import StreamNotReadableError
 from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
-"""How lines of ours begin: what begins otherwise is no part of one, and is not cut off."""
+"""The first bytes of our lines. Any other line is not ours, and is not cut off."""
 
 
 @with_table
@@ -43,9 +43,9 @@ class Stream:
     ids: set[str] = field(factory=set)
 
     def put(self, name: str, line: bytes) -> bool:
-        """Add a line without its newline, unless there is one of this name; returns whether it was added.
+        """Add a line without its newline, unless the name exists already; returns whether it was added.
 
-        Raises `OSError` where it cannot be written; the next opening cuts off what there is of it.
+        Raises `OSError` if it cannot be written; the next opening then cuts off the incomplete line.
         """
         if name in self.ids:
             return False
@@ -56,7 +56,7 @@ class Stream:
 
 
 def _write_whole(file: BinaryIO, content: bytes) -> None:
-    """Write everything: one write to an unbuffered file may take only a part."""
+    """Write everything, because one write to an unbuffered file may write only a part."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]
@@ -64,7 +64,7 @@ def _write_whole(file: BinaryIO, content: bytes) -> None:
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[Stream]:
-    """The stream in a file, which is made if it is not there, and is the caller's alone in the block.
+    """Open the stream in a file, which is created if needed, for this process alone.
 
     Raises `StreamNotReadableError` and `OSError`.
     """
@@ -82,7 +82,7 @@ def open_stream(path: Path) -> Iterator[Stream]:
 
 
 def _read(path: Path) -> tuple[set[str], int]:
-    """The names in a file, and the byte after its last whole line."""
+    """Returns the names in a file, and the position after its last complete line."""
     ids: set[str] = set()
     end = 0
     with path.open("rb") as file:

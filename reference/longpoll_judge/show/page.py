@@ -1,7 +1,7 @@
 """The judge's page as one file: the verdict, and each finding with its events to scale. It needs no script.
 
-A row of a finding's picture is a request, from its receipt to its answer, or an event without a request. An uncertain
-moment takes as much room as its interval. Everything from outside is escaped by Jinja2, and the page's policy allows
+Each row of a finding's picture is a request, from its receipt to its answer, or an event without a request. An
+uncertain time is as wide as its interval. Jinja2 escapes all text from the history, and the page's policy allows
 neither scripts nor network access.
 """
 
@@ -40,7 +40,7 @@ from longpoll_judge.show.report import clean, followed_by, told_of
 
 FINDINGS_SHOWN_MAX: Final = 500
 EVIDENCE_SHOWN_MAX: Final = 100
-"""Most events of a finding that are shown: the last ones."""
+"""The maximum number of events of a finding that are shown: the last ones."""
 ANSWERED: Final = frozenset({"answer_sent", "message_acknowledged"})
 """The events that answer a request."""
 BROKEN: Final = {
@@ -60,13 +60,13 @@ BROKEN: Final = {
     POP_IS_KEPT: "a pop, or a message that it got, was not treated as promised",
     EVIDENCE: "the record is damaged",
 }
-"""The meaning of a broken property."""
+"""What it means that a property is violated."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to pull answered", "late_ms": "deadline to answer"}
 
 
 @frozen
 class Group:
-    """Findings of one clause and verdict: those that rest on one line of the contract."""
+    """Findings with the same clause and verdict."""
 
     clause: str
     verdict: str
@@ -80,14 +80,14 @@ class Row:
 
     label: str
     left: float
-    """Where it begins, in percent of the finding's window."""
+    """Where the row begins, in percent of the finding's window."""
     width: float
     kind: str
     """The finding's verdict for the request at fault, `open` for another one without an answer, else empty."""
 
 
 def rows(finding: Finding) -> Iterator[Row]:
-    """The picture of a finding, in order of time."""
+    """Yields the rows of a finding's picture, in order of time."""
     events = finding.shown()[-EVIDENCE_SHOWN_MAX:]
     start_ns = min((event["after_ns"] for event in events), default=0)
     end_ns = max((event["before_ns"] for event in events), default=0)
@@ -153,12 +153,12 @@ def why(result: Result) -> str:
 
 
 def worst_of(result: Result) -> Finding:
-    """The finding that the page begins with: the first violation, else the first finding."""
+    """Returns the finding that the page begins with: the first violation, else the first finding."""
     return next((one for one in result.findings if one.verdict == "violated"), result.findings[0])
 
 
 def groups(findings: Iterable[Finding]) -> list[Group]:
-    """The findings by clause and verdict, violations first, then in their own order."""
+    """Returns the findings grouped by clause and verdict, violations first, each group in its own order."""
     found: dict[tuple[str, str], Group] = {}
     for one in findings:
         title = BROKEN.get(one.property, one.property)
@@ -168,7 +168,7 @@ def groups(findings: Iterable[Finding]) -> list[Group]:
 
 
 def evidence(finding: Finding) -> list[tuple[str, str]]:
-    """When each event of a finding was, after the first of them, and its line of the record."""
+    """Returns, for each event of a finding, its time after the first event, and its line of the record."""
     events = finding.shown()[-EVIDENCE_SHOWN_MAX:]
     start_ns = min((event["after_ns"] for event in events), default=0)
     return [(_moment(event, start_ns), msgspec.json.encode(event).decode()) for event in events]

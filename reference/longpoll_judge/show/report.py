@@ -1,4 +1,4 @@
-"""A finding in words: what it is about, and what follows from it. The judge's page: `page`."""
+"""Describes a finding in words: what it is about, and which findings have the same cause. The page: `page`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUESTS_SHOWN_MAX: Final = 10
 
 
 def told_of(finding: Finding) -> str:
-    """The messages, the tag, the offsets, the codes and the client that a finding is about, in words."""
+    """Returns the messages, the tag, the offsets, the codes and the client of a finding, in words."""
     messages = ", ".join(map(str, finding.messages[:MESSAGES_SHOWN_MAX]))
     more = len(finding.messages) - MESSAGES_SHOWN_MAX
     parts = [f"message {messages}" + (f" and {more} more" if more > 0 else "")] if messages else []
@@ -22,7 +22,7 @@ def told_of(finding: Finding) -> str:
     about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
     parts += [f"{name} {value}" for name, value in about.items() if value]
     broker = next((event["broker"] for event in finding.evidence if event.get("broker")), "")
-    # A pop of all queues names none, and the places of the retry topic are not those of the topic.
+    # A pop of all queues names no queue, and places in the retry topic are not places in the topic.
     placed = [event for event in finding.evidence if event.get("queue_offset") in finding.messages[:1]]
     queue = next((event["queue"] for event in placed if finding.queue < 0), finding.queue)
     if messages and broker and not any(event.get("cause") == "retry" for event in placed):
@@ -32,7 +32,7 @@ def told_of(finding: Finding) -> str:
 
 
 def followed_by(finding: Finding) -> list[str]:
-    """The findings with the same cause, one line a clause."""
+    """Returns the findings with the same cause, one line for each clause."""
     return [
         f"follows from it: {each.count} of {each.clause} {each.verdict} in {each.topic}/{each.queue}"
         + (f" ({', '.join(each.requests[:REQUESTS_SHOWN_MAX])})" if each.requests else "")
@@ -41,5 +41,5 @@ def followed_by(finding: Finding) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Text without the characters that XML cannot hold, or that turn the order of letters."""
+    """Returns the text without characters that XML cannot hold, or that change the direction of the text."""
     return "".join(letter if letter.isprintable() or letter in "\t\n" else " " for letter in text)

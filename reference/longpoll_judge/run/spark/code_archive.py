@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
 """The packages that a worker imports; a test counts them."""
 LEFT_OUT: Final = ("__pycache__", "show")
-"""Directories of no use on a worker."""
+"""Directories that a worker does not need."""
 Batches = Iterable[pa.RecordBatch]
 Work = Callable[[Batches], Iterator[pa.RecordBatch]]
 Function = TypeVar("Function", bound=Callable[[Any], Any])
@@ -32,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[[Any], Any])
 
 @cache
 def archive() -> bytes:
-    """The packages, as a zip whose bytes depend on nothing but their files."""
+    """Returns the packages as a zip file whose bytes depend only on the files in it."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in PACKAGES:
@@ -48,10 +48,10 @@ def archive() -> bytes:
 
 
 def travelling(work: Function) -> Function:
-    """The same work, for workers that have none of our packages."""
+    """Returns the same function in a form that runs on workers without our packages."""
     content = archive()
     digest = hashlib.sha256(content).hexdigest()[:16]
-    # This module is not there either, so its functions travel by what they do and not by their names.
+    # The workers do not have this module either, so its functions are pickled by value and not by name.
     module = importlib.import_module(__name__)
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     pickled = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]

@@ -87,7 +87,10 @@ Read = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 
 def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read) -> DataFrame:
-    """The rows that `read` gives of each of the parts, a Spark partition each; Spark shows the name of the source."""
+    """Returns a DataFrame of the rows that `read` yields for each part; each part is a partition.
+
+    Spark shows `source` as the name of the scan.
+    """
 
     class EventReader(DataSourceReader):
         def partitions(self) -> Sequence[InputPartition]:
@@ -113,13 +116,13 @@ def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read)
 
 
 def row_of(*values: object, schema: pa.Schema = ROWS) -> pa.RecordBatch:
-    """One row."""
+    """Returns a batch with one row."""
     columns = [pa.array([value], column.type) for value, column in zip(values, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def statistics_reader(ranges: int) -> Read:
-    """Reads the statistics of numbered splits, and the keys of their requests in so many ranges."""
+    """Returns a reader of the statistics of numbered splits, and of the keys of their requests in `ranges` ranges."""
 
     def read(part: bytes) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -135,7 +138,7 @@ def statistics_reader(ranges: int) -> Read:
 
 
 def _largest(table: pa.Table) -> dict[int, int]:
-    """The slots of the largest queues, and how many events each has."""
+    """Returns the slots of the largest queues, and the number of events of each."""
     numbers, rows = queue_numbers(table)
     counts = np.bincount(numbers, minlength=len(rows))
     largest = np.argsort(-counts, kind="stable")[:LARGEST]
@@ -147,9 +150,9 @@ def _largest(table: pa.Table) -> dict[int, int]:
 
 
 def event_reader(buckets: int) -> Read:
-    """Reads events by bucket, of parts that are lists of (split, extent).
+    """Returns a reader of events by bucket; its parts are lists of (split, extent).
 
-    The reader raises `HistoryChangedError` where a split has other events than when it was surveyed.
+    It raises `HistoryChangedError` if a split has other events than when it was surveyed.
     """
 
     def read(part: bytes) -> Iterator[pa.RecordBatch]:
@@ -163,7 +166,7 @@ def event_reader(buckets: int) -> Read:
 
 
 def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
-    """The rows, each with its content where it lies."""
+    """Yields the rows; the content of each row is not copied."""
     for batch in batches:
         kinds, places = (batch.column(name).to_pylist() for name in ("kind", "place"))
         contents = (content.as_buffer() for content in batch.column("content"))
@@ -171,7 +174,7 @@ def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
 
 
 def compare(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Of statistics the surveys, and of the other rows what several splits tell together: one row for each kind."""
+    """Pass on the surveys, and combine the other rows of several splits: one row for each kind."""
     keys, ends = list[Keys](), list[pa.Table]()
     for kind, place, content in _rows(batches):
         if kind == "survey":
@@ -186,7 +189,7 @@ def compare(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
-    """The buckets, all of whose rows are in one partition, with their events."""
+    """Yields each bucket with its events; all rows of a bucket are in one partition."""
     keep_freed_memory()
     waiting: dict[int, list[pa.Table]] = {}
     for _kind, bucket, content in _rows(batches):
@@ -196,12 +199,12 @@ def _by_bucket(batches: Batches) -> Iterator[tuple[int, list[pa.Table]]]:
 
 
 def find_visitors(buckets: int, several: Keys) -> Work:
-    """Finds the events that other buckets need, too: rows for each of these."""
+    """Returns a function that yields the events that other buckets need too, as rows for each of these buckets."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
             table = joined(tables)
-            # Some events of other buckets are here, which must not come back to their own.
+            # The bucket also has copied events of other buckets, which must not be copied back.
             own = table.filter(pa.array(are_in(fill(table), bucket, buckets)))
             for other, events in visitors_of(own, bucket, several):
                 yield row_of("events", other, encode(events))
@@ -210,7 +213,7 @@ def find_visitors(buckets: int, several: Keys) -> Work:
 
 
 def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
-    """Judges buckets, with the ends of all connections; gives rows of `RESULT_SCHEMA`."""
+    """Returns a function that judges buckets with the ends of all connections; it yields rows of `RESULT_SCHEMA`."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
@@ -221,7 +224,7 @@ def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
 
 
 def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends: bytes) -> Work:
-    """Judges buckets, but cuts hot ones in parts of time, each with what it rests on; their events wait in a file."""
+    """Returns a function that judges buckets but cuts hot ones into parts of time; their events wait in a file."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -253,7 +256,7 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
 
 
 def part_judge(buckets: int, context: Context) -> Work:
-    """Judges parts of buckets, next to the rows of other buckets; gives rows of `RESULT_SCHEMA`."""
+    """Returns a function that judges parts of buckets and passes on the rows of other buckets, as `RESULT_SCHEMA`."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -269,24 +272,24 @@ def part_judge(buckets: int, context: Context) -> Work:
 
 
 def _travel_by_value(own: OwnProperty) -> None:
-    """Let a property of the caller go to workers as it is: its module need not be there."""
+    """Let a user property be pickled by value, because the workers may not have its module."""
     module = sys.modules.get(getattr(own, "__module__", ""))
     if module is not None and module.__name__ != "__main__":
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 LARGEST: Final = 200
-"""So many queues of a split, those with the most events, may be too large for a window."""
+"""The number of the largest queues of a split that are checked, because they may be too large for a window."""
 TASK_SPLITS: Final = 16
-"""About the number of splits that one task reads: each task has its own cost."""
+"""The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
 BUCKETS: Final = 3
-"""Buckets for each task that runs at once, so that tasks end at about the same time."""
+"""Buckets for each task that runs concurrently, so that all tasks end at about the same time."""
 
 
 @define
 class SparkReading:
-    """A history whose splits are surveyed first, and whose events are judged then."""
+    """A history whose splits are surveyed first and whose events are judged afterwards."""
 
     _running: Running
     _parallel: int
@@ -294,7 +297,7 @@ class SparkReading:
     _window_events: int
     _extents: list[Extent] = field(factory=list)
     _largest: Counter[int] = field(factory=Counter)
-    """By slot the events of the largest queues."""
+    """The number of events of the largest queues, by slot."""
     _several: Keys = field(factory=NO_KEYS.copy)
     """Keys of requests and messages with events in several queues, with the slot of each."""
     _ends: bytes = b""
@@ -320,12 +323,12 @@ class SparkReading:
 
     @property
     def buckets(self) -> int:
-        """How many buckets the queues are put into."""
+        """The number of buckets."""
         events = sum(extent[0] for extent in self._extents)
         return max(BUCKETS * self._parallel, -(-events // self._window_events))
 
     def events(self) -> DataFrame:
-        """The events, a row for each split and bucket."""
+        """Returns the events, with one row for each split and bucket."""
         read = list(zip(self._splits, self._extents, strict=True))
         reader = self._shipped(event_reader(self.buckets))
         return scan(self._running.session, "longpoll-events", self._parts(read), reader)
@@ -362,19 +365,19 @@ class SparkReading:
         events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
-        """Some splits of each task."""
+        """Returns the encoded input of each task: some of the splits."""
         count = len(numbered)
         tasks = max(min(count, max(count // TASK_SPLITS, self._parallel)), 1)
         borders = np.linspace(0, count, tasks + 1).astype(int).tolist()
         return [msgspec.msgpack.encode(numbered[start:end]) for start, end in pairwise(borders)]
 
     def _shipped(self, work: Function) -> Function:
-        """The work, with our packages where the workers may have none."""
+        """Returns the function, together with our packages if the workers may not have them."""
         return work if self._running.is_here else travelling(work)
 
 
 JAVA: Final = {
-    # The JVM only moves bytes here, which its quick compiler does as fast, and compiles in a tenth of the time.
+    # Here the JVM only moves bytes. Its quick compiler makes this as fast, and compiles in a tenth of the time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
@@ -385,7 +388,7 @@ class SparkEngine:
 
     running: Running
     parallel: int
-    """How many tasks run at once."""
+    """The number of tasks that run concurrently."""
     window_events: int = WINDOW_EVENTS
 
     @property

@@ -1,8 +1,9 @@
 """Judges the events of a DataFrame: `longpoll.judge(spark.read.format("delta").load("/tmp/events"))`.
 
-A source such as Kafka has other rows each time it is read, and the rules read a history more than once. So the events
-are written once, as Parquet in order of time and each once, and that directory is judged (`engine`). Their times are
-taken as those of one clock that is never set back, as `longpoll` gives them; its rows of damage stay damage.
+A source such as Kafka returns other rows each time it is read, but the rules read a history more than once. Therefore
+the events are written once, as Parquet, in order of time and without duplicates, and that directory is judged
+(`engine`). Their times must be from one clock that is never set back, as `longpoll` provides them; its rows of damage
+stay damage.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 BLOCK: Final = 100_000
-"""The events of a source with numbers in one block of this size are written to one file."""
+"""Events of a source whose numbers lie in one block of this size are written to one file."""
 DAMAGES_MAX: Final = 1_000
 DIRECTORY: Final = "spark.longpoll.directory"
-"""The setting that names where events of a DataFrame are written while they are judged on a cluster."""
+"""The setting with the directory to which events of a DataFrame are written for judging on a cluster."""
 _TYPES: Final = {column.name: column.dataType.simpleString() for column in from_arrow_schema(PLAIN_SCHEMA)}
 EVENT_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in _TYPES.items())
-"""The columns of events as Spark writes a schema, for sources without one, such as JSON in a Kafka topic."""
+"""The columns of events as a Spark schema, for sources without one, such as JSON in a Kafka topic."""
 _INTEGER: Final = "tinyint|smallint|int|bigint"
 _FITTING: Final = {
     "bigint": _INTEGER,
@@ -52,7 +53,7 @@ _FITTING: Final = {
     "boolean": "boolean",
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
-"""By the type of a column of events, Spark's types that hold the same values."""
+"""By type of an event's column, Spark's types that can hold its values."""
 
 
 class FrameError(JudgeUserError):
@@ -61,9 +62,9 @@ class FrameError(JudgeUserError):
 
 @define(eq=False)
 class FrameResult:
-    """The judgement of a DataFrame. Spark's jobs run when it is first asked for something, and once.
+    """The judgement of a DataFrame. Spark's jobs run once, when the first result is requested.
 
-    Raises `FrameError` at once for columns that are not those of events, and for a stream.
+    Creation raises `FrameError` if the columns are not those of events, and for a stream.
     """
 
     _frame: DataFrame
@@ -114,7 +115,7 @@ class FrameResult:
 
 @contextmanager
 def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
-    """The events of a DataFrame as a history that goes with the block; raises `FrameError`."""
+    """Write the events of a DataFrame as a history that is deleted at the end of the block; raises `FrameError`."""
     session: Any = frame.sparkSession
     in_order = _in_order(frame)
     running = Running(session, is_here=not is_remote(session))
@@ -136,7 +137,7 @@ def history_of(frame: DataFrame, conf: Mapping[str, str]) -> Iterator[History]:
 
 @contextmanager
 def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
-    """A new directory that the driver and all workers see, removed afterwards; raises `FrameError`."""
+    """Create a directory that the driver and all workers see, and remove it after the block; raises `FrameError`."""
     given = conf.get(DIRECTORY) or session.conf.get(DIRECTORY, None)
     if given:
         parent = beside(absolute(given), f"longpoll-frame-{uuid4().hex}")
@@ -156,8 +157,8 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
 
 
 def _in_order(frame: DataFrame) -> DataFrame:
-    """The events, each once, nearly in order of time, and which of them are damage."""
-    # A source that delivers events again delivers equal ones. They are of one block, so this needs no second exchange.
+    """Returns the events without duplicates and nearly in order of time, and which of them are damage."""
+    # A source that repeats events repeats them exactly, in the same block, so removing them needs no second exchange.
     blocks = _events_of(frame).selectExpr("*", f"sequence DIV {BLOCK} AS block")
     lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
     told = blocks.repartition("source", "block").distinct().drop("block")
@@ -166,7 +167,10 @@ def _in_order(frame: DataFrame) -> DataFrame:
 
 
 def _events_of(frame: DataFrame) -> DataFrame:
-    """The columns of events, with their own names and types; raises `FrameError` where one is missing or unfit."""
+    """Returns the columns of events, with their names and types.
+
+    Raises `FrameError` if one is missing or has a wrong type.
+    """
     found: dict[str, list[Any]] = {}
     for column in frame.schema.fields:
         found.setdefault(column.name.lower(), []).append(column)
@@ -186,9 +190,9 @@ def _events_of(frame: DataFrame) -> DataFrame:
 
 
 def _damages(rows: DataFrame) -> list[Damage]:
-    """The damage that `longpoll` reports in its rows, and the events without a required field.
+    """Returns the damage in rows of `longpoll`, and the events without a required field.
 
-    Raises `FrameError` if it is too much to list.
+    Raises `FrameError` if there is too much to list.
     """
     defaults = {"source": "''", "sequence": "-1L", "cause": "'damage'", "lost_count": "1L"}
     columns = [
@@ -200,7 +204,7 @@ def _damages(rows: DataFrame) -> list[Damage]:
         raise FrameError(
             f"the DataFrame has over {DAMAGES_MAX:,} rows of damage; judge its history's directory instead"
         )
-    # Equal rows are one row here, so a number of such rows would be too small.
+    # Equal rows were merged into one, so their number would be too small.
     is_lacking = not rows.where(f"NOT event <=> '{DAMAGE}'").isEmpty()
     more = [Damage("the DataFrame", -1, f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}")] * is_lacking
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in told] + more

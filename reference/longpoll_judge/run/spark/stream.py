@@ -65,7 +65,7 @@ from longpoll_judge.run.tally import Tally
 
 SOURCE: Final = "longpoll-new-events"
 DIRECTORIES: Final = "directories"
-"""The option: JSON, a list of paths."""
+"""The option with the paths, as a JSON list."""
 GROUPS: Final = 8
 """Number of buckets."""
 NEW_EVENTS: Final = pa.schema(
@@ -118,7 +118,7 @@ class NewEvents(HistoryStream):
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The events of each bucket, and those that may concern it: answers whose request is not in the split."""
+    """Yields the events of each bucket, with answers that may concern it because their request is in another split."""
     asked = request_keys(table, np.flatnonzero(rows_where(table, "request_received")))
     answers = np.flatnonzero(rows_where(table, "answer_sent"))
     strays = taken(table, answers[~np.isin(request_keys(table, answers), asked)])
@@ -158,15 +158,13 @@ class NewEventSource(DataSource):
 def judge_group(
     group: int, content: bytes | None, rows: Sequence[Mapping[str, Any]], limits: Limits
 ) -> tuple[bytes, SoFar]:
-    """Judge the new rows of a bucket.
+    """Judge the new rows of a bucket; returns its new state, and the results so far.
 
     Args:
-        group: Its number.
-        content: Its state, or None at first.
-        rows: Those of `NEW_EVENTS`, in any order.
+        group: The number of the bucket.
+        content: Its state; None at first.
+        rows: Rows of `NEW_EVENTS`, in any order.
         limits: The thresholds, for a new state.
-
-    Returns its state, and the results so far.
     """
     sliding = Sliding(limits.wake_ms, limits.late_ms) if content is None else pickle.loads(content)  # noqa: S301 - own bytes
     history: History = pickle.loads(rows[0]["history"])  # noqa: S301 - the driver's own bytes
@@ -197,13 +195,13 @@ def _grouped(limits: Limits) -> Callable[..., Iterator[Any]]:
 
 @frozen(eq=False)
 class Batch:
-    """The results of all groups after one batch."""
+    """The results of all buckets after one batch."""
 
     so_far: SoFar
     ends: dict[str, int]
-    """By part, how far this batch read it."""
+    """By part, the position up to which this batch read it."""
     is_told: threading.Event = field(factory=threading.Event)
-    """Set by the follower once it has reported this."""
+    """Set by the follower once it has reported these results."""
 
 
 def together(every: Mapping[int, SoFar]) -> SoFar:
@@ -228,17 +226,17 @@ class StreamJudge:
     limits: Limits
     checkpoint: Path
     known: dict[int, SoFar] = field(factory=dict)
-    """By bucket, its results so far."""
+    """The results so far, by bucket."""
     ends: dict[str, int] = field(factory=dict)
-    """By part, how far it was judged."""
+    """By part, the position up to which it was judged."""
     begun: int = 0
-    """How many queries were begun since a batch was taken."""
+    """The number of queries that were started since the last batch."""
     _query: StreamingQuery | None = None
     _waiting: queue.SimpleQueue[Batch] = field(factory=queue.SimpleQueue)
     _closed: threading.Event = field(factory=threading.Event)
 
     def outcomes(self) -> DataFrame:
-        """Rows of `OUTCOMES`: after each batch, those of every group."""
+        """Returns rows of `OUTCOMES`: after each batch, those of every bucket."""
         paths = msgspec.json.encode(list(map(str, self.growth.paths))).decode()
         events = self.engine.session.readStream.format(SOURCE).option(DIRECTORIES, paths).load()
         return events.groupBy("queue_group").applyInPandasWithState(
@@ -246,7 +244,7 @@ class StreamJudge:
         )
 
     def begin(self) -> None:
-        """Begin a query, or continue it; raises `SparkUnavailableError`."""
+        """Start a query, or continue one from its checkpoint; raises `SparkUnavailableError`."""
         self.begun += 1
         try:
             writer = (
@@ -258,7 +256,7 @@ class StreamJudge:
             raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
-        """Take a batch, on Spark's thread; returns once it was reported, and raises if it never will be."""
+        """Receive a batch on Spark's thread. Returns once it was reported, and raises if it never will be."""
         closed = self._closed
         rows = batch.toArrow()
         if not len(rows):
@@ -278,25 +276,25 @@ class StreamJudge:
         return SparkUnavailableError(f"the stream of new events ended: {why}; {remedy}")
 
     def begin_again(self) -> None:
-        """Forget all that was judged, and begin a query for the history from its start."""
+        """Forget all results, and start a query that judges the history from its start."""
         self.close()
         rmtree(self.checkpoint, ignore_errors=True)
         self.known, self.ends, self._waiting, self._closed = {}, {}, queue.SimpleQueue(), threading.Event()
         self.begin()
 
     def close(self) -> None:
-        """End the query; what was not reported comes again after a restart."""
+        """End the query. Batches that were not reported come again after a restart."""
         self._closed.set()
         if self._query is not None:
             self._query.stop()
 
     def look(self) -> Batch | None:
-        """The next batch, if there is one.
+        """Returns the next batch, if there is one.
 
-        Raises `SparkUnavailableError` if a query fails, except if only a worker failed; then another query begins.
+        Raises `SparkUnavailableError` if a query fails, except if only a worker failed; then another query starts.
         """
         assert self._query is not None, "the query must be begun first"
-        # Asked first: what a query has brought it brought before it ended.
+        # Read the state first, because a query delivers its batches before it ends.
         is_active = self._query.isActive
         try:
             batch = self._waiting.get_nowait()
@@ -316,7 +314,7 @@ class StreamJudge:
 def stream_judge(
     engine: SparkEngine, growth: GrowingHistory, limits: Limits, directory: Path | None
 ) -> Iterator[StreamJudge]:
-    """The query, which ends with the block; with a `directory`, the next one continues it."""
+    """Run the query for a block. With a `directory`, a later query continues from its checkpoint."""
     engine.session.dataSource.register(NewEventSource)
     with TemporaryDirectory(prefix="longpoll-stream-") as temporary:
         checkpoint = Path(temporary) if directory is None else directory / CHECKPOINT
