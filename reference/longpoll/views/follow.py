@@ -1,8 +1,8 @@
 """Reports a followed history: each certain finding once, to a file and stderr, and the verdict so far as metrics.
 
-If too many findings come at once, one line with its own name gives the number of the others as `not_told`. A finding
-goes to the file first, then to stderr. After a restart, the file tells which findings it has. All metrics but the lag
-are from the last judgement.
+If more findings come at once than are reported one by one, a line with a separate name gives the number of the others
+as `not_told`. A finding is written to the file first, then to stderr. After a restart, the file shows which findings
+were reported. All metrics except the lag are those of the last judgement.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from longpoll_spec.errors import ConfigError
 
 @frozen
 class Places:
-    """Where findings go, by the options of the command."""
+    """The outputs that the command's options name."""
 
     findings: Path | None = None
     metrics_port: int | None = None
@@ -52,7 +52,7 @@ class FindingReporter:
     say: Callable[[str], None]
     _heard: set[str] = field(factory=set)
     _left: set[str] = field(factory=set)
-    """Subjects that were announced for the end only."""
+    """Subjects that only the judgement at the end covers, and that were announced so."""
 
     def tell(self, result: Result) -> None:
         """Report the new findings of a judgement, and the verdict so far."""
@@ -73,7 +73,7 @@ class FindingReporter:
         self.say(so_far.sentence())
 
     def _tell_more(self, count: int) -> None:
-        """Report the number of unreported findings, once per number."""
+        """Report how many findings were not reported one by one, once for each number."""
         name, why = f"not-told-{count}", f"{count} {NOT_TOLD}"
         if name not in self._heard:
             self._heard.add(name)
@@ -81,12 +81,12 @@ class FindingReporter:
                 self.say(why)
 
     def tell_last(self, result: Result) -> None:
-        """Report the last judgement, unless that was done."""
+        """Report the last judgement, unless it was reported already."""
         if result is not self.collector.result:
             self.tell(result)
 
     def _hand_on(self, name: str, line: bytes) -> bool:
-        """Add a finding to the file; returns True if the file did not have it, or if there is no file."""
+        """Add a finding to the file; returns true if it was not in the file yet, or if there is no file."""
         return self.stream is None or self.stream.put(name, line)
 
 
@@ -125,13 +125,13 @@ HOST = "127.0.0.1"
 
 @define(eq=False)
 class FollowCollector(Collector):
-    """Reports on one history. The judging thread replaces `result` as a whole."""
+    """Provides the metrics of one followed history. The judging thread replaces `result` as a whole."""
 
     progress: Progress
     result: Result | None = None
     judgements: int = 0
     told: int = 0
-    """Findings that this process reported."""
+    """The number of findings that this process has reported."""
 
     def collect(self) -> Iterator[Metric]:
         """Every metric with its current value."""
@@ -194,7 +194,7 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics at {HOST}:{port}: {error}; use another port, or 0") from None
-    # The library makes the server, and accepts no class for it.
+    # The library creates the server and does not accept a class for it, so its method is replaced.
     vars(server)["handle_error"] = _leave
     try:
         yield f"{HOST}:{server.server_port}"

@@ -1,7 +1,7 @@
 """Answers a broker's requests to a member: its offsets (221), its state (307), and one message to consume (309).
 
-It also starts a rebalance (40) and a reset of offsets (220), which `rebalance` does. The bodies are those that
-`mqadmin` shows.
+A broker's request can also start a rebalance (40) and a reset of offsets (220), which `rebalance` does. The bodies are
+those that `mqadmin` shows.
 
 Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunningInfo`, `ConsumerRunningInfo.java`,
 `ConsumeMessageDirectlyResult.java`.
@@ -39,14 +39,14 @@ Reply: TypeAlias = Callable[..., None]
 """A function that sends the answer to a request. Its arguments are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""The maximum number of messages that are consumed directly at once. A further request gets code 2."""
+"""Maximum messages that are consumed directly at the same time. A further request gets code 2."""
 
 
 class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
     def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
-        """Take the requests that `instance` receives."""
+        """Handle the requests that `instance` receives from brokers."""
         self._instance = instance
         self._member = member
         self._direct = direct
@@ -55,7 +55,7 @@ class BrokerRequests:
         instance.on_request = self.requested
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a broker's request, on a reader thread; false for an unknown one."""
+        """Handle a broker's request on a reader thread; returns false for an unknown one."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._member.rebalance_soon()
             return True
@@ -76,7 +76,7 @@ class BrokerRequests:
         return True
 
     def _reset(self, command: Command, _reply: Reply) -> None:
-        """220: continue at other offsets in the member's queues; raises HeaderError."""
+        """Answer 220: continue at other offsets in the member's queues; raises HeaderError."""
         group = self._member.config.group
         offsets = read_reset(command, group)
         log.warning("group %s is told by a broker to go on elsewhere in %d queues", group, len(offsets))
@@ -98,7 +98,7 @@ class BrokerRequests:
         reply(ResponseCode.SUCCESS, None, running_body(self._member, self._instance.runtime.unix_ms()))
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
-        """Let a listener's thread consume the message of a 309 and answer it; raises a ProtocolError."""
+        """Answer 309: let a listener's thread consume the message of the request; raises a ProtocolError."""
         group = self._member.config.group
         messages = decode_messages(command.body)
         if len(messages) != 1:
@@ -119,7 +119,7 @@ class BrokerRequests:
             with self._lock:
                 self._direct_count -= 1
             took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
-            # A listener that raises retries the message.
+            # Whether a listener raises or asks for a retry, the answer to the broker is the same: later.
             body = {
                 "autoCommit": True,
                 "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",
@@ -133,7 +133,7 @@ class BrokerRequests:
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
-    """The offsets of a reset (220) for its topic; raises HeaderError."""
+    """Returns the offsets of a reset (220) for its topic; raises HeaderError if it is for another group."""
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     if header.group != group:
         raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")
@@ -146,7 +146,7 @@ def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
 
 
 def running_body(member: GroupMember, now_ms: int) -> bytes:
-    """The answer to 307. Rates cover the time since the start; Java's cover the last minute."""
+    """Returns the answer to 307. Rates cover the time since the start, while Java's cover the last minute."""
     seconds = max((now_ms - member.started_ms) / 1000, 0.001)
     body = {
         "jstack": None,
@@ -172,7 +172,7 @@ def running_body(member: GroupMember, now_ms: int) -> bytes:
 
 
 def _queue_row(puller: Puller) -> dict[str, object]:
-    """The state of one queue (`ProcessQueueInfo`), with Java's names, including `droped`."""
+    """Returns the state of one queue (`ProcessQueueInfo`), with Java's names, including `droped`."""
     return {
         "cachedMsgCount": puller.cached_count,
         "cachedMsgSizeInMiB": puller.cached_size // MIB,
@@ -183,7 +183,7 @@ def _queue_row(puller: Puller) -> dict[str, object]:
 
 
 def _status_row(counts: TopicStatistics, seconds: float) -> dict[str, float]:
-    """The counts of one topic (`ConsumeStatus`): milliseconds per pull and message, and messages per second."""
+    """Returns one topic's counts (`ConsumeStatus`): milliseconds per pull and per message, and messages per second."""
     told_count = counts.consumed_count + counts.later_count
     return {
         "consumeFailedMsgs": counts.later_count,

@@ -37,7 +37,7 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 3600.0
-"""The time limit of each poll while the caller iterates over the consumer."""
+"""Time limit of each poll while the caller iterates over the consumer, seconds."""
 
 
 class ConsumerCore:
@@ -47,7 +47,7 @@ class ConsumerCore:
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The current queues of the consumer's topics."""
+        """The consumer's current queues of its topics; other members of the group have the rest."""
         return self._member.queues
 
     @property
@@ -72,27 +72,27 @@ class ConsumerCore:
         self._member.unsubscribe(topic)
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Deliver no message of these queues, or of any, until `resume`. Pulling stops, too.
+        """Deliver no message of these queues, or of any queue, until `resume`. Pulling stops, too.
 
-        None means all queues, also later ones. A running listener call is not interrupted. A rebalance ends the pause
-        of a queue that changes hands. Raises NotOursError, and LifecycleError unless the consumer runs.
+        None means all queues, also later ones. A running listener call is not interrupted. If a rebalance moves a queue
+        to another member, its pause ends. Raises NotOursError, and LifecycleError unless the consumer runs.
         """
         self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Continue with these queues, or with all. Raises as `pause`."""
+        """Continue with these queues, or with all. Raises what `pause` raises."""
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
     def _wake(self) -> None:
-        """Wake a waiting poll. This base class has none."""
+        """Wake a waiting poll. This base class has no poll."""
 
 
 class Polled:
     """The messages of a polling consumer: those that wait, and those that the last poll returned.
 
-    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned. `waiting` are
-    later batches: those of paused queues, and briefly others.
+    Invariant: `_given` was returned and is not consumed; `_rest` was pulled together with it and is not yet returned.
+    `waiting` has later batches: those of paused queues, and sometimes others for a short time.
     """
 
     def __init__(self, options: MemberOptions, member: GroupMember) -> None:
@@ -130,7 +130,7 @@ class Polled:
         return None
 
     def give(self, batch: Batch, count_max: int | None, begun_ns: int) -> list[ReceivedMessage]:
-        """The first messages of a batch as the user gets them, for a poll that began then."""
+        """Returns the first messages of a batch as the user gets them; `begun_ns` is the time when the poll began."""
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
@@ -139,7 +139,10 @@ class Polled:
         return shown
 
     def put_off(self, message: ReceivedMessage, delay_level: int) -> Steps[None]:
-        """Send a returned message back; raises ConfigError for another one and when broadcasting, or a ClientError."""
+        """Send a returned message back to the broker.
+
+        Raises ConfigError for another message and when broadcasting, or a ClientError.
+        """
         group, given = self._member.config.group, self._given
         if self._member.config.is_broadcasting:
             raise ConfigError(f"group {group} is broadcasting, so messages are never redelivered")
@@ -161,20 +164,21 @@ class Consumer(ConsumerCore, Closeable):
         return self
 
     def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        """Returns all queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
         return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The stored offset of the group, or of this member when broadcasting; None without one.
+        """Returns the group's stored offset, or this member's when broadcasting; None if there is none.
 
-        A broker of 4.x reports 0 while the queue still has its first message. Raises a ClientError.
+        While the queue still has its first message, a broker of 4.x reports 0 instead of no offset. Raises a
+        ClientError.
         """
         return self._member.run(self._member.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
-        """The offset of the first message stored at or after a time, from its broker (29).
+        """Returns the offset of the first message stored at or after a time, asked from the queue's broker (29).
 
-        Of several messages of one millisecond, a broker of 4.x returns any. Raises a ClientError.
+        If several messages were stored in one millisecond, a broker of 4.x returns any of them. Raises a ClientError.
         """
         return self._member.run(self._member.find(queue, timestamp))
 
@@ -185,13 +189,13 @@ class Consumer(ConsumerCore, Closeable):
 
 @frozen
 class _Woken:
-    """No message: a poll should look again."""
+    """An item without messages, by which a waiting poll checks its state again."""
 
 
 class PullConsumer(Consumer):
     """Gives messages to the thread that calls `poll`. `with` starts and closes it.
 
-    The next poll, or `commit`, marks the returned messages as consumed.
+    A returned message counts as consumed when `poll` is called again, or `commit`.
     """
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
@@ -209,18 +213,19 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ which queues, and from where
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
-        """Take these queues and no others, instead of a share of the subscribed topics. Before the start or later.
+        """Take exactly these queues, instead of a share of the subscribed topics; possible before the start and later.
 
-        The consumer is then not in its group, but stores the group's offsets. Raises ConfigError if topics are
-        subscribed, and LifecycleError after the close.
+        The consumer is then not a member of its group, but stores offsets for the group. Raises ConfigError if topics
+        are subscribed, and LifecycleError after the close.
         """
         self._member.assign(tuple(queues), expression)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at an offset: no message that was pulled before comes after this. The offset is stored as usual.
+        """Continue at an offset: `poll` returns no message that was pulled before this call.
 
-        Raises ConfigError for an offset that the queue does not have (its end is valid), NotOursError for another
-        member's queue, another ClientError if the broker does not answer, or LifecycleError.
+        The new offset is stored as usual. Raises ConfigError for an offset that the queue does not have (its end is
+        valid), NotOursError for another member's queue, another ClientError if the broker does not answer, or
+        LifecycleError.
         """
         self._member.run(self._member.seek(queue, offset))
 
@@ -235,12 +240,15 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        """Yields every message, one at a time, until the close.
+
+        Requesting the next one marks the last one as consumed.
+        """
         while not self._member.lifecycle.is_closed:
             yield from self.poll(POLL_S, 1)
 
     def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+        """Returns the next messages of one queue, in order; none after the time-out or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -251,7 +259,7 @@ class PullConsumer(Consumer):
         return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
 
     def _next_batch(self, end_ns: int) -> Batch | None:
-        """The first batch of a current queue that is not paused; None after the time-out."""
+        """Returns the first batch of a current queue that is not paused; None after the time-out."""
         while not self._member.lifecycle.is_closed:
             batch = self._polled.first()
             if batch is not None:
@@ -264,14 +272,14 @@ class PullConsumer(Consumer):
         return None
 
     def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
-        """Deliver a message of the last poll again later, as `Retry` does. Here it counts as consumed.
+        """Have a message of the last poll delivered again later, like `Retry`; until then it counts as consumed.
 
         Raises ConfigError for another message and when broadcasting, or a ClientError.
         """
         self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     def reject(self, message: ReceivedMessage) -> None:
-        """Make a message of the last poll a dead letter now. Raises as `retry`."""
+        """Send a message of the last poll to the dead letters now. Raises what `retry` raises."""
         self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     def commit(self, *, sync: bool = False) -> None:
@@ -285,7 +293,10 @@ class PullConsumer(Consumer):
             self._member.store_now()
 
     def close(self) -> None:
-        """Leave the group, once. Messages that were returned and not committed come again. A poll ends."""
+        """Leave the group; a second call does nothing. Returned messages that were not committed come again.
+
+        Ends a poll.
+        """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():
                 self._wake()

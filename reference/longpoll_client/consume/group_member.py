@@ -50,22 +50,22 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
-"""How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
+"""Seconds until messages are given to the listener again that could not be sent back (`submitConsumeRequestLater`)."""
 
 
 GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
-"""Has a listener consume one message, then calls the callback with whether it is consumed."""
+"""A function that lets a listener consume one message, then calls the callback with whether it was consumed."""
 
 
 @frozen
 class Listening:
-    """The listener of a push consumer, as far as its member calls it."""
+    """The functions by which a member calls the listener of a push consumer."""
 
     direct: GiveDirectly | None = None
-    """Gets messages that a broker wants consumed (309)."""
+    """Lets the listener consume a message at a broker's request (309)."""
     is_orderly: bool = False
     is_busy: Callable[[Puller], bool] = lambda _puller: False
-    """Whether the listener has messages of a queue now."""
+    """Whether the listener has messages of a queue at this time."""
 
 
 NO_LISTENER: Final = Listening()
@@ -82,7 +82,7 @@ class GroupMember(ABC):
         deliver: Callable[[Batch], None],
         listening: Listening,
     ) -> None:
-        """`deliver` takes the messages of one pull, and must not wait."""
+        """Create a member; `deliver` takes the messages of one pull, and must not wait."""
         runtime, config = options.runtime, options.config
 
         def client_id() -> str:
@@ -98,7 +98,7 @@ class GroupMember(ABC):
         self._deliver = deliver
         self.name_server: str = options.name_server
         self.started_ms: int = 0
-        """When it joined, by the wall clock; 0: it has not."""
+        """When the member joined, by the wall clock, ms; 0 before that."""
         self._tries_soon = False
         self.is_orderly: bool = listening.is_orderly and not config.is_broadcasting
         self.consume_type: ConsumeType = (
@@ -134,26 +134,29 @@ class GroupMember(ABC):
 
     @abstractmethod
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
-        """Run an exchange after the delay, unless the member is closed by then. One at a time `rebalances`."""
+        """Run an exchange after the delay, unless the member is closed by then.
+
+        With `rebalances`, no other such exchange runs at the same time.
+        """
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something after the delay, unless the member is closed by then. It must not wait."""
+        """Call `action`, which must not wait, after the delay, unless the member is closed by then."""
         self._scheduler.after(delay_s, action)
 
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Do something after each period, until the member is closed. It must not wait."""
+        """Call `action`, which must not wait, after each period, until the member is closed."""
         self._scheduler.every(period_s, action)
 
     def rebalance_soon(self) -> None:
-        """Rebalance."""
+        """Rebalance soon: begin or give up queues until this member has its share."""
         self.soon(self.rebalancer.rebalance, rebalances=True)
 
     def release_soon(self, puller: Puller) -> None:
-        """A listener has returned for a queue that was given up: store its offset, and unlock it."""
+        """Store the offset of a queue that was given up, and unlock it, because its listener has returned."""
         self.soon(lambda: self.rebalancer.release(puller), rebalances=True)
 
     def reset_soon(self, offsets: Mapping[MessageQueue, int], delay_s: float = 0.0) -> None:
-        """Continue at other offsets (220) in those queues that are ours."""
+        """Continue at other offsets (220), in those of the queues that this member has."""
 
         def reset() -> Steps[None]:
             is_done = yield from self.rebalancer.reset_offsets(offsets)
@@ -163,7 +166,10 @@ class GroupMember(ABC):
         self.soon(reset, delay_s, rebalances=True)
 
     def begin_again_soon(self, queue: MessageQueue, delay_s: float = 0.0) -> None:
-        """Continue in a queue that was created again, where a new group starts; with stored offsets at its begin."""
+        """Continue in a queue that was deleted and created again, as a new group would.
+
+        If the member starts at stored offsets, it begins with the queue's first message.
+        """
         start_at = self.config.start_at
         rule: StartAt = "first" if start_at == "stored" or queue.topic == self.retry_topic else start_at
 
@@ -180,7 +186,7 @@ class GroupMember(ABC):
         self.soon(begin, delay_s)
 
     def _try_soon(self) -> None:
-        """Send heartbeats and rebalance again; once, however many failures there were."""
+        """Send heartbeats and rebalance again after a while; several failures cause only one such try."""
         if not self._tries_soon:
             self._tries_soon = True
             self.soon(self._try_again, RETRY_S)
@@ -209,7 +215,7 @@ class GroupMember(ABC):
 
     @property
     def client_id(self) -> str:
-        """This member's name in its group."""
+        """The client id of this member in its group."""
         return self.membership.client_id()
 
     @property
@@ -234,7 +240,7 @@ class GroupMember(ABC):
         )
 
     def shown(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Messages of one queue as the user gets them: those of the retry topic under their own topic."""
+        """Returns messages of one queue as the user gets them: those of the retry topic have their own topic's name."""
         return all_as_shown(messages, messages[0].topic, self.retry_topic, 0) if messages else []
 
     # ------------------------------------------------------------ subscriptions
@@ -256,7 +262,7 @@ class GroupMember(ABC):
         self._subscription_changed()
 
     def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
-        """Take these queues instead of a share. Raises ConfigError or LifecycleError."""
+        """Take exactly these queues instead of a share. Raises ConfigError or LifecycleError."""
         self.lifecycle.check_open()
         self.membership.assign(queues, expression)
         self.assigned_queues.keep_start_offsets(frozenset(queues))
@@ -267,23 +273,26 @@ class GroupMember(ABC):
             self.soon(self._apply_subscription)
 
     def _due(self) -> frozenset[MessageQueue]:
-        """Assigned queues, also those that have not begun."""
+        """The assigned queues, including those that have not begun."""
         return self.membership.assigned or frozenset()
 
     def pause(self, queues: Collection[MessageQueue] | None) -> None:
-        """Deliver nothing of these queues, or of any. Raises NotOursError or LifecycleError."""
+        """Deliver no message of these queues, or of any queue. Raises NotOursError or LifecycleError."""
         self.lifecycle.check_running("pause")
         self.assigned_queues.pause(queues, self._due())
 
     def resume(self, queues: Collection[MessageQueue] | None) -> None:
-        """Deliver again. Raises NotOursError or LifecycleError."""
+        """Deliver messages of these queues again, or of all queues. Raises NotOursError or LifecycleError."""
         self.lifecycle.check_running("resume")
         self.assigned_queues.resume(queues, self._due())
 
     # ------------------------------------------------------------ exchanges: offsets
 
     def find(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
-        """The offset of a queue's first message, its end, or the first at or after a time; raises a ClientError."""
+        """Returns the offset of a queue's first message, of its end, or of the first message at or after a time.
+
+        Raises a ClientError.
+        """
         self.lifecycle.check_open()
         route: Route = yield FindRoute(queue.topic)
         if queue.broker_name not in route.addresses:
@@ -305,13 +314,13 @@ class GroupMember(ABC):
         self.assigned_queues.seek(queue, offset, self._due())
 
     def committed(self, queue: MessageQueue) -> Steps[int | None]:
-        """The stored offset; None without one. Raises a ClientError."""
+        """Returns the stored offset; None if there is none. Raises a ClientError."""
         self.lifecycle.check_open()
         yield FindRoute(queue.topic)
         return (yield from self.offsets.stored(queue))
 
     def topic_queues(self, topic: str) -> Steps[tuple[MessageQueue, ...]]:
-        """The readable queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
+        """Returns the readable queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
         self.lifecycle.check_open()
         route: Route = yield FindRoute(topic)
         return route.readable
@@ -327,7 +336,8 @@ class GroupMember(ABC):
         for topic, route in routes.items():
             yield from self.membership.check_filter(self.membership.subscriptions[topic], route)
         if self.membership.assigned is None and not self.config.is_broadcasting:
-            # The heartbeat creates this topic on every broker. Its route is known once a name server has heard of it.
+            # The heartbeat creates this topic on every broker. Its route is known once the name server has learned of
+            # it.
             self.membership.subscribe(self.membership.make(self.retry_topic, "*"))
         yield from self.membership.heartbeat(routes.values())
 
@@ -347,9 +357,10 @@ class GroupMember(ABC):
     # ------------------------------------------------------------ exchanges: messages that come again
 
     def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> Steps[None]:
-        """Have the broker deliver a message again later. Level 0: the broker chooses the delay; -1: dead letter.
+        """Ask the broker to deliver a message again later.
 
-        Raises a ClientError. Source: `DefaultMQPushConsumerImpl.sendMessageBack`.
+        At level 0 the broker chooses the delay; -1 makes the message a dead letter. Raises a ClientError. Source:
+        `DefaultMQPushConsumerImpl.sendMessageBack`.
         """
         yield self._back(message.physical_offset, message.msg_id, queue, delay_level)
         self.statistics.add(queue.topic, sent_back_count=1)
@@ -361,7 +372,10 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, and be done with them here. A listener gets again what a broker does not take."""
+        """Send messages back, so that they count as consumed here.
+
+        If a broker does not accept a message, `give_again` gets it, so that the listener has it again.
+        """
         kept = []
         if self.config.is_broadcasting:
             self.log_not_retried(messages)
@@ -395,7 +409,10 @@ class GroupMember(ABC):
     def _handle_unreadable(
         self, message: UnreadableMessage, queue: MessageQueue, then: Callable[[LongpollError | None], None]
     ) -> Steps[None]:
-        """Handle an unreadable message as `unreadable` says. `then` gets an error if it must be pulled again."""
+        """Handle an unreadable message as the option `unreadable` requires.
+
+        `then` gets an error if the message must be pulled again, else None.
+        """
         place = f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
         try:
             if self.config.unreadable is Unreadable.STOP:
@@ -414,7 +431,10 @@ class GroupMember(ABC):
         then(None)
 
     def _send_to_dead_letters(self, message: UnreadableMessage, queue: MessageQueue) -> Steps[str]:
-        """The outcome, as text for the log. Raises a ClientError if the broker does not answer."""
+        """Send an unreadable message to the dead letters; returns the outcome as text for the log.
+
+        Raises a ClientError if the broker does not answer.
+        """
         if self.config.is_broadcasting or message.physical_offset is None:
             return "skipped"
         try:

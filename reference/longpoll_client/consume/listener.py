@@ -1,8 +1,8 @@
 """Calls a listener on several threads at once, or for each queue in order, one call at a time.
 
-An error, a time-out or `Retry` makes the messages come again. Several calls at once may overtake each other. In order,
-a retried message blocks its queue until it is consumed or a dead letter. Such a queue is consumed only while its broker
-locks it for this client. A consumer that dies blocks its queues for 60 s.
+An error, a time-out or `Retry` makes the messages come again. Concurrent calls may overtake each other. In order, a
+retried message blocks its queue until it is consumed or becomes a dead letter. Such a queue is consumed only while its
+broker locks it for this client, so a consumer that crashes blocks its queues for 60 s.
 
 Source: `ConsumeMessageConcurrentlyService.java`, `ConsumeMessageOrderlyService.java`, `ProcessQueue.cleanExpiredMsg`.
 """
@@ -37,15 +37,15 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 DISMISSED_S: Final = 1.0
-"""How long each thread is waited for that is to end because others could not be started; they have nothing to do."""
+"""How long to wait, seconds, for each thread that must end because others could not be started; these have no task."""
 
 
 class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
     """Deliver the messages again later; a listener raises or returns it.
 
-    `delay_s` is rounded up to a delay that brokers have: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. None: the
-    broker chooses, 10 s the first time and longer each time. An orderly queue waits exactly `delay_s`, or `suspend_s`.
-    Raises ConfigError for over two hours.
+    `delay_s` is rounded up to a delay that brokers have: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. With None the
+    broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or `suspend_s`.
+    Raises ConfigError for more than two hours.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
@@ -55,19 +55,20 @@ class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
 
 
 class Reject(Exception):  # noqa: N818 - likewise
-    """Make the messages dead letters now; a listener raises or returns it."""
+    """Make the messages dead letters at once; a listener raises or returns it."""
 
     level: Final = DEAD_LEVEL
 
 
 ConsumeResult: TypeAlias = Retry | Reject | None
-"""The action on messages after a listener; None: they are consumed."""
+"""What to do with messages after a listener had them; None means that they are consumed."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
-"""Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
+"""A listener. Several threads call it at once; that of an orderly consumer has only one call at a time for each
+queue."""
 
 
 def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> ConsumeResult:
-    """Call the listener; its result. After an error the messages come again."""
+    """Call the listener and return its result; an error counts as `Retry`."""
     first = messages[0]  # The listener may do with the list what it likes.
     try:
         answer = listener(messages)
@@ -80,7 +81,7 @@ def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group
 
 
 def read_result(answer: object) -> ConsumeResult:
-    """A listener's return value as a result; raises TypeError for a coroutine, which is never awaited."""
+    """Interpret a listener's return value; raises TypeError for a coroutine, because it would never be awaited."""
     if isinstance(answer, Retry | Reject):
         return answer
     if answer is Retry or answer is Reject:
@@ -93,10 +94,9 @@ def read_result(answer: object) -> ConsumeResult:
 class Workers:
     """Threads that run tasks.
 
-    One idle thread at a time is woken. It wakes the next one if more tasks wait. If tasks are quick, few threads do
-    them all, because a wake-up costs more than such a task.
-
-    Invariant, under `_changed`: while there are tasks and idle threads, one thread is being woken (`_is_waking`).
+    Only one idle thread at a time is woken, and it wakes the next one if more tasks wait. If tasks are quick, a few
+    threads do them all, because waking a thread costs more than such a task. Invariant, under `_changed`: while there
+    are tasks and idle threads, one thread is being woken (`_is_waking`).
     """
 
     def __init__(self, runtime: Runtime, group: str, count: int) -> None:
@@ -108,18 +108,18 @@ class Workers:
         self._idle_count = 0
         self._is_waking = False
         self.is_stopping: bool = False
-        """Whether tasks that run are to end soon."""
+        """Whether running tasks should end soon."""
         self._life = 0
-        """Of which threads that were started together are to go on: those of another one end without a task."""
+        """The number of the current start. Threads of an earlier start end without taking a task."""
         self._threads: list[Thread] = []
         self._stopper: Thread | None = None
         """The thread whose task has called `stop`."""
         self._then: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the threads, unless the workers are stopping. No thread takes a task before all are started.
+        """Start the threads, unless the workers are stopping. No thread takes a task before all of them are started.
 
-        Raises a ClientError; then call `dismiss`.
+        Raises a ClientError; the caller must then call `dismiss`.
         """
         with self._changed:
             assert not self._threads, "they are started already"
@@ -130,12 +130,12 @@ class Workers:
                 for number in range(self._count):
                     self._threads.append(started(self._runtime, f"listener-{self._group}-{number}", run))
             except ANYTHING:
-                # No thread, or Ctrl-C.
+                # Either a thread cannot be started, or Ctrl-C interrupted the start.
                 self._life += 1
                 raise
 
     def dismiss(self) -> None:
-        """End the started threads when their tasks end: the start has failed, and may be tried again."""
+        """End the started threads after their current tasks, because the start failed and may be tried again."""
         with self._changed:
             self._life += 1
             threads, self._threads = self._threads, []
@@ -157,7 +157,10 @@ class Workers:
             self._changed.notify()
 
     def _take(self, life: int) -> Callable[[], None]:
-        """Wait for the next task; one that does nothing, after the stop and in a thread of an earlier start."""
+        """Wait for the next task.
+
+        Returns a task that does nothing after the stop, and in a thread of an earlier start.
+        """
         with self._changed:
             while life == self._life and not self._tasks and not self.is_stopping:
                 self._idle_count += 1
@@ -171,9 +174,9 @@ class Workers:
             return task
 
     def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
-        """Wait for running tasks, at most `timeout_s`, drop the others, and call `then`.
+        """Wait for running tasks, at most `timeout_s`, drop the waiting ones, and call `then`.
 
-        In a task, this returns at once, and the rest happens on its thread when the task has ended.
+        If a task calls this, it returns at once, and the rest happens on the task's thread after the task.
         """
         with self._changed:
             self.is_stopping = True
@@ -209,7 +212,7 @@ class Workers:
 
 
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
-    """The listener, with calls of the hooks before and after it."""
+    """Returns the listener with calls of the hooks before and after it."""
     if not config.hooks:
         return listener
     deliveries = HookCalls(runtime, config)
@@ -234,13 +237,13 @@ def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Li
 
 
 class ConsumeService(ABC):
-    """A listener's threads."""
+    """The threads of a listener; the base class of concurrent and orderly ones."""
 
     _member: Member
-    """Its owner, from `belong_to` on."""
+    """The member whose messages the listener gets; set by `belong_to`."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
-        """`hang_check_s` is the period of the search for hanging listeners."""
+        """Create the service; `hang_check_s` is the period of the search for listeners that hang."""
         self._runtime = runtime
         self._config = config
         self._listener = with_hooks(runtime, config, listener)
@@ -249,7 +252,7 @@ class ConsumeService(ABC):
         self._workers = Workers(runtime, config.group, config.thread_count)
 
     def give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Have a thread consume one message that a broker wants consumed (309). Never after the workers stop."""
+        """Let a thread consume one message at a broker's request (309). After the workers stop, nothing happens."""
         self._workers.submit(lambda: then(call_listener(self._listener, [message], self._config.group) is None))
 
     def belong_to(self, member: Member) -> None:
@@ -257,9 +260,9 @@ class ConsumeService(ABC):
         self._member = member
 
     def start(self) -> None:
-        """Start the threads, as the last part of the member's start. Messages that came before wait for them.
+        """Start the threads, as the last step of the member's start; messages that came before wait for them.
 
-        Raises a ClientError, and then leaves no thread.
+        Raises a ClientError, and then leaves no thread running.
         """
         with ExitStack() as undo:
             undo.callback(self._workers.dismiss)
@@ -268,23 +271,23 @@ class ConsumeService(ABC):
             undo.pop_all()
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End the threads, then call `then`. A listener that does not end in time is left behind with its queue.
+        """End the threads, then call `then`. A listener that does not end in time keeps running, with its queue.
 
-        In a listener, the rest happens after the listener returns.
+        If a listener calls this, the rest happens after the listener returns.
         """
         self._workers.stop(self._config.close_timeout_s, then)
 
     @abstractmethod
     def deliver(self, batch: Batch, /) -> None:
-        """Take the messages of a pull; on a reader thread."""
+        """Accept the messages of a pull; called on a reader thread."""
 
     @abstractmethod
     def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of the queue now."""
+        """Whether the listener has messages of the queue at this time."""
 
     @abstractmethod
     def _look_for_hanging(self) -> None:
-        """Log listeners that have had messages for too long; on the timer's thread."""
+        """Log listeners that have had messages for too long; called on the timer's thread."""
 
     def _look_again(self) -> None:
         self._look_for_hanging()
@@ -293,7 +296,7 @@ class ConsumeService(ABC):
 
 _Lots: TypeAlias = deque[tuple[ReceivedMessage, ...]]
 HANG_CHECKS: Final = 4
-"""How often within `consume_timeout_s` is looked for listeners that hang."""
+"""How often within `consume_timeout_s` to search for listeners that hang."""
 
 
 @define(slots=True, eq=False)
@@ -303,21 +306,21 @@ class _Giving:
     puller: Puller
     topic: str
     is_plain: bool
-    """Whether the topic is not the group's retry topic: its messages are shown as they are."""
+    """Whether the topic is not the group's retry topic, so that its messages need no other topic name."""
     messages: Sequence[ReceivedMessage] = ()
-    """The messages of its last call, as pulled."""
+    """The messages of the thread's last call of the listener, as they were pulled."""
     began_ns: int = 0
-    """When the listener was called that has not answered yet; 0: none. Set after `messages`."""
+    """When the running call of the listener began, ns; 0 if none runs. Set after `messages`."""
     is_told: bool = False
-    """Whether it was found to hang: its messages are sent back, and its answer is of no account."""
+    """Whether the call was found to hang, so that its messages were sent back and its result is ignored."""
 
 
 class ConcurrentConsumeService(ConsumeService):
-    """The listener's threads.
+    """The threads of a listener that may be called several times at once.
 
-    Invariant: `_giving` has every thread that may call the listener. It and `is_told` change under `_lock`. A call
-    begins and ends without the lock: the search for hanging calls reads the clock before it looks for calls, and a call
-    reads the clock after it is no longer visible. So a call that took less than `_hang_ns` was not found.
+    Invariant: `_giving` has every thread that may call the listener. The list and `is_told` change under `_lock`. A
+    call begins and ends without the lock: the search for hanging calls reads the clock before it looks for calls, and a
+    call reads the clock after it is no longer visible. Therefore a call that took less than `_hang_ns` was not found.
     """
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener) -> None:
@@ -332,25 +335,24 @@ class ConcurrentConsumeService(ConsumeService):
             return any(giving.puller is puller for giving in self._giving)
 
     def deliver(self, batch: Batch) -> None:
-        """Split the messages of a pull into small lots."""
+        """Split the messages of a pull into lots of at most `consume_count_max`, and queue tasks that consume them."""
         size, messages = self._config.consume_count_max, batch.messages
         lots: _Lots
         if size == 1:
             lots = deque(zip(messages))
         else:
             lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
-        # A task for each thread, so that none begins the next batch before all lots of this one are taken. One more
-        # goes on after a fault.
+        # A task for each thread, so that no thread begins the next batch before all lots of this one are taken. One
+        # task more replaces a task that fails.
         task_count = min(len(lots), self._config.thread_count + 1)
         self._workers.submit(*[partial(self._share, batch.puller, lots)] * task_count)
 
     def _share(self, puller: Puller, lots: _Lots) -> None:
-        """Give the listener lots until none is left, as other threads do at the same time.
+        """Give lots to the listener until none is left; other threads do the same concurrently.
 
-        A lot that was taken is given, also after the stop: later ones may be consumed by then, and would come twice.
-
-        If the listener is quick, the other threads come too late, and one thread gives all lots. A task per lot would
-        cost more than such a listener. An error here ends only this thread's part.
+        A lot that was taken is given to the listener even after the stop, because later lots may be consumed by then,
+        so its messages would come twice. If the listener is quick, the other threads come too late, and one thread
+        gives all lots; a task per lot would cost more than such a listener. An error here ends only this thread's part.
         """
         if not lots:
             return
@@ -367,7 +369,7 @@ class ConcurrentConsumeService(ConsumeService):
 
     @contextmanager
     def _calling(self, puller: Puller) -> Iterator[_Giving]:
-        """Mark this thread as one that may call the listener."""
+        """Mark this thread as one that may call the listener, for the block."""
         topic = puller.queue.topic
         giving = _Giving(puller, topic, topic != self._member.retry_topic)
         with self._lock:
@@ -381,7 +383,7 @@ class ConcurrentConsumeService(ConsumeService):
                 self._member.release_soon(puller)
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
-        """Give messages to the listener, which had them `again_count` times without the broker knowing."""
+        """Give messages to the listener, which has had them `again_count` times without the broker's knowledge."""
         puller, topic, now_ns = giving.puller, giving.topic, self._now_ns
         if not puller.is_open and (
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
@@ -417,7 +419,7 @@ class ConcurrentConsumeService(ConsumeService):
         self._member.run(self._member.put_off(puller, messages, answer.level, again))
 
     def _look_for_hanging(self) -> None:
-        """Log listeners that take too long, and send their messages back; on the timer's thread."""
+        """Log listeners that take too long, and send their messages back; called on the timer's thread."""
         due_ns = self._now_ns() - self._hang_ns
         with self._lock:
             hanging = [giving for giving in self._giving if 0 < giving.began_ns < due_ns and not giving.is_told]
@@ -432,7 +434,7 @@ class ConcurrentConsumeService(ConsumeService):
 
 
 def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
-    """Take the first lot; None if another thread took the last one."""
+    """Take the first lot; returns None if another thread took the last one."""
     try:
         return lots.popleft()
     except IndexError:
@@ -440,14 +442,14 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
 
 
 LOCK_WAIT_S: Final = 0.1
-"""How long until a queue whose lock ran out is looked at again."""
+"""Seconds until a queue whose lock has expired is tried again."""
 AskListener: TypeAlias = Callable[[list[ReceivedMessage]], object]
-"""Has the listener consume messages; returns a ConsumeResult, on an event loop to be awaited."""
+"""A function that lets the listener consume messages; returns a ConsumeResult, on an event loop an awaitable."""
 
 
 @define(slots=True, eq=False)
 class _Active:
-    """A queue that has messages to consume, or a task that will look."""
+    """A queue that has messages to consume, or a task that will check for some."""
 
     attempts: dict[int, int] = field(factory=dict)
     """By offset, how often the listener has put a message off."""
@@ -457,14 +459,14 @@ class _Active:
 
 
 class OrderlyQueues:
-    """The queues of one consumer, on threads and on an event loop.
+    """The queues of one orderly consumer, on threads or on an event loop.
 
-    Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting for the timer or for
-    `resume`; it changes under `_lock`. So two tasks never have messages of one queue.
+    Invariant: `_active` has each queue with exactly one task, which is queued, running, or waiting for the timer or for
+    `resume`; it changes under `_lock`. Therefore two tasks never have messages of one queue.
     """
 
     def __init__(self, runtime: Runtime, look: Callable[[Puller], None], member: GroupMember) -> None:
-        """`look` has `consume` called by a task soon."""
+        """Create the queues; `look` makes a task call `consume` soon."""
         self._now_ns = runtime.monotonic_ns
         self._lock = runtime.lock()
         self._look = look
@@ -479,7 +481,7 @@ class OrderlyQueues:
             return active is not None and active.is_running
 
     def deliver(self, batch: Batch) -> None:
-        """Look at the queue, unless that is already planned."""
+        """Plan a task for the batch's queue, unless there is one already."""
         with self._lock:
             if batch.puller in self._active:
                 return
@@ -487,7 +489,7 @@ class OrderlyQueues:
         self._look(batch.puller)
 
     def consume(self, puller: Puller, ask: AskListener) -> Steps[None]:
-        """Give the listener the queue's first messages, if the queue is still this client's."""
+        """Give the queue's first messages to the listener, if this client still holds the queue."""
         if puller.defer(lambda: self._look(puller)):
             return
         if not puller.is_locked:
@@ -504,19 +506,23 @@ class OrderlyQueues:
             answer: ConsumeResult = yield Call(partial(ask, self._shown(messages, active)))
             took_ns = self._now_ns() - active.began_ns
             self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=answer is None)
-            # A queue that was given up may be another member's once its lock is lost.
+            # Without the lock, a queue that was given up may belong to another member now, so this call must not change
+            # its messages.
             is_lost = puller.is_dropped and not puller.is_locked
             is_done = not is_lost and (answer is None or (yield from self._are_dead(puller, active, messages, answer)))
             if is_done:
                 puller.done(messages)
         finally:
-            # Only now: the offset of a queue that is given up is stored when its listener is not busy.
+            # Set at the end, because a queue's last offset is stored as soon as its listener is not busy.
             with self._lock:
                 active.is_running = False
         self._go_on(puller, active, messages, None if is_done else answer)
 
     def _go_on(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: ConsumeResult) -> None:
-        """Look at the next messages, after a while if these come again; or have a queue that was given up released."""
+        """Plan the next task of the queue, after a delay if its messages come again.
+
+        Or release a queue that was given up.
+        """
         with self._lock:
             is_dropped = puller.is_dropped
             if is_dropped:
@@ -541,7 +547,7 @@ class OrderlyQueues:
     def _are_dead(
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> Steps[bool]:
-        """Whether all of them are dead letters now (`checkReconsumeTimes`), or are skipped."""
+        """Whether all of these messages are dead letters now (`checkReconsumeTimes`), or are skipped."""
         shown, most = self._shown(messages, active), self._config.max_attempts
         if self._config.is_broadcasting:
             if isinstance(answer, Reject):
@@ -558,7 +564,7 @@ class OrderlyQueues:
         return True
 
     def late(self, due_ns: int) -> list[MessageQueue]:
-        """Queues whose listener was called before this time and has not answered, each once per call."""
+        """Returns queues whose listener was called before this time and still runs; each call is returned only once."""
         with self._lock:
             active = self._active.items()
             late = [each for each in active if each[1].is_running and each[1].began_ns < due_ns and not each[1].is_told]
@@ -568,7 +574,7 @@ class OrderlyQueues:
 
 
 class OrderlyConsumeService(ConsumeService):
-    """The threads of a listener that gets messages in order."""
+    """The threads of a listener that gets each queue's messages in order."""
 
     _queues: OrderlyQueues
 
@@ -581,11 +587,11 @@ class OrderlyConsumeService(ConsumeService):
         self._queues = OrderlyQueues(self._runtime, self._look, member)
 
     def is_busy(self, puller: Puller) -> bool:
-        """As `OrderlyQueues.is_busy`."""
+        """See `OrderlyQueues.is_busy`."""
         return self._queues.is_busy(puller)
 
     def deliver(self, batch: Batch) -> None:
-        """As `OrderlyQueues.deliver`."""
+        """See `OrderlyQueues.deliver`."""
         self._queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
@@ -595,7 +601,10 @@ class OrderlyConsumeService(ConsumeService):
         return call_listener(self._listener, messages, self._config.group)
 
     def _look_for_hanging(self) -> None:
-        """Log listeners that take too long, once. Nothing else may be done, to keep the order."""
+        """Log listeners that take too long, once.
+
+        Nothing else can be done, because sending messages back would break their order.
+        """
         timeout_s = self._config.consume_timeout_s
         for queue in self._queues.late(self._runtime.monotonic_ns() - int(timeout_s * 1e9)):
             log.warning(

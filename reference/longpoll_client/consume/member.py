@@ -1,6 +1,7 @@
 """The member of a consumer group on threads.
 
-Exchanges with brokers run on the timer's thread; those of the start, the close and the user run on the caller's.
+Exchanges with brokers run on the timer's thread, except that those of the start, the close and the user's calls run on
+the caller's thread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Member(GroupMember):
     def __init__(
         self, options: MemberOptions, deliver: Callable[[Batch], None], listening: Listening = NO_LISTENER
     ) -> None:
-        """As `GroupMember`."""
+        """See `GroupMember`."""
         runtime, config = options.runtime, options.config
         self.rebalancing: Lock = runtime.lock()
         self._instance = ClientInstance(
@@ -48,18 +49,18 @@ class Member(GroupMember):
         self.broker_requests: BrokerRequests = BrokerRequests(self._instance, self, listening.direct)
 
     def run(self, steps: Steps[T]) -> T:
-        """Run an exchange on this thread, and block for each answer; raises a LongpollError."""
+        """Run an exchange on this thread, and block until each answer; raises a LongpollError."""
         return self._instance.run(steps)
 
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
-        """As `GroupMember.soon`, on the timer's thread."""
+        """See `GroupMember.soon`; the exchange runs on the timer's thread."""
         self._timer.after(delay_s, lambda: self._run_exclusively(make) if rebalances else self.run(make()))
 
     def _run_exclusively(self, make: Callable[[], Steps[object]]) -> None:
-        """Run it while no other exchange rebalances; else try again soon, because the timer's thread must not wait.
+        """Run an exchange if no other one rebalances; else try again soon, because the timer's thread must not wait.
 
-        A start that rebalances on its own thread may call `on_assigned`, which may close this member and so wait for
-        the timer's thread.
+        It would wait forever: a start that rebalances on its own thread may call `on_assigned`, which may close this
+        member and so wait for the timer's thread.
         """
         if not self.rebalancing.acquire(blocking=False):
             self._timer.after(BUSY_RETRY_S, lambda: self._run_exclusively(make))
@@ -69,7 +70,7 @@ class Member(GroupMember):
             self.run(make())
 
     def subscribe(self, topic: str, expression: str) -> None:
-        """As `GroupMember.subscribe`."""
+        """See `GroupMember.subscribe`."""
         self.lifecycle.check_open()
         subscription = self.membership.make(topic, expression)
         if self.lifecycle.state is State.RUNNING and isinstance(expression, Sql):
@@ -81,7 +82,7 @@ class Member(GroupMember):
         try:
             route = yield FindRoute(subscription.topic)
         except NoRouteError:
-            # The member looks for the topic again, as at the start.
+            # The topic does not exist yet; the member looks for it again later, as at the start.
             return
         yield from self.membership.check_filter(subscription, route)
 
@@ -104,7 +105,10 @@ class Member(GroupMember):
             undo.pop_all()
 
     def _undo_start(self) -> None:
-        """Leave no thread, connection or queue of a failed start; each step also if the one before is interrupted."""
+        """Undo a failed start: leave no thread, connection or queue.
+
+        Each step runs even if the one before it was interrupted.
+        """
         with ExitStack() as undo:
             undo.callback(self.lifecycle.begin_failed)
             undo.callback(self._instance.disconnect)
@@ -115,7 +119,7 @@ class Member(GroupMember):
         for queue in sorted(self.assigned_queues.pullers()):
             self.run(self.rebalancer.give_up(queue, stores=True))
         self.assigned_queues.announce()
-        # The brokers notice the lost connections.
+        # No request is needed to leave the group, because the brokers notice the closed connections.
         self.started_ms = 0
 
     def close(self) -> None:
@@ -125,7 +129,7 @@ class Member(GroupMember):
         self._instance.close()
 
     def store_now(self) -> None:
-        """Store every changed offset on the timer's thread, and wait for it; raises a LongpollError."""
+        """Store every changed offset on the timer's thread, and wait for this; raises a LongpollError."""
         stored, errors = self._runtime.event(), list[LongpollError]()
 
         def store() -> Steps[None]:

@@ -45,21 +45,22 @@ log: logging.Logger = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 LOCK_LIVE_S: Final = 30.0
-"""`REBALANCE_LOCK_MAX_LIVE_TIME`: half of what the broker grants, so that a client gives up before the broker does."""
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`, seconds: half of the broker's limit, so that a client gives up before the broker
+does."""
 LOCK_RENEWAL_S: Final = 20.0
 """`REBALANCE_LOCK_INTERVAL`."""
 
 
 SAID_MAX: Final = 10
-"""The most topics in one line of the log about other members' subscriptions."""
+"""The maximum number of topics in one log line about other members' subscriptions."""
 
 
 class SubscriptionCheck:
     """Compares the subscriptions of a group's other members, as its broker has them.
 
-    Members with different subscriptions lose messages, and Java's client does not report it: the broker keeps one
-    member's subscriptions, but all members share the queues. Each member compares before its heartbeat, so sooner or
-    later one of them finds another's.
+    If members have different subscriptions, messages are lost, because the broker keeps only one member's
+    subscriptions, but all members share the queues. Java's client does not report this. Each member compares before its
+    heartbeat, so one of them finds another's subscription sooner or later.
     """
 
     def __init__(self, config: MemberConfig, statistics: Statistics) -> None:
@@ -70,7 +71,7 @@ class SubscriptionCheck:
     def compare(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         """Count the topics with different subscriptions, and log them when they change.
 
-        `own` is this member's subscription, which that broker got last. An answer that cannot be read is ignored.
+        `own` is the subscription that this broker last got from this member. An answer that cannot be read is ignored.
         """
         if answer.code != ResponseCode.SUCCESS:
             return
@@ -91,7 +92,7 @@ class SubscriptionCheck:
 
 
 def _asked(subscription: SubscriptionData | None) -> str:
-    """A subscription as text, equal for equivalent expressions."""
+    """Returns a subscription as text; equivalent expressions give equal texts."""
     if subscription is None:
         return "nothing"
     tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else frozenset[str]()
@@ -121,9 +122,9 @@ class Membership:
         self.config = config
         self.client_id = client_id
         self.subscriptions: Mapping[str, SubscriptionData] = {}
-        """By topic."""
+        """The subscriptions by topic."""
         self.assigned: frozenset[MessageQueue] | None = None
-        """The queues that were chosen by hand."""
+        """The queues that the user assigned; None if the member shares the queues of its topics."""
         self._runtime = runtime
         self._lock = runtime.lock()
         self._consume_type = consume_type
@@ -132,9 +133,9 @@ class Membership:
         self._has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
-        """A subscription for `subscribe`; raises ConfigError.
+        """Returns a subscription for `subscribe`; raises ConfigError.
 
-        Each change has a higher version, which brokers compare.
+        Each one has a higher version than the last, because brokers ignore an older version.
         """
         check_wanted(topic, expression)
         expression_type = "SQL92" if isinstance(expression, Sql) else "TAG"
@@ -164,7 +165,7 @@ class Membership:
             self.subscriptions = {name: each for name, each in self.subscriptions.items() if name != topic}
 
     def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
-        """Take these queues and no others; raises ConfigError."""
+        """Take exactly these queues; raises ConfigError."""
         chosen = frozenset(queues)
         topics = sorted({queue.topic for queue in chosen})
         made = {topic: self.make(topic, expression) for topic in topics}
@@ -176,7 +177,10 @@ class Membership:
             self.assigned, self.subscriptions = chosen, made
 
     def check_filter(self, subscription: SubscriptionData, route: Route) -> Steps[None]:
-        """Ask every broker about a filter other than tags (`checkClientInBroker`); raises a ClientError."""
+        """Ask every broker of the route to check a filter other than tags (`checkClientInBroker`).
+
+        Raises a ClientError.
+        """
         if subscription.expression_type == "TAG":
             return
         body = CheckClientData(
@@ -186,9 +190,9 @@ class Membership:
             yield Ask(RequestCode.CHECK_CLIENT_CONFIG, None, body, address)
 
     def heartbeat(self, routes: Iterable[Route]) -> Steps[None]:
-        """Send a heartbeat to every broker of the routes; raises if one refuses it, or if none answers.
+        """Send a heartbeat to every broker of the routes; raises a ClientError if one refuses it, or if none answers.
 
-        Without a route, the brokers of the last heartbeat get it: the member no longer subscribes to anything there.
+        Without a route, the brokers of the last heartbeat get it, because they must learn that the subscription ended.
         """
         if self.assigned is not None:
             return
@@ -210,12 +214,16 @@ class Membership:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, error)
 
     def check_subscriptions(self) -> Steps[None]:
-        """Compare with the other members' subscriptions, at the first broker that answers; before the heartbeat."""
+        """Compare with the other members' subscriptions, at the first broker that answers.
+
+        Call this before the heartbeat.
+        """
         own = self.subscriptions
         if self.assigned is not None:
             return
         header = GetConsumerConnectionListRequestHeader(consumer_group=self.config.group)
-        # Other brokers would report an old subscription of this member as another member's.
+        # Ask only brokers that have this member's subscription, because others would report its old one as another
+        # member's.
         for address in [each for each in self._addresses if self._has.get(each) is own]:
             try:
                 answer = yield Ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header, address=address)
@@ -224,7 +232,8 @@ class Membership:
             except ClientError as error:
                 log.debug("the members of group %s are not known: %s", self.config.group, error)
             else:
-                # After a change in between, the answer may have the new subscriptions of this member.
+                # If the subscription changed meanwhile, the answer may have this member's new one, so it is not
+                # compared.
                 if self.subscriptions is own:
                     self._subscription_check.compare(answer, own)
                 return
@@ -246,7 +255,10 @@ class Membership:
         raise failure
 
     def leave(self) -> Steps[None]:
-        """Unregister at every broker that had a heartbeat. Errors are logged: a broker notices the lost connection."""
+        """Unregister at every broker that got a heartbeat.
+
+        Errors are logged only, because the broker also notices the closed connection.
+        """
         if self.assigned is not None:
             return
         header = UnregisterClientRequestHeader(client_id=self.client_id(), consumer_group=self.config.group)
@@ -259,7 +271,7 @@ class Membership:
 
 
 def members_at(address: str, group: str) -> Steps[list[str]]:
-    """The client ids of a group at one broker; empty if the broker does not know the group (code 1)."""
+    """Returns the client ids of a group at one broker; none if the broker does not know the group (code 1)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     try:
         answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
@@ -271,11 +283,11 @@ def members_at(address: str, group: str) -> Steps[list[str]]:
 
 
 class QueueLocks:
-    """A member's locks on queues, at their brokers. Unless the member `is_orderly`, nothing is locked."""
+    """A member's locks on queues at their brokers. A member that is not `is_orderly` locks nothing."""
 
     def __init__(self, runtime: Runtime, group: str, client_id: Callable[[], str], *, is_orderly: bool) -> None:
         self.held: set[MessageQueue] = set()
-        """The queues that brokers may have locked, also if their answers were lost."""
+        """The queues that brokers may have locked, including those whose answers were lost."""
         self._runtime = runtime
         self._group = group
         self._client_id = client_id
@@ -283,13 +295,13 @@ class QueueLocks:
 
     @property
     def end_ns(self) -> int | None:
-        """The end of locks that are taken now, by the monotonic clock; None without locks."""
+        """The time until which locks that are taken now last, by the monotonic clock; None without locks."""
         return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9) if self._is_orderly else None
 
     def lock(self, queues: Iterable[MessageQueue]) -> Steps[tuple[set[MessageQueue], set[MessageQueue]]]:
-        """Lock queues; those that are locked now, and those that another member has.
+        """Lock queues; returns those that are locked now, and those that another member has locked.
 
-        If a broker does not answer, its queues are in neither set, and the log has a line.
+        If a broker does not answer, its queues are in neither set, and a line is logged.
         """
         if not self._is_orderly:
             return set(queues), set()
@@ -320,7 +332,7 @@ class QueueLocks:
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """The queues of each broker, sorted."""
+    """Returns the queues of each broker, sorted."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in sorted(queues):
         found.setdefault(queue.broker_name, []).append(queue)
@@ -330,7 +342,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 def heartbeat_body(
     client_id: str, config: MemberConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
 ) -> bytes:
-    """A member's entry in a heartbeat (34)."""
+    """Returns a member's entry in a heartbeat (34)."""
     group = ConsumerData(
         group_name=config.group,
         consume_type=consume_type,
@@ -342,7 +354,7 @@ def heartbeat_body(
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:
-    """A topic's entry in a heartbeat; raises ConfigError if a tag expression has no tag."""
+    """Returns a topic's entry in a heartbeat; raises ConfigError if a tag expression has no tag."""
     if expression_type != "TAG" or expression in {"", "*"}:
         text = expression or "*"
         return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)

@@ -1,6 +1,6 @@
 """Stores offsets: at the brokers for a group, or in a file for a broadcasting member.
 
-The stores are exchanges (`link.steps`), so threads and event loops share them. The member chooses the times.
+The stores are exchanges (`link.steps`), so threads and event loops share them. The member decides when to store.
 
 Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
 """
@@ -37,11 +37,10 @@ from longpoll_spec.tables import with_table
 class RemoteOffsets:
     """The offsets of one group, at the brokers.
 
-    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later: if the
-    queue changes hands before that, the next member begins at the end and skips messages.
-
-    Invariant: `_stored` has every queue that was begun, with the offset that its broker has. `_failed` has queues whose
-    last store may have failed.
+    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later, so if the
+    queue moves to another member before that, this member begins at the end and skips messages. Invariant: `_stored`
+    has every queue that was begun, with the offset that its broker has. `_failed` has queues whose last store may have
+    failed.
     """
 
     def __init__(self, group: str, start_at: StartAt) -> None:
@@ -51,7 +50,7 @@ class RemoteOffsets:
         self._failed: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The group's offset; for a new group the one that `start_at` says. Raises a ClientError."""
+        """Returns the group's offset; for a new group the offset that `start_at` means. Raises a ClientError."""
         known = self._stored.get(queue)
         may_be_new = known is None and self._start_at != "stored" and not is_retry(queue)
         stored = yield from stored_offset(self._group, queue, zero_if_none=False if may_be_new else None)
@@ -64,7 +63,7 @@ class RemoteOffsets:
         elif known is not None:
             offset = known
         elif is_retry(queue):
-            # Retried messages must come again, wherever the group starts in its own topics.
+            # Retried messages must come again, wherever a new group starts in its own topics.
             offset = 0
         else:
             offset = yield from self._begin_at(queue, "last")
@@ -77,7 +76,10 @@ class RemoteOffsets:
             yield from self.reset(queue, offset)
 
     def store_last(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """As `store`; store an unchanged offset too if the broker has lost it in a crash. Raises a ClientError."""
+        """Like `store`, but also store an unchanged offset again if the broker has lost it in a crash.
+
+        Raises a ClientError.
+        """
         if self._has_stored(queue, offset):
             stored = yield from self.stored(queue)
             if stored is not None and stored >= offset:
@@ -95,24 +97,28 @@ class RemoteOffsets:
         return self._stored.get(queue) == offset and queue not in self._failed
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """The group's offset at its broker; None without one. Raises a ClientError."""
+        """Returns the group's offset at its broker; None if there is none. Raises a ClientError."""
         return stored_offset(self._group, queue)
 
     def _has_row(self, queue: MessageQueue) -> Steps[bool]:
-        """Whether the group has an offset: a broker of 4.x also reports 0 for a group without one in a young queue."""
+        """Whether the group has an offset.
+
+        A broker of 4.x also reports 0 for a group without one, if the queue still has its first message.
+        """
         try:
             answer = yield ask_queue(queue, (RequestCode.GET_ALL_CONSUMER_OFFSET, None))
         except RefusedError:
-            # A broker of 5.x whose table needs a permission. It reports 0 only for a stored 0, see `zero_if_none`.
+            # A broker of 5.x refuses its table without a permission. It reports 0 only for a stored 0: see
+            # `zero_if_none`.
             return True
         rows = OffsetTable.decode(answer.body).offset_table
         return queue.queue_id in rows.get(f"{queue.topic}@{self._group}", {})
 
     def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
-        """The first offset of a new group, which is stored at the broker.
+        """Returns the first offset of a new group, after storing it at the broker.
 
-        A broker of 5.x refuses the offset of an unknown group. A member with assigned queues sends no heartbeat, so
-        its offset is stored after the first pull, which creates the group.
+        A broker of 5.x refuses the offset of an unknown group. A member with assigned queues sends no heartbeat, so its
+        offset is stored only after the first pull, which creates the group.
         """
         offset = yield from ask_offset(queue, start_request(queue, start_at))
         try:
@@ -134,15 +140,14 @@ class _Entry(Struct, frozen=True, rename="camel"):
 
 
 OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
-"""A member has a few thousand queues at most, of 200 bytes each."""
+"""Maximum bytes of the file. A member has a few thousand queues at most, of 200 bytes each."""
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting member, in a file, or without one in memory.
+    """The offsets of one broadcasting member, in a file, or in memory if there is none.
 
-    `write` may run at the same time as other methods, but not twice at a time.
-
-    Invariant: `_is_behind` says whether an offset is noted that neither the file nor a running `write` has.
+    `write` may run concurrently with other methods, but not with itself. Invariant: `_is_behind` is true if an offset
+    was noted that neither the file nor a running `write` has.
     """
 
     def __init__(self, files: Files, path: str | None, start_at: StartAt) -> None:
@@ -156,7 +161,7 @@ class LocalOffsets:
             self._offsets = self._read(path)
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The member's offset; the first time as `start_at` says. Raises a ClientError."""
+        """Returns the member's offset; the first time, the offset that `start_at` means. Raises a ClientError."""
         known = self._offsets.get(queue)
         if known is None:
             known = yield from ask_offset(queue, start_request(queue, self._start_at))
@@ -171,7 +176,7 @@ class LocalOffsets:
     reset = store_last = store
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """The member's offset; None for a queue that was not begun."""
+        """Returns the member's offset; None for a queue that was not begun."""
         yield from ()
         return self._offsets.get(queue)
 
@@ -181,7 +186,7 @@ class LocalOffsets:
             self._is_behind = True
 
     def unwritten(self) -> bytes | None:
-        """The next content for `write`; None if the file has it."""
+        """The next content for `write`; None if the file has the current offsets already."""
         if self._path is None or not self._is_behind:
             return None
         entries = [
@@ -219,7 +224,7 @@ OffsetStore: TypeAlias = RemoteOffsets | LocalOffsets
 
 
 def is_retry(queue: MessageQueue) -> bool:
-    """Whether it is a queue of a retry topic."""
+    """Whether the queue belongs to a retry topic."""
     return queue.topic.startswith(RETRY_PREFIX)
 
 
@@ -228,7 +233,7 @@ Request: TypeAlias = tuple[RequestCode, Header | None]
 
 
 def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
-    """Store a group's offset."""
+    """Returns the request that stores a group's offset."""
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
@@ -236,7 +241,7 @@ def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
 
 
 def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
-    """The offset of a queue's first message, of the first at or after a time, or of its end."""
+    """Returns the request for the offset of a queue's first message, its end, or the first message from a time on."""
     topic, queue_id = queue.topic, queue.queue_id
     if start_at == "first":
         return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
@@ -248,7 +253,7 @@ def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
 
 
 def ask_queue(queue: MessageQueue, request: Request) -> Ask:
-    """A request to a queue's broker."""
+    """Returns the step that sends a request to the queue's broker."""
     return Ask(*request, broker_name=queue.broker_name)
 
 
@@ -259,9 +264,10 @@ def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
 
 
 def stored_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Steps[int | None]:
-    """A group's offset at its broker; None without one (code 22). Raises a ClientError.
+    """Returns a group's offset at its broker; None if there is none (code 22). Raises a ClientError.
 
-    In a young queue a broker reports 0 instead, unless `zero_if_none` is false and it is of 5.x.
+    If the queue still has its first message, a broker reports 0 instead, unless `zero_if_none` is false and it is of
+    5.x.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_none

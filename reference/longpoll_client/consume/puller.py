@@ -1,4 +1,4 @@
-"""Pulls one queue while this client has it: ask, wait for the answer, deliver it, ask again.
+"""Pulls one queue while this client has it: send a pull, wait for the answer, deliver its messages, and pull again.
 
 The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
 
@@ -34,34 +34,34 @@ from longpoll_spec.errors import LongpollError
 
 @define(slots=True, eq=False)
 class ProcessQueue:
-    """The waiting messages.
+    """The messages of one queue that were pulled and are not consumed.
 
-    Invariant: `_open` is in order of offset, before `offset_next`; `size` is the sum of bodies.
+    Invariant: `_open` is sorted by offset, and all offsets are below `offset_next`; `size` is the bytes of all bodies.
     """
 
     offset_next: int
-    """Where the next pull begins."""
+    """The offset of the next pull."""
     size: int = field(default=0, init=False)
     _open: dict[int, ReceivedMessage] = field(factory=dict, init=False)
 
     @property
     def count(self) -> int:
-        """Messages that wait."""
+        """The number of waiting messages."""
         return len(self._open)
 
     @property
     def span(self) -> int:
-        """Offsets from the first waiting message to the next pull: what may come again after a crash.
+        """The number of offsets from the first waiting message to the next pull; after a crash all may come again.
 
-        Java uses the last waiting message instead, so a single message that hangs does not stop pulling there.
+        Java counts up to the last waiting message only, so a single message that hangs does not stop pulling there.
         """
         return self.offset_next - next(iter(self._open), self.offset_next)
 
     @property
     def offset_done(self) -> int:
-        """Every message before it is consumed: the offset to store.
+        """The offset to store: every message before it is consumed.
 
-        If nothing waits, messages with other tags before the next pull count as consumed too (`correctTagsOffset`).
+        If no message waits, messages with other tags before the next pull count as consumed too (`correctTagsOffset`).
         """
         return next(iter(self._open), self.offset_next)
 
@@ -74,7 +74,7 @@ class ProcessQueue:
         self.offset_next = offset_next
 
     def move(self, offset_next: int) -> None:
-        """Move to another offset: the waiting messages are dropped, and their consumption is ignored."""
+        """Move to another offset: the waiting messages are dropped, and if they are consumed later, this is ignored."""
         self._open.clear()
         self.size = 0
         self.offset_next = offset_next
@@ -106,12 +106,12 @@ class ProcessQueue:
 log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
-"""`pullTimeDelayMillsWhenException`."""
+"""`pullTimeDelayMillsWhenException`, seconds."""
 FLOW_CONTROL_RETRY_S: Final = 0.02
-"""`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`."""
+"""`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`, seconds."""
 BEHIND_RETRY_S: Final = 0.2
-"""Seconds until the next pull after an answer that demands an immediate pull at an offset not beyond the last."""
-# `|` on an IntFlag costs more than all else of a header.
+"""Seconds until the next pull, if a broker demands an immediate pull at an offset that is not beyond the last one."""
+# Computed once, because `|` on an IntFlag costs more than the rest of a header.
 _PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
 _RESULTS: Final = frozenset(
     {
@@ -133,14 +133,14 @@ class Batch:
 
 
 class Scheduler(Protocol):
-    """Does something later: `Timer` on a thread, or an event loop. Nothing once the client is closed."""
+    """Runs actions later: a `Timer` on a thread, or an event loop. Once the client is closed, none runs."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
-        """Do something after the delay."""
+        """Call `action` after the delay."""
         ...
 
     def every(self, period_s: float, action: Callable[[], None], /) -> None:
-        """Do something after each period."""
+        """Call `action` after each period."""
         ...
 
 
@@ -162,7 +162,7 @@ class Puller:
     _waiting: ProcessQueue = field(converter=ProcessQueue, alias="offset")
     _deliver: Callable[[Batch], None]
     _handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None]
-    """Gets an unreadable message and a callback; it must not wait.
+    """A function that handles an unreadable message and then calls the callback; it must not wait.
 
     The callback with None moves past the message; with an error the message is pulled again.
     """
@@ -171,17 +171,18 @@ class Puller:
     _is_paused: bool = False
     """Whether the puller is paused; `resume` ends the pause."""
     locked_until_ns: int | None = None
-    """Until when the broker keeps the queue for this client, by the monotonic clock; None where none is kept."""
+    """The time until which the broker keeps the queue for this client, by the monotonic clock; None if it is not
+    locked."""
     _consumed: deque[Sequence[ReceivedMessage]] = field(factory=deque, init=False)
     _is_pulling: bool = field(default=False, init=False)
     _is_alone: bool = field(default=False, init=False)
-    """Whether one message is asked for, because the last answer began with one that could not be read."""
+    """Whether to pull a single message, because the last answer began with a message that could not be read."""
     _is_deleted: bool = field(default=False, init=False)
-    """Whether its broker said last that the topic does not exist."""
+    """Whether the broker's last answer was that the topic does not exist."""
     _is_dropped: bool = field(default=False, init=False)
     _deferred: list[Callable[[], None]] = field(factory=list, init=False)
     _turn: int = field(default=0, init=False)
-    """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
+    """Incremented when the expression or the offset changes, so that the answer to an earlier pull is ignored."""
     _stopped_by: Stop | None = field(default=None, init=False)
     _asked_ns: int = field(default=0, init=False)
     _lock: Lock = field(default=Factory(lambda self: self._instance.runtime.lock(), takes_self=True), init=False)
@@ -194,7 +195,7 @@ class Puller:
 
     @property
     def offset_done(self) -> int:
-        """Every message before it is consumed: the offset to store."""
+        """The offset to store: every message before it is consumed."""
         with self._lock:
             return self._cached.offset_done
 
@@ -215,13 +216,13 @@ class Puller:
 
     @property
     def cached_size(self) -> int:
-        """Bytes of their bodies."""
+        """The bytes of the bodies of the waiting messages."""
         with self._lock:
             return self._cached.size
 
     @property
     def stopped_by(self) -> Stop | None:
-        """The limit of flow control that stops pulling now."""
+        """The limit of flow control that stops pulling at this time; None if there is none."""
         with self._lock:
             return self._stopped_by
 
@@ -239,9 +240,10 @@ class Puller:
 
     @property
     def is_open(self) -> bool:
-        """Whether this queue is consumed now: it is neither given up nor paused.
+        """Whether messages of this queue may be consumed: it is neither given up nor paused.
 
-        Read without the lock, for each message: with the lock, too, the answer may be old when it is used.
+        Read without the lock for each message, because with the lock the answer could be outdated as well when it is
+        used.
         """
         return not (self._is_dropped or self._is_paused)
 
@@ -271,7 +273,10 @@ class Puller:
         self.pull()
 
     def defer(self, action: Callable[[], None]) -> bool:
-        """Whether the queue is paused. Then the action, which must not wait, runs when it is resumed or dropped."""
+        """Whether the queue is paused.
+
+        If so, `action`, which must not wait, runs when the queue is resumed or dropped.
+        """
         with self._lock:
             is_deferred = self._is_paused and not self._is_dropped
             if is_deferred:
@@ -279,7 +284,7 @@ class Puller:
         return is_deferred
 
     def _go_on(self) -> None:
-        """Run the deferred actions, outside the lock."""
+        """Run the deferred actions without holding the lock."""
         with self._lock:
             deferred, self._deferred = self._deferred, []
         for action in deferred:
@@ -288,7 +293,7 @@ class Puller:
     def resubscribe(self, subscription: SubscriptionData) -> None:
         """Use another subscription from the next pull on.
 
-        Messages that were pulled before are delivered as they came.
+        Messages that were pulled before are delivered unchanged.
         """
         with self._lock:
             self._subscription, self._tags = subscription, _tags_of(subscription)
@@ -304,8 +309,8 @@ class Puller:
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """Mark delivered messages as consumed.
 
-        Takes no lock, because several threads call this for every message. Usually a pull is in progress, and its
-        answer counts the marks and pulls again.
+        Takes no lock, because several threads call this for every message. Usually a pull is in progress, and the
+        handling of its answer removes the marked messages and pulls again.
         """
         self._consumed.append(messages)
         if not self._is_pulling:
@@ -319,16 +324,17 @@ class Puller:
         return self._waiting
 
     def _settle(self) -> None:
-        """Remove the marked messages. With the lock, which all removals hold."""
-        # Taken out last: who is interrupted before (Ctrl-C) leaves them to be noted again, which changes nothing.
-        # Also of a dropped queue: its last offset is stored when an orderly listener returns.
+        """Remove the messages that are marked as consumed; the caller holds the lock."""
+        # The marks are removed last: if Ctrl-C interrupts this, the same messages are removed again later, which
+        # changes nothing. Dropped queues are handled too, because their last offset is stored when an orderly listener
+        # returns.
         noted = list(self._consumed)
         self._waiting.done(chain.from_iterable(noted))
         for _messages in noted:
             self._consumed.popleft()
 
     def pull(self) -> None:
-        """Ask for the next messages, unless a pull is in progress or enough messages wait."""
+        """Send a pull for the next messages, unless one is in progress or enough messages wait."""
         with self._lock:
             if self._is_pulling or self._is_dropped or self._is_paused or self._is_stopped():
                 return
@@ -352,7 +358,7 @@ class Puller:
         return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
-        """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
+        """Whether flow control stops pulling; `done` then tries again. Each stop is counted once."""
         stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
             self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})
@@ -360,7 +366,8 @@ class Puller:
         return stop is not None
 
     def _header(self) -> PullMessageRequestHeader:
-        # No commit, unlike Java's client: a broker may apply it after a later store of the offset.
+        # Unlike Java's client, the pull commits no offset, because a broker may apply it after a later store of the
+        # offset.
         return PullMessageRequestHeader(
             consumer_group=self._config.group,
             topic=self.queue.topic,
@@ -376,7 +383,7 @@ class Puller:
         )
 
     def _answered(self, answer: Answer, turn: int) -> None:
-        """Handle the answer of a pull, on the reader thread."""
+        """Handle the answer to a pull, on the reader thread."""
         with self._lock:
             if turn != self._turn:
                 return
@@ -397,13 +404,13 @@ class Puller:
             if isinstance(error, RefusedError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._is_deleted = self._source.is_master_asked
             if not is_gone:
-                # A slave may not know yet what its master does.
+                # The answer may come from a slave that does not know the new state yet, so ask the master next.
                 self._source.suggested(MASTER_ID)
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else self._retry_s() if is_gone else RETRY_S, turn)
             return
         self._source.suggested(header.suggest_which_broker_id)
         if self._is_deleted:
-            # Offsets of the queue before belong to other messages.
+            # The queue was created again, and its earlier offsets belong to other messages.
             self._is_deleted = False
             self._begin_again()
             return
@@ -415,7 +422,7 @@ class Puller:
         is_no_further = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._goes_on(offset_next)
         self._take(wanted, offset_next, turn, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
         if is_no_further:
-            # The slave is behind its master, and would give the same answer at once.
+            # The slave is behind its master, and would give the same answer again at once.
             self._timer.after(BEHIND_RETRY_S, self.pull)
         else:
             self.pull()
@@ -425,9 +432,9 @@ class Puller:
             return offset_next != self._cached.offset_next
 
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
-        """The first message of an answer is unreadable: pull it alone, and handle it if that does not help.
+        """Handle an answer whose first message is unreadable: pull it alone, and handle it if that fails too.
 
-        Only for a message that came alone is the offset certain: the next offset less one.
+        Only if a message came alone is its offset certain: it is the next offset minus one.
         """
         with self._lock:
             if turn != self._turn:
@@ -462,7 +469,7 @@ class Puller:
             )
 
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:
-        """Deliver the messages and move to the next offset."""
+        """Deliver the messages of an answer, and move to the next offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return
@@ -481,7 +488,7 @@ class Puller:
             self._deliver(Batch(self, messages))
 
     def _failed(self, error: LongpollError, retry_s: float, turn: int) -> None:
-        """Pull again later, from the same offset."""
+        """Log the error, and pull again later from the same offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return

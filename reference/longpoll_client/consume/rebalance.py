@@ -33,18 +33,17 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
-"""Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
+"""Creates the puller of a queue, from the queue, its subscription, its first offset, and whether it is paused."""
 
 
 @define(slots=True, eq=False)
 class AssignedQueues:
-    """A consumer's queues, without requests to brokers: the same on threads and on an event loop.
+    """A consumer's queues, without any requests to brokers, so that threads and event loops share it.
 
-    `announce` reports the changes since the last call, and starts to pull the new queues.
-
-    Invariant: `_pullers` has one puller for each queue. Queues come and go under `_lock` and only within one exchange
-    of the rebalancer at a time; `seek` may replace a puller at any time. `_start_offsets` are of assigned queues that
-    have not begun. `_paused` may have such queues too.
+    `announce` reports the changes since the last call, and starts to pull the new queues. Invariant: `_pullers` has one
+    puller for each queue. Queues come and go under `_lock`, and only one exchange of the rebalancer at a time changes
+    them; `seek` may replace a puller at any time. `_start_offsets` has assigned queues that have not begun, and
+    `_paused` may have such queues too.
     """
 
     _runtime: Runtime
@@ -61,7 +60,7 @@ class AssignedQueues:
     _is_all_paused: bool = field(default=False, init=False)
 
     def pullers(self) -> dict[MessageQueue, Puller]:
-        """Each queue with its puller now."""
+        """Returns each queue with its current puller."""
         with self._lock:
             return dict(self._pullers)
 
@@ -70,7 +69,7 @@ class AssignedQueues:
     def begin_at(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
     ) -> None:
-        """Have a queue, from an offset or from an earlier `seek`. `announce` starts to pull it."""
+        """Add a queue that begins at an offset, or at that of an earlier `seek`. `announce` starts to pull it."""
         with self._lock:
             if self._lifecycle.is_closed:
                 return
@@ -83,7 +82,7 @@ class AssignedQueues:
         self._begun.append(puller)
 
     def let_go(self, queue: MessageQueue, *, is_for_good: bool) -> Puller:
-        """Give a queue up. A listener may still have messages of the puller that this returns."""
+        """Remove a queue and return its puller, of which a listener may still have messages."""
         with self._lock:
             puller = self._pullers.pop(queue)
             if is_for_good:
@@ -109,7 +108,7 @@ class AssignedQueues:
                 puller.pull()
 
     def resubscribe(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
-        """Have every queue pulled for what is wanted now."""
+        """Make every queue use its current subscription from the next pull on."""
         for queue, puller in self.pullers().items():
             wanted = subscriptions.get(queue.topic)
             if wanted is not None and wanted != puller.subscription:
@@ -118,7 +117,7 @@ class AssignedQueues:
     # ------------------------------------------------------------ going elsewhere
 
     def seek(self, queue: MessageQueue, offset: int, due: Collection[MessageQueue]) -> None:
-        """Go on at an offset: nothing that was pulled before comes after this, and nothing of it is noted as consumed.
+        """Continue at an offset: messages that were pulled before are neither delivered nor counted as consumed.
 
         A queue that is `due` and has not begun will begin there. Raises NotOursError.
         """
@@ -136,7 +135,7 @@ class AssignedQueues:
         new.pull()
 
     def keep_start_offsets(self, due: frozenset[MessageQueue]) -> None:
-        """Forget what was said of queues that are not due any more."""
+        """Forget the start offsets and pauses of queues that are not due any more."""
         with self._lock:
             self._start_offsets = {queue: offset for queue, offset in self._start_offsets.items() if queue in due}
             self._paused &= due
@@ -144,7 +143,7 @@ class AssignedQueues:
     # ------------------------------------------------------------ pausing
 
     def pause(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Have nothing of the queues consumed, or of any queue, also of those to come. Raises NotOursError."""
+        """Let no message of these queues be consumed, or of any queue, including later ones. Raises NotOursError."""
         with self._lock:
             for puller in self._named(queues, due):
                 puller.pause()
@@ -153,7 +152,7 @@ class AssignedQueues:
             self._paused.update(self._pullers if queues is None else queues)
 
     def resume(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Go on with the queues, or with every one. Raises NotOursError."""
+        """Continue with these queues, or with all. Raises NotOursError."""
         with self._lock:
             pullers = self._named(queues, due)
             if queues is None:
@@ -165,7 +164,7 @@ class AssignedQueues:
             puller.resume()
 
     def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
-        """The pullers of these queues, as far as they have begun; raises NotOursError."""
+        """Returns the pullers of these queues that have begun; raises NotOursError."""
         if queues is None:
             return list(self._pullers.values())
         for queue in queues:
@@ -178,9 +177,8 @@ class RevokedQueues:
     """Queues that were given up while a listener may still have messages of them.
 
     Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. Otherwise
-    two listeners would have its messages at once, and the end of the first would unlock the queue of the second.
-
-    Changes only within one exchange of the rebalancer at a time.
+    two listeners would have its messages at once, and the end of the first call would unlock the queue of the second.
+    Only one exchange of the rebalancer at a time changes it.
     """
 
     def __init__(self) -> None:
@@ -188,7 +186,7 @@ class RevokedQueues:
         self._wanted: set[MessageQueue] = set()
 
     def add(self, puller: Puller) -> None:
-        """A queue that is about to be given up."""
+        """Add a queue that is about to be given up."""
         self._pullers[puller.queue] = puller
 
     def has(self, puller: Puller) -> bool:
@@ -200,21 +198,21 @@ class RevokedQueues:
         return list(self._pullers.values())
 
     def release(self, queue: MessageQueue) -> bool:
-        """The queue may be begun again; whether it was wanted in the meantime."""
+        """Allow the queue to begin again; returns whether it was wanted in the meantime."""
         del self._pullers[queue]
         is_wanted = queue in self._wanted
         self._wanted.discard(queue)
         return is_wanted
 
     def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """The queues that may be pulled from now. `release` reports the others as wanted."""
+        """Returns the queues that may be pulled from now on; `release` reports the others as wanted."""
         found = {queue for queue in queues if queue not in self._pullers}
         self._wanted.update(set(queues) - found)
         return found
 
 
 def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:
-    """Raise ConfigError for an offset that a queue with these does not have; its end will do."""
+    """Raise ConfigError for an offset outside of [first, end]; the end itself is valid."""
     check_whole("offset", offset)
     if not first <= offset <= end:
         place = f"{queue.topic[:140]} queue {queue.queue_id}"
@@ -229,21 +227,21 @@ def _not_ours(queue: MessageQueue) -> NotOursError:
 
 
 BUSY_RETRY_S: Final = 0.02
-"""The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""
+"""Seconds to wait while another rebalance runs, or while a listener has messages of a queue that is reset."""
 
 
 @define(slots=True, eq=False)
 class Rebalancer:
-    """Keeps a consumer's queues to its share."""
+    """Begins and gives up queues, so that a consumer has exactly its share."""
 
     _membership: Membership
     _queues: AssignedQueues
     _offsets: OffsetStore
     _locks: QueueLocks
     _is_busy: Callable[[Puller], bool]
-    """Whether a listener has messages of a queue."""
+    """Whether a listener has messages of the queue."""
     _try_soon: Callable[[], None]
-    """Retries after a failure."""
+    """Tries again later, after a failure."""
     _rebalance_soon: Callable[[], None]
     _revoked: RevokedQueues = field(factory=RevokedQueues, init=False)
 
@@ -254,9 +252,10 @@ class Rebalancer:
     # ------------------------------------------------------------ routes
 
     def routes(self, *, is_patient: bool = True) -> Steps[dict[str, Route]]:
-        """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError.
+        """Returns the routes of the user's topics.
 
-        A retry or dead letter topic may always be missing: a broker creates it with its first message.
+        A missing topic is logged if the call `is_patient`, else it raises NoRouteError. A retry or dead-letter topic
+        may always be missing, because a broker creates it with its first message.
         """
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:
@@ -277,7 +276,7 @@ class Rebalancer:
         try:
             yield from self._rebalance()
         except FAULTS:
-            # The user's `allocate`, most likely: the queues that have begun are pulled anyway.
+            # The error is most likely from the user's `allocate`, so the queues that have begun are pulled anyway.
             self._queues.announce()
             raise
         self._queues.announce()
@@ -292,7 +291,7 @@ class Rebalancer:
             try:
                 route: Route = yield FindRoute(topic)
             except NoRouteError:
-                # The heartbeat has logged it.
+                # The heartbeat has logged that the topic is missing.
                 if topic != RETRY_PREFIX + self._config.group:
                     self._try_soon()
                 continue
@@ -322,11 +321,11 @@ class Rebalancer:
         begun = yield Together([self._begin_all(queues) for queues in by_broker(locked).values()])
         failures = [error for error in begun if error is not None]
         if failures:
-            # Logged once for all queues of a broker that is down; the others have begun.
+            # An unreachable broker is logged once for all of its queues; the queues of other brokers have begun.
             raise failures[0]
 
     def _share(self, route: Route) -> Steps[Iterable[MessageQueue]]:
-        """The queues of a topic that this client should have."""
+        """Returns the queues of a topic that this client should have."""
         assigned = self._membership.assigned
         if assigned is not None:
             return tuple(queue for queue in assigned if queue.topic == route.topic)
@@ -335,7 +334,8 @@ class Rebalancer:
         client_id = self._membership.client_id()
         members = yield from self._membership.members(route)
         if client_id not in members:
-            # The broker was restarted and has forgotten this client: without a heartbeat it would lose its queues.
+            # The broker was restarted and has forgotten this client. Without a heartbeat the client would lose its
+            # queues.
             yield from self._membership.heartbeat([route])
             members = yield from self._membership.members(route)
             if client_id not in members:
@@ -360,7 +360,7 @@ class Rebalancer:
                     break
                 continue
             subscription = self._membership.subscriptions.get(queue.topic)
-            # None if the user unsubscribed in the meantime; the next rebalance follows.
+            # The subscription is None if the user unsubscribed in the meantime; another rebalance follows then.
             if subscription is not None:
                 self._queues.begin_at(queue, subscription, offset, end_ns)
         if failure is not None:
@@ -369,25 +369,26 @@ class Rebalancer:
     # ------------------------------------------------------------ giving up
 
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
-        """Give a queue up; if it `stores`, store its offset, and if an `offset` is given, that one.
+        """Give up a queue; with `stores`, store its offset, or with `offset` that one.
 
-        If a listener still has its messages, a locked queue, or one of a topic that is not subscribed any more, is kept
-        until `release`. Any other queue may be another member's by now.
+        If a listener still has messages of the queue, and it is locked or its topic is not subscribed any more, it is
+        kept until `release`. Any other queue may already belong to another member.
         """
         puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)
-        # Asked first: a listener that returns during the store has consumed more than that offset says.
+        # Ask before the store, because a listener that returns during the store has consumed more than the stored
+        # offset.
         is_busy = self._is_kept(puller)
         if stores:
             yield from self._store(puller, self._offsets.store)
         if offset is not None:
-            # Before another member can begin the queue.
+            # Stored before the unlock, because another member can begin the queue after that.
             yield from self._reset(queue, offset)
         if not is_busy:
             yield from self._end(puller)
 
     def release(self, puller: Puller) -> Steps[None]:
-        """A listener has returned for a queue that was given up: after the last one store the offset, then unlock."""
+        """Store the offset of a queue that was given up, and unlock it, after its last listener has returned."""
         if self._revoked.has(puller) and not self._is_busy(puller):
             yield from self._store(puller, self._offsets.store)
             yield from self._end(puller)
@@ -402,7 +403,10 @@ class Rebalancer:
             self._rebalance_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> Steps[bool]:
-        """Continue at other offsets (220) in those queues that are ours; false while a listener has messages of one."""
+        """Continue at other offsets (220) in those of the queues that this client has.
+
+        Returns false while a listener has messages of one of them.
+        """
         moving = {queue: puller for queue, puller in self._queues.pullers().items() if queue in offsets}
         for puller in moving.values():
             puller.drop()
@@ -414,11 +418,11 @@ class Rebalancer:
         return True
 
     def leave(self) -> Steps[None]:
-        """At the close: drop every queue, store every offset, and unlock the queues that no listener still has."""
+        """Leave at the close: drop every queue, store every offset, and unlock the queues without a listener's call."""
         pullers = self._pullers()
         for puller in pullers:
             puller.drop()
-        # Asked first, as in `give_up`.
+        # Ask before the store, as in `give_up`.
         busy = {puller.queue for puller in pullers if self._is_busy(puller)}
         yield from self.persist(is_last=True)
         yield from self._locks.unlock(self._locks.held - busy)
@@ -426,7 +430,10 @@ class Rebalancer:
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
-        """Store every offset that has changed, and at the close those that a crash has lost; the logged errors."""
+        """Store every changed offset, and at the close also those that a broker lost in a crash.
+
+        Returns the logged errors.
+        """
         write = self._offsets.store_last if is_last else self._offsets.store
         stored = yield Together([self._store(puller, write) for puller in self._pullers()])
         return [error for error in stored if error is not None]
@@ -435,7 +442,10 @@ class Rebalancer:
         return (*self._queues.pullers().values(), *self._revoked.pullers())
 
     def _store(self, puller: Puller, write: Callable[[MessageQueue, int], Steps[None]]) -> Steps[LongpollError | None]:
-        """Store a queue's offset, unless its lock is lost: another member may have the queue. Errors are logged."""
+        """Store a queue's offset, unless its lock is lost, because another member may have the queue then.
+
+        Errors are logged.
+        """
         queue = puller.queue
         if puller.is_locked:
             try:
@@ -452,7 +462,7 @@ class Rebalancer:
             log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
 
     def renew_locks(self) -> Steps[None]:
-        """Renew every lock. A queue that another member has by now is given up, and its offset is not stored."""
+        """Renew every lock. A queue that another member has locked meanwhile is given up without storing its offset."""
         pullers = self._queues.pullers()
         end_ns = self._locks.end_ns
         got, refused = yield from self._locks.lock(pullers)

@@ -1,4 +1,4 @@
-"""Counts of a consumer by topic since its start, and the calls of its hooks.
+"""Counts of a consumer by topic since its start, and calls of its hooks.
 
 A rate is the difference of two snapshots.
 
@@ -25,9 +25,9 @@ from longpoll_spec.tables import with_table
 log: logging.Logger = logging.getLogger(__name__)
 
 Stop: TypeAlias = Literal["count", "size", "span"]
-"""Which limit keeps a queue from being pulled."""
+"""The limit that stops a queue's pulls."""
 GIVEN_COUNT_MAX: Final = 256
-"""Notes of listeners' threads that wait to be counted."""
+"""Maximum notes of listener threads that wait to be added up."""
 
 
 @with_table
@@ -35,28 +35,28 @@ class TopicStatistics(msgspec.Struct):
     """One topic's counts."""
 
     pull_count: int = 0
-    """Pulls that were answered, with messages or without."""
+    """The number of answered pulls, with or without messages."""
     pull_ms: float = 0.0
-    """Time from the asking of the pulls that found messages to their answers, all together; holds are in it."""
+    """Total time from sending to the answer of pulls that found messages, ms, including their holds."""
     found_count: int = 0
-    """Pulls that found messages."""
+    """The number of pulls that found messages."""
     message_count: int = 0
-    """Messages pulled, after the filter of exact tags."""
+    """The number of messages pulled, after the client's exact comparison of tags."""
     failed_pull_count: int = 0
     moved_count: int = 0
-    """Pulls whose offset the broker did not have (OFFSET_ILLEGAL)."""
+    """The number of pulls whose offset the broker did not have (OFFSET_ILLEGAL)."""
     consumed_count: int = 0
     later_count: int = 0
-    """Messages that a listener put off, or raised at."""
+    """The number of messages for which a listener raised an error or asked for a retry."""
     consume_ms: float = 0.0
-    """Time within listeners."""
+    """Total time in listeners, ms."""
     sent_back_count: int = 0
     unreadable_count: int = 0
-    """Unreadable messages; `MemberConfig.unreadable` decides the action."""
+    """The number of unreadable messages; `MemberConfig.unreadable` decides what happens to them."""
     differing_count: int = 0
     """How often another group member had a different subscription to the topic, which loses messages."""
     stopped_by_count: int = 0
-    """How often flow control stopped a queue for its number of waiting messages."""
+    """How often flow control stopped a queue because too many of its messages waited."""
     stopped_by_size: int = 0
     stopped_by_span: int = 0
 
@@ -74,13 +74,13 @@ class Statistics:
         self._given: deque[tuple[str, int, int, bool]] = deque()
 
     def snapshot(self) -> dict[str, TopicStatistics]:
-        """Every topic's counts now."""
+        """Returns the current counts of every topic."""
         with self._lock:
             self._count_given()
             return {topic: replace(counts) for topic, counts in self._topics.items()}
 
     def add(self, topic: str, **more: float) -> None:
-        """Add to some of a topic's counts, by their names."""
+        """Add to some counts of a topic; the keywords are their names."""
         with self._lock:
             counts = self._of(topic)
             for name, value in more.items():
@@ -97,13 +97,13 @@ class Statistics:
                 self._count_given()
 
     def _count_given(self) -> None:
-        """Count what was noted. With the lock, under which alone notes are taken out."""
+        """Add up the noted calls; the caller holds the lock, without which no note may be removed."""
         given = self._given
         topic, consumed_count, later_count, sum_ns = "", 0, 0, 0
         for _number in range(len(given)):
             of_topic, count, took_ns, is_consumed = given.popleft()
             if of_topic != topic:
-                # Mostly all of them are one topic's, and are added to it once.
+                # Usually all notes are of one topic, and their sum is added to it at once.
                 self._add_given(topic, consumed_count, later_count, sum_ns)
                 topic, consumed_count, later_count, sum_ns = of_topic, 0, 0, 0
             sum_ns += took_ns
@@ -114,7 +114,7 @@ class Statistics:
         self._add_given(topic, consumed_count, later_count, sum_ns)
 
     def _add_given(self, topic: str, consumed_count: int, later_count: int, took_ns: int) -> None:
-        """Add notes of one topic, if there are any."""
+        """Add the sum of noted calls of one topic, if there are any."""
         if consumed_count or later_count:
             counts = self._of(topic)
             counts.consume_ms += took_ns / 1e6
@@ -122,7 +122,7 @@ class Statistics:
             counts.later_count += later_count
 
     def _of(self, topic: str) -> TopicStatistics:
-        """The counts of a topic. With the lock."""
+        """Returns the counts of a topic; the caller holds the lock."""
         counts = self._topics.get(topic)
         if counts is None:
             counts = self._topics[topic] = TopicStatistics()
@@ -139,7 +139,7 @@ class HookCalls:
         self._number = itertools.count(1)
 
     def begin(self, messages: Sequence[ReceivedMessage]) -> str:
-        """Before a listener call; the id of the call."""
+        """Call the hooks before a listener call; returns the id of the call."""
         delivery = f"{self._first}{next(self._number)}"
         for hook in self._config.hooks:
             with KeepGoing(log, "a hook before a listener failed"):
@@ -155,7 +155,7 @@ class HookCalls:
         is_consumed: bool,
         begun_ns: int,
     ) -> None:
-        """After a listener call."""
+        """Call the hooks after a listener call."""
         latency_s = (self._runtime.monotonic_ns() - begun_ns) / 1e9
         for hook in self._config.hooks:
             with KeepGoing(log, "a hook after a listener failed"):
@@ -164,7 +164,7 @@ class HookCalls:
                 )
 
     def received(self, messages: Sequence[ReceivedMessage], latency_ns: int) -> None:
-        """After a poll that returns messages."""
+        """Call the hooks after a poll that returned messages."""
         if not self._config.hooks:
             return
         begun_s = self._runtime.unix_ms() / 1000 - latency_ns / 1e9
