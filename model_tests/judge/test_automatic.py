@@ -103,7 +103,7 @@ def test_the_history_and_the_call_decide(
     assert all(why in each.why for each in found)
 
 
-def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_programs_variable_does_not_require_pyspark(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SPARK_REMOTE may be set for another program, on a machine without pyspark."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://x")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -113,7 +113,7 @@ def test_a_variable_of_another_program_does_not_ask_for_pyspark(clean: Path, mon
     assert found.why.startswith("SPARK_REMOTE is set, but pyspark is not installed")
 
 
-def test_the_command_says_which_engine_it_takes(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_reports_the_chosen_engine(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line on stderr names the engine; with --json stderr is empty, and the JSON names the engine."""
     for name in options.SPARK_VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -74,7 +74,7 @@ def place(event: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @given(events=HISTORIES)
-def test_queues_are_apart_and_in_order(events: Events) -> None:
+def test_events_are_grouped_by_queue_and_sorted(events: Events) -> None:
     """Each queue's events equal a grouping by plain Python, sorted by time, source and number."""
     found = {name: [place(event) for event in told] for name, told in in_order(events).items()}
     wanted: dict[tuple[Any, ...], list[Any]] = {}
@@ -94,7 +94,7 @@ def in_order(events: Events) -> dict[Any, Any]:
 
 
 @given(events=HISTORIES, dice=st.randoms())
-def test_the_order_does_not_hang_on_that_of_arrival(events: Events, dice: random.Random) -> None:
+def test_the_order_does_not_depend_on_arrival(events: Events, dice: random.Random) -> None:
     """The order does not depend on arrival, even if a source gives all simultaneous events the same number."""
     alike = [event | {"before_ns": 5, "after_ns": 0, "source": "one", "sequence": 0} for event in events]
 
@@ -105,8 +105,8 @@ NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))
 
 
 @pytest.mark.parametrize("rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["together", "mixed", "once"])
-def test_queues_have_the_same_numbers_however_their_rows_lie(rows: list[tuple[str, str, int]]) -> None:
-    """Rows in long runs and mixed rows give the same queue numbers, and the named row is one of the queue."""
+def test_queue_numbers_do_not_depend_on_the_order_of_rows(rows: list[tuple[str, str, int]]) -> None:
+    """Long runs and mixed rows give the same queue numbers, and each example row belongs to its queue."""
     columns = dict(zip(GROUP_KEY, map(list, zip(*rows, strict=True)), strict=True))
     numbers, examples = queue_numbers(fill(pa.table(columns), GROUP_KEY))
     number_of = {rows[row]: number for number, row in enumerate(examples.tolist())}
@@ -132,7 +132,7 @@ def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> N
 
 
 @given(events=HISTORIES, borders=st.lists(st.integers(0, 30), max_size=4))
-def test_parts_of_a_table_come_back_together(events: Events, borders: list[int]) -> None:
+def test_a_cut_table_is_equal_after_joining(events: Events, borders: list[int]) -> None:
     """A table that is cut anywhere, encoded, decoded and joined has every event; unused columns are left out."""
     table = table_of(events)
     places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
@@ -142,10 +142,8 @@ def test_parts_of_a_table_come_back_together(events: Events, borders: list[int])
 
 
 @pytest.mark.parametrize("are_hashes_alike", [False, True])
-def test_many_names_of_several_parts_have_one_number_each(
-    are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name has one number over all parts, with and without a hash of its own for each name."""
+def test_a_name_has_one_number_over_all_parts(are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name has one number over all parts, even if the hashes of all names are equal."""
     if are_hashes_alike:
         monkeypatch.setattr(tables, "text_hashes", lambda texts: np.zeros(len(texts), dtype=np.uint64))
     told = {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s"}
@@ -159,7 +157,7 @@ def test_many_names_of_several_parts_have_one_number_each(
     assert len(set(whole["request"].chunk(0).indices.to_pylist())) == len(set(whole["request"].to_pylist()))
 
 
-def test_a_part_takes_along_what_it_uses_alone() -> None:
+def test_a_part_has_only_the_columns_and_names_it_uses() -> None:
     """A part contains neither columns at their default nor names that only other rows use."""
     events = [
         {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s", "sequence": number, "request": f"r{number}"}
@@ -174,7 +172,7 @@ def test_a_part_takes_along_what_it_uses_alone() -> None:
 @given(events=HISTORIES.filter(len))
 @example(events=[TWICE, TWICE | {"source": "other"}])
 @example(events=[TWICE, TWICE])
-def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(events: Events) -> None:
+def test_missing_and_repeated_numbers_are_found(events: Events) -> None:
     """Plain Python gives the expected answers for missing and repeated numbers."""
     window = make_window(table_of(events))
     for event in ("request_received", "answer_sent", "hold"):
@@ -186,7 +184,7 @@ def test_it_is_known_of_all_events_whether_any_lacks_a_number_or_comes_twice(eve
 
 
 @pytest.mark.parametrize("every", [1, 20])
-def test_what_one_of_many_rows_tells_is_taken(every: int) -> None:
+def test_a_value_in_one_of_many_rows_is_kept(every: int) -> None:
     count = 1_100 * every
     table = table_of([TWICE] * count)
     values = {"lost_count": 7, "tag": "x", "may_hold": True, "offsets": [5]}

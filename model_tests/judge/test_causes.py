@@ -64,12 +64,12 @@ def told(*causes: Cause) -> list[list[str]]:
         (("answer.open_connection", ANSWERED), ("answer.same_connection", event("answer_sent", request="2")), True),
     ],
 )
-def test_findings_share_what_they_may_be_due_to(one: Any, other: Any, share: bool) -> None:
+def test_findings_share_the_keys_of_a_possible_cause(one: Any, other: Any, share: bool) -> None:
     """Findings share the keys of a wrong answer, a late answer or a broken connection, and of no other request."""
     assert bool(keys(*one) & keys(*other)) == share
 
 
-def test_a_message_is_one_of_its_queue_alone() -> None:
+def test_a_message_key_contains_the_queue() -> None:
     """The same offset in another queue is another message."""
     mine = keys("pull.found.complete", messages=(3,))
     assert mine & keys("pull.none.true", messages=(3, 4))
@@ -77,7 +77,7 @@ def test_a_message_is_one_of_its_queue_alone() -> None:
     assert not mine & set(keys_of("pull.none.true", (3,), ("b", "T", 1), (), ()))
 
 
-def test_findings_hang_together_by_way_of_others() -> None:
+def test_findings_are_connected_through_other_findings() -> None:
     """Findings are connected through other findings, in any order."""
     ends = found("pull.found.next", "a", at_ms=1), found("pull.found.tag", "b", at_ms=2)
     between = found("pull.found.complete", "a", "b", at_ms=3)
@@ -94,8 +94,8 @@ def test_a_lost_wakeup_joins_and_makes_no_cause() -> None:
     assert told(*losses, found("log.append.gapless", "m", at_ms=9)) == [["log.append.gapless", "pull.wake.prompt"]]
 
 
-def test_told_is_the_one_that_says_most() -> None:
-    """Certain findings are reported first, then findings of the log, then the longest ranked beginning."""
+def test_the_strongest_finding_of_a_cause_is_reported() -> None:
+    """A certain finding is reported first, then a finding of the log, then the one whose clause ranks first."""
     wrong, log = found("pull.found.next", "k", at_ms=1), found("log.append.gapless", "k", at_ms=2)
     perhaps = found("log.append.once", "k", verdict="unknown", at_ms=0)
     assert told(wrong, log, perhaps) == [["log.append.gapless", "pull.found.next", "log.append.once"]]
@@ -103,14 +103,14 @@ def test_told_is_the_one_that_says_most() -> None:
     assert told(falls, wrong, late) == [["pull.found.next", "pull.wake.prompt", "pull.max.never_falls"]]
 
 
-def test_what_follows_is_counted_by_kind() -> None:
+def test_consequences_are_counted_by_clause_and_verdict() -> None:
     one, same = found("log.append.gapless", "k"), found("pull.found.next", "k", at_ms=2)
     perhaps = found("pull.found.next", "k", verdict="unknown", at_ms=3)
     (finding,) = told_once([one, same, same, perhaps])
     assert [(each.verdict, each.count) for each in finding.follows] == [("violated", 2), ("unknown", 1)]
 
 
-def test_a_finding_from_afar_is_about_the_messages_of_its_queue() -> None:
+def test_a_finding_across_queues_has_its_queues_message_keys() -> None:
     """A finding from another queue has the same message keys as a finding of the queue itself."""
     finding = msgspec.structs.replace(
         found("send.sequential").finding, messages=[3], evidence=[ASKED | {"broker": "b"}]
@@ -119,7 +119,7 @@ def test_a_finding_from_afar_is_about_the_messages_of_its_queue() -> None:
     assert set(cause.keys) & keys("pull.none.true", messages=(3,))
 
 
-def test_the_certain_comes_first_and_then_the_early() -> None:
+def test_violations_come_first_then_earlier_findings() -> None:
     early, late = found("pull.none.true", at_ms=1).finding, found("pull.none.true", at_ms=2).finding
     perhaps = found("pull.none.true", verdict="unknown", at_ms=0).finding
     assert sorted([perhaps, late, early], key=finding_order) == [early, late, perhaps]
@@ -147,8 +147,8 @@ def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **
         ([late(500), late(510), late(520, "pull.deadline.met", due_ms=400)], False),
     ],
 )
-def test_answers_that_a_pause_made_late_have_one_cause(causes: list[Cause], *, is_pause: bool) -> None:
-    """All answers were due before the first of them came, and came shortly after one another."""
+def test_answers_delayed_by_one_pause_have_one_cause(causes: list[Cause], *, is_pause: bool) -> None:
+    """In a pause, all answers are due before the first of them comes, and they come shortly after one another."""
     findings = told_once(causes)
     assert len(findings) == (1 if is_pause else len(causes))
     assert findings[0].why.startswith("w; 3 answers" if is_pause else "w; it fits")

@@ -80,7 +80,7 @@ def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_engine: SparkEngine) -> None:
+def test_the_callers_session_keeps_its_settings(faulted: Path, spark_engine: SparkEngine) -> None:
     """The session stays open with its settings, and an option that an open session cannot take is an error."""
     session = spark_engine.session
     session.conf.set("spark.sql.adaptive.enabled", "false")
@@ -105,9 +105,7 @@ def next_batch(judging: StreamJudge) -> Batch:
     return batch
 
 
-def test_a_stream_that_is_restarted_finds_what_the_batch_finds(
-    faulted: Path, tmp_path: Path, spark_engine: SparkEngine
-) -> None:
+def test_a_restarted_stream_finds_the_same_as_a_batch(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
     """The plan has the scan, one exchange and the state store, and only unreported findings are repeated."""
     growing, kept = tmp_path / "growing", tmp_path / "kept"
     growing.mkdir()
@@ -194,7 +192,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
 
 
 @pytest.mark.parametrize("name", ["on_spark.py", "plan.py"])
-def test_the_pages_programs_print_what_the_page_shows(
+def test_programs_of_the_page_print_its_output(
     name: str, spark_engine: SparkEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The output equals the page except for column numbers and lines of the plan that the page leaves out."""
@@ -272,7 +270,7 @@ REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS sourc
         ((*REQUIRED, "1 AS Queue", "1 AS queue"), "the DataFrame has 2 columns 'queue': drop or rename all but one"),
     ],
 )
-def test_a_frame_that_is_no_history_is_a_sentence(
+def test_a_frame_without_event_columns_is_refused(
     columns: tuple[str, ...], text: str, spark_engine: SparkEngine
 ) -> None:
     """The error names a column that is missing, has another type, or occurs twice."""
@@ -280,7 +278,7 @@ def test_a_frame_that_is_no_history_is_a_sentence(
         longpoll.judge(spark_engine.session.range(1).selectExpr("id", *columns))
 
 
-def test_a_frame_that_cannot_be_judged_is_a_sentence(faulted: Path, spark_engine: SparkEngine) -> None:
+def test_an_unsupported_frame_or_session_is_refused(faulted: Path, spark_engine: SparkEngine) -> None:
     """A second frame, a stream, another kind of frame, a session with a master, and a stopped one are errors."""
     session = spark_engine.session
     frame = session.range(1)
@@ -322,7 +320,7 @@ IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.r
 
 
 @pytest.mark.parametrize("missing", quick_if(["", *code_archive.PACKAGES], lambda missing: not missing))
-def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> None:
+def test_the_archive_has_the_packages_a_worker_imports(missing: str, tmp_path: Path) -> None:
     """A Python with only PySpark finds its imports in the archive, and fails if one package is removed."""
     unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(io.BytesIO(code_archive.archive())) as packed:
@@ -380,8 +378,8 @@ def packed() -> dict[str, Any]:
 
 
 @pytest.mark.long
-def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
-    """One of two workers is killed at work, and still the numbers equal those of the packed engine."""
+def test_check_on_a_cluster_without_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
+    """One of two workers is killed during the work, but the numbers equal those of the packed engine."""
     with standalone(tmp_path, 2) as found:
         disturbed = checked(tmp_path / "search", *on(found))
         found.kill_worker_at_work(seen=0)
@@ -393,7 +391,7 @@ def test_check_on_a_cluster_whose_workers_have_none_of_our_packages(packed: dict
 
 @pytest.mark.long
 def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
-    """By --master, with a shared directory; without such a directory there is an error."""
+    """Spark Connect needs a directory that all workers share; without one the command reports an error."""
     with connect_server(tmp_path) as url:
         told, complained = (whole := checked(tmp_path / "search", "--master", url)).communicate(timeout=WAIT_S)
         # This test needs its own process, because an existing session would be an error first.
@@ -406,7 +404,7 @@ def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_lacks_pyarrow_is_a_sentence(faulted: Path, tmp_path: Path) -> None:
+def test_a_worker_without_pyarrow_is_reported_in_one_line(faulted: Path, tmp_path: Path) -> None:
     """The error is one line with the missing module, and the exit code is 2."""
     with standalone(tmp_path, 1) as found:
         (tmp_path / "worker" / "packages" / "pyarrow").unlink()
@@ -477,7 +475,7 @@ def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
     assert without_time(msgspec.json.decode(done.stdout, type=Result)) == without_time(judge([faulted], engine="local"))
 
 
-def test_settings_that_are_none_are_refused(faulted: Path) -> None:
+def test_invalid_spark_settings_are_refused(faulted: Path) -> None:
     for words, text in (
         (["--conf", "executor.memory"], "write spark.NAME=VALUE"),
         (["--conf", "memory=1"], "write spark.NAME=VALUE"),
@@ -490,7 +488,7 @@ def test_settings_that_are_none_are_refused(faulted: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_is_not_there_is_a_sentence(faulted: Path) -> None:
+def test_an_unreachable_server_is_reported_in_one_line(faulted: Path) -> None:
     """The error names the server's address without its token."""
     _told, complained = (alone := judged(faulted, "--master", "sc://127.0.0.1:1/;token=abc")).communicate(
         timeout=WAIT_S

@@ -92,7 +92,7 @@ def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int,
 
 
 @given(steps=GROWTHS, moment=MOMENTS)
-def test_the_end_at_a_moment_lies_between_two_bounds(steps: list[tuple[int, int, int]], moment: int) -> None:
+def test_the_end_at_a_time_has_a_lower_and_an_upper_bound(steps: list[tuple[int, int, int]], moment: int) -> None:
     """The end is at least what was certainly reached before, and at most what may have been reached by then."""
     grown = growth(steps)
     at = np.array([moment], dtype=np.int64)
@@ -151,7 +151,7 @@ def test_percentiles_of_nothing_are_none() -> None:
 
 
 @pytest.mark.parametrize(("late", "p99"), [(2, 1e-06), (3, 0.000145)])
-def test_the_ninety_ninth_percentile_is_exceeded_by_one_in_a_hundred(late: int, p99: float) -> None:
+def test_one_value_in_a_hundred_exceeds_p99(late: int, p99: float) -> None:
     """Of 200 latencies p99 is the 198th, and a millisecond has six decimals."""
     counts = {1: 200 - late, 500: late}
     assert percentiles(counts, 10**6) == Percentiles(count=200, p50=1e-06, p99=p99, max=1.0)
@@ -244,7 +244,7 @@ def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: 
 
 
 @pytest.mark.parametrize(("numbers", "has_table"), [([], True), ([7], True), ([0, 4, 7], True), ([0, 1 << 40], False)])
-def test_a_table_is_made_where_numbers_lie_close_together(numbers: list[int], has_table: bool) -> None:
+def test_dense_numbers_get_a_lookup_table(numbers: list[int], has_table: bool) -> None:
     """The table has the size of the range, so numbers far apart must not use one."""
     near = Grouped(integers([0] * len(numbers)), integers(numbers), 1)
     assert (near._table is not None) is has_table
@@ -260,7 +260,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), CLOSE), max_size=20)
 
 
 @given(rows=ROWS | ROWS.map(sorted) | ROWS.map(lambda rows: sorted(rows, key=lambda row: row[1])))
-def test_the_order_is_by_group_and_then_by_moment_and_stable(rows: list[tuple[int, int]]) -> None:
+def test_rows_are_sorted_stably_by_group_and_time(rows: list[tuple[int, int]]) -> None:
     """The order is by group, then time, and stable, for input in order, by time, or in random order."""
     groups, moments = integers([group for group, _moment in rows]), integers([moment for _group, moment in rows])
     assert order_by(groups, moments).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
@@ -300,7 +300,7 @@ def test_pairs_are_numbered_alike_where_they_are_equal(
     ended=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 4)), max_size=12),
     asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8),
 )
-def test_the_highest_before_a_moment_is_the_last_of_the_greatest(
+def test_highest_before_returns_the_last_maximum(
     ended: list[tuple[int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
     """The result is the last maximum of the group among entries that ended before the time."""
@@ -341,7 +341,7 @@ print(before - first, faults() - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
-def test_columns_of_the_same_size_take_the_memory_of_those_before_them() -> None:
+def test_columns_of_equal_size_reuse_freed_memory() -> None:
     """Memory of the same size is not requested from the system again; the test runs in another process."""
     found = subprocess.run([sys.executable, "-c", AGAIN_AND_AGAIN], capture_output=True, text=True, check=True)
 

@@ -42,7 +42,7 @@ def test_the_exit_code_is_the_verdict(clean: Path, tmp_path: Path, fault: str | 
 @pytest.mark.parametrize(
     "arguments", [["/nonexistent"], ["/nonexistent", "--wake-ms", "-1"], ["--engine", "abacus", "/nonexistent"], []]
 )
-def test_a_mistake_is_exit_2_without_traceback(arguments: list[str]) -> None:
+def test_a_usage_error_exits_with_2_and_no_traceback(arguments: list[str]) -> None:
     result = run(*arguments)
 
     assert result.exit_code == 2
@@ -50,7 +50,7 @@ def test_a_mistake_is_exit_2_without_traceback(arguments: list[str]) -> None:
     assert result.output.strip()
 
 
-def test_a_report_that_cannot_be_written_is_a_mistake(clean: Path, tmp_path: Path) -> None:
+def test_an_unwritable_report_is_a_usage_error(clean: Path, tmp_path: Path) -> None:
     """A report that cannot be written is a usage error that names the file."""
     result = run(clean, "--report", tmp_path / "none" / "page.html")
 
@@ -72,7 +72,7 @@ def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name
     assert run(history, "--report", history / "verdict.json").exit_code == 0
 
 
-def test_a_report_without_room_leaves_the_question_open(clean: Path, tmp_path: Path) -> None:
+def test_a_report_on_a_full_disk_exits_with_3(clean: Path, tmp_path: Path) -> None:
     """If the disk is full, the command exits with 3 and names the file."""
     (tmp_path / "report.json").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:

@@ -28,7 +28,7 @@ OF_COMMITS: Final = [one for one in STORIES if one.title == "An older commit ove
 
 @pytest.mark.parametrize("number", range(len(OF_COMMITS)))
 def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, number: int) -> None:
-    """The finding is the only one, also for Parquet, of which only the needed columns are read."""
+    """There is exactly one finding, also for Parquet, where only the needed columns are read."""
     directory = write_story(OF_COMMITS[number], tmp_path / "history")
     result = judge([directory], engine="local")
     (finding,) = result.findings
@@ -40,7 +40,7 @@ def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, num
     assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
 
 
-def test_what_was_lost_may_have_put_it_back(tmp_path: Path) -> None:
+def test_a_lost_commit_may_explain_a_lower_offset(tmp_path: Path) -> None:
     """If events are missing, an explicit commit may be among them, so the verdict is unknown."""
     *events, last = OF_COMMITS[-1].told()
     last = msgspec.structs.replace(last, sequence=last.sequence + 4)
@@ -77,8 +77,8 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
     [(preset("strict"), False, False), (preset("rocketmq-4.9"), False, False), (preset("strict"), True, True)],
     ids=["strict", "4.9", "deleted, observed"],
 )
-def test_a_client_may_put_its_own_offset_back(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
-    """4.9 obeys the later pull, which commits less, and strict does not; a deleted group is no violation."""
+def test_a_client_may_commit_a_lower_offset(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
+    """4.9 stores the lower offset of the later pull, and strict does not; neither is a violation."""
     history = tmp_path / "history"
     inside = {} if observed else {"record_directory": str(history)}
     options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}

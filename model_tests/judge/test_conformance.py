@@ -48,14 +48,14 @@ def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = Non
 
 
 @pytest.mark.parametrize("policy", PRESETS)
-def test_runs_of_the_law_follow_it(policy: str) -> None:
+def test_random_runs_of_a_policy_have_no_finding(policy: str) -> None:
     """Random runs of every preset give no finding, even if some times are inexact."""
     assert [found(attrs.evolve(LOAD, policy=policy, seed=seed)) for seed in SEEDS] == [[], [], []]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", ["strict-clone", "rocketmq-5"])
-def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault) -> None:
+def test_a_fault_is_found_at_the_forbidden_step(policy: str, fault: Fault) -> None:
     """If all times are exact, the finding's window is the single forbidden step, with the reason."""
     for seed in SEEDS:
         load = attrs.evolve(LOAD, policy=policy, fault=fault, seed=seed, overlapping=0.0)
@@ -70,7 +70,7 @@ def test_a_fault_is_found_where_the_run_leaves_the_law(policy: str, fault: Fault
         assert " needs " in finding.why or "was seen" in finding.why
 
 
-def test_a_run_of_another_policy_is_none_of_this_one() -> None:
+def test_a_run_of_another_policy_is_a_violation() -> None:
     as_it_was = attrs.evolve(LOAD, policy="rocketmq-4.9", law=Law(requests=2))
     checker = Checker(model_of("strict", as_it_was.law))
 
@@ -90,13 +90,13 @@ def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
     assert judge([tmp_path / "parquet"], engine="local").findings == result.findings
 
 
-def test_a_queue_that_is_cut_back_is_the_law_s_own_affair(tmp_path: Path) -> None:
+def test_a_truncated_queue_of_a_history_of_steps_is_valid(tmp_path: Path) -> None:
     load = attrs.evolve(LOAD, law=Law(requests=2, aspects=["truncate", "crash"]), steps=300)
 
     assert judged(tmp_path / "history", load).verdict == "valid"
 
 
-def test_a_lost_step_gives_unknown(tmp_path: Path) -> None:
+def test_a_lost_step_makes_the_verdict_unknown(tmp_path: Path) -> None:
     """A run that lacks steps is unknown, whether the observer or the sequence numbers show the loss."""
     load = attrs.evolve(LOAD, overlapping=0.0)
     events = list(observed(load))
@@ -119,7 +119,7 @@ def test_actions_that_are_not_recorded_may_have_happened() -> None:
     assert judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)[0]
 
 
-def test_who_acted_may_be_left_out() -> None:
+def test_actors_may_be_missing() -> None:
     """Runs with partly or wholly unknown actors follow the specification, and a run with a fault does not."""
     for rewritten in ("", "?"):
         for fault in ("", "disabled_step"):
@@ -135,7 +135,7 @@ def test_who_acted_may_be_left_out() -> None:
 @pytest.mark.parametrize(
     ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
-def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
+def test_an_unknown_specification_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
     """A history with an unknown policy or unknown bounds is not judged, and never valid."""
     declared = attrs.evolve(LOAD, policy=policy, law=law)
     write(tmp_path / "history", observed(LOAD), meta_of(declared))
@@ -146,7 +146,7 @@ def test_a_law_that_there_is_not_is_a_gap(tmp_path: Path, policy: str, law: Law)
 
 
 @pytest.mark.parametrize("actors", ["7", "0,q9,t0", "q" + "9" * 5000, "²", ",,,"])
-def test_actors_that_there_are_not_are_no_step(actors: str) -> None:
+def test_unknown_actors_fit_no_step(actors: str) -> None:
     events = as_dicts([Event(event="hold", after_ns=1, before_ns=1, source="a", sequence=0, actors=actors)])
     ((finding,), _placed) = judge_run(Checker(model_of("strict", LAW)), events, is_whole=True)
 
@@ -174,7 +174,7 @@ def test_a_value_that_was_seen_is_compared() -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_spark_says_the_same(tmp_path: Path, spark_engine: SparkEngine) -> None:
+def test_spark_judges_steps_with_the_same_result(tmp_path: Path, spark_engine: SparkEngine) -> None:
     faults: dict[str, Fault] = {"right": "", "wrong": "disabled_step"}
     for name, fault in faults.items():
         load = attrs.evolve(LOAD, fault=fault)

@@ -44,7 +44,7 @@ def damage(recording: Recording, name: str, fields: dict[str, Any], part: float 
         *((name, {"event": name, "request": ""}, "field missing") for name in ("recheck", "take", "keep")),
     ],
 )
-def test_a_damaged_event_accuses_nobody(
+def test_a_damaged_event_causes_no_violation(
     clean: Path, tmp_path: Path, name: str, fields: dict[str, Any], gap: str
 ) -> None:
     """The damaged event is reported and counts as a gap of the record at its time."""
@@ -56,7 +56,7 @@ def test_a_damaged_event_accuses_nobody(
     assert gap in gap_kinds(result)
 
 
-def test_a_damaged_event_excuses_nothing_elsewhere(clean: Path, tmp_path: Path) -> None:
+def test_a_damaged_event_explains_no_other_violation(clean: Path, tmp_path: Path) -> None:
     """A pull that was never answered long before the damage remains a violation."""
     recording = load(clean)
     request, answer = next(iter(recording.exchanges()))
@@ -128,7 +128,7 @@ def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: 
     assert "answer.after_request" in {clause for clause, _why in violated(result)}
 
 
-def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tmp_path: Path) -> None:
+def test_an_answer_without_its_offset_is_damaged(clean: Path, tmp_path: Path) -> None:
     recording = load(clean)
     early_about_offsets(recording, QUERY)
     place = next(n for n, one in enumerate(recording.events) if one.request == "about-offsets")
@@ -147,7 +147,7 @@ def test_what_lacks_its_offset_is_damaged_whatever_else_it_tells(clean: Path, tm
         ("answer_sent", {"broker": "another"}),
     ],
 )
-def test_an_answer_that_names_another_queue_is_an_answer(
+def test_a_pull_answered_for_another_queue_is_not_judged(
     clean: Path, tmp_path: Path, event: str, fields: dict[str, Any]
 ) -> None:
     """The pull counts as answered, but its queue is unknown, so it is reported as not judged."""

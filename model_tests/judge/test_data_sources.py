@@ -50,7 +50,7 @@ def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, An
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_a_row_has_the_time_of_its_event_and_null_for_what_that_lacks(clean: Path) -> None:
+def test_a_row_has_its_events_time_and_null_for_missing_fields(clean: Path) -> None:
     """Missing fields are null, so a sum over a column needs no filter and a join by request no exception."""
     events = events_of(clean)
     rows = {row["sequence"]: row for row in rows_of(clean)}
@@ -97,7 +97,7 @@ def test_options_choose_the_rows(
         ({"since": "noon"}, "write a time such as 2026-11-21T10:20:4"),
     ],
 )
-def test_an_option_that_is_none_is_a_sentence(options: dict[str, str], why: str, clean: Path) -> None:
+def test_an_invalid_option_of_the_source_is_refused(options: dict[str, str], why: str, clean: Path) -> None:
     with pytest.raises(DataSourceOptionError, match=why):
         rows_of(clean, **options)
 
@@ -152,7 +152,9 @@ def test_damage_in_a_history_is_a_row(clean: Path, tmp_path: Path, spark_engine:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("fault", ["next_wrong", "half_line"])
-def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+def test_a_frame_gets_the_findings_of_its_history(
+    fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine
+) -> None:
     """A frame gets the findings of the history that it was read from, and damage makes its verdict unknown.
 
     Repeated events, names in capitals, other integer types, empty or extra columns, another time zone and the ANSI mode

@@ -133,7 +133,7 @@ def test_on_spark(histories: Path, here: Results) -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_on_a_cluster_one_of_whose_two_workers_is_killed(histories: Path, here: Results, tmp_path: Path) -> None:
+def test_on_a_cluster_with_a_killed_worker(histories: Path, here: Results, tmp_path: Path) -> None:
     """A cluster whose workers lack our packages gives the same results, although one worker is killed."""
     with standalone(tmp_path, 2) as found:
         conf = [f"{name}={value}" for name, value in found.conf().items()]

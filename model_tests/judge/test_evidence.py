@@ -67,7 +67,7 @@ def not_convicting(result: Result, directory: Path) -> list[object]:
 @pytest.mark.parametrize(
     "name", quick_if([name for name, fault in FAULTS.items() if fault.verdict == "invalid"], lambda name: name in QUICK)
 )
-def test_the_evidence_of_every_planted_fault_convicts_alone(clean: Path, tmp_path: Path, name: str) -> None:
+def test_the_evidence_of_every_injected_fault_violates_alone(clean: Path, tmp_path: Path, name: str) -> None:
     """The evidence alone violates the same clause, for the same request and message, and no other clause."""
     plant(clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
@@ -91,7 +91,7 @@ def test_the_evidence_against_a_run_is_the_run(tmp_path: Path, fault: Any, seed:
 
 @pytest.mark.long
 @pytest.mark.parametrize("world", [calm, troubled], ids=["calm", "troubled"])
-def test_the_evidence_of_systematic_faults_convicts_alone(tmp_path: Path, world: Any) -> None:
+def test_the_evidence_of_systematic_faults_violates_alone(tmp_path: Path, world: Any) -> None:
     """The evidence is enough for any changed field of any event, in histories of many brokers with troubles."""
     used: Counter[tuple[str, str]] = Counter()
     found: Counter[str] = Counter()
@@ -108,7 +108,7 @@ def test_the_evidence_of_systematic_faults_convicts_alone(tmp_path: Path, world:
     assert len(found) > 10, found
 
 
-def test_an_excerpt_convicts_and_never_acquits(clean: Path, tmp_path: Path) -> None:
+def test_an_excerpt_without_its_fault_is_unknown(clean: Path, tmp_path: Path) -> None:
     """An excerpt without its fault is unknown and not valid, because most of the history is missing."""
     plant(clean, "forgotten_at_the_stop", tmp_path / "planted")
     (finding,) = judge([tmp_path / "planted"], engine="local").findings
@@ -126,7 +126,7 @@ def test_an_excerpt_convicts_and_never_acquits(clean: Path, tmp_path: Path) -> N
     assert [(one.clause, one.verdict) for one in with_holes.findings] == [(finding.clause, "unknown")]
 
 
-def test_an_excerpt_is_asked_its_clause_and_nothing_else(clean: Path, tmp_path: Path) -> None:
+def test_an_excerpt_is_judged_by_its_clause_only(clean: Path, tmp_path: Path) -> None:
     """The judge checks only the clause of an excerpt, so a second fault in it is not reported."""
     plant(clean, "next_wrong", tmp_path / "planted")
     (finding,) = judge([tmp_path / "planted"], engine="local").findings

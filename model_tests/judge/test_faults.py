@@ -205,7 +205,7 @@ def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_
         assert bool(finding.request) == (finding.property not in OF_THE_LOG)
 
 
-def test_a_deleted_answer_whose_number_stays_missing_convicts_nobody(clean: Path, tmp_path: Path) -> None:
+def test_a_deleted_line_leaves_a_gap_and_no_violation(clean: Path, tmp_path: Path) -> None:
     """A line deleted by hand leaves a gap in the numbers, which may have been the answer."""
     request = next(
         answer.request for pull, answer in load(clean).exchanges() if answer.cause == "expired" and pull.offset > 0
@@ -238,7 +238,7 @@ def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [0, 24])
-def test_a_subscription_that_tags_cannot_decide_is_not_passed_over(clean: Path, tmp_path: Path, code: int) -> None:
+def test_an_sql92_subscription_is_noted_as_not_judged(clean: Path, tmp_path: Path, code: int) -> None:
     """An answer to an SQL92 subscription is noted as not judged, and a refusal needs no decision."""
     recording = load(clean)
     request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
@@ -263,7 +263,7 @@ def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -
     assert judged(tmp_path / "history", recording.events, recording.meta).gaps == []
 
 
-def test_a_fault_that_finds_no_victim_says_so(tmp_path: Path, clean: Path) -> None:
+def test_a_fault_without_a_suitable_event_is_a_usage_error(tmp_path: Path, clean: Path) -> None:
     """Injecting a fault into a history without pulls is a usage error, and nothing is written."""
     few: list[Event] = load(clean).events[:1]
     (tmp_path / "few").mkdir()

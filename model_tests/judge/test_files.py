@@ -42,7 +42,7 @@ def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
         ("file:///nowhere/at/all", "not a directory"),
     ],
 )
-def test_an_address_that_cannot_be_is_a_sentence(uri: str, said: str) -> None:
+def test_an_invalid_address_is_reported_without_its_secret(uri: str, said: str) -> None:
     """A bad address exits with code 2, and the message has no secret of the address."""
     done = CliRunner().invoke(main, ["judge", uri, "--engine", "local"])
 
@@ -60,7 +60,7 @@ def test_a_name_has_no_options() -> None:
 
 
 @pytest.mark.parametrize("has_history_within", [False, True])
-def test_parts_below_are_found_elsewhere_too(
+def test_parts_in_subdirectories_are_found_by_uri(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_history_within: bool
 ) -> None:
     """A partitioned table is named by its first file, and a history inside another one is not read."""
@@ -78,7 +78,7 @@ def test_parts_below_are_found_elsewhere_too(
     assert files.first_within("s3://bucket/history/day=2", PART_SUFFIXES, META_FILE) is None
 
 
-def test_a_mark_before_a_text_is_no_damage(clean: Path, tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_skipped(clean: Path, tmp_path: Path) -> None:
     """Some shells write a byte order mark before UTF-8 text; in any other place it is damage."""
     marked = Path(shutil.copytree(clean, tmp_path / "marked"))
     part = min(marked.glob("*.ndjson"))
@@ -126,10 +126,10 @@ def bucket() -> Iterator[str]:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("kind", ["ndjson", "parquet"])
-def test_what_lies_in_s3_is_judged_as_on_a_disk(
+def test_a_history_in_s3_is_judged_like_a_local_one(
     kind: str, clean: Path, bucket: str, spark_engine: SparkEngine, tmp_path: Path
 ) -> None:
-    """The two engines judge it alike, name a damaged part, and report a missing history."""
+    """Both engines give the same verdict, name a damaged part, and report a missing history."""
     directory = clean
     if kind == "parquet":
         directory = tmp_path / "columns"

@@ -82,7 +82,7 @@ def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result
     return last, told
 
 
-def test_a_finding_is_told_before_the_history_is_complete(growing: tuple[Path, Grow]) -> None:
+def test_a_finding_is_reported_before_the_history_is_complete(growing: tuple[Path, Grow]) -> None:
     """Unfinished writes are not damage, and the last verdict is that of the complete history."""
     directory, grow = growing
     content = lines_of(faulty_events())
@@ -108,7 +108,7 @@ def test_nothing_new_is_not_judged_again(growing: tuple[Path, Grow]) -> None:
     assert last is told[0]
 
 
-def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
+def test_a_growing_part_is_read_up_to_its_last_newline(growing: tuple[Path, Grow]) -> None:
     """If a line is incomplete, the events before it are read and no part of the line is."""
     directory, grow = growing
     part = directory / "part-0.ndjson"
@@ -124,7 +124,7 @@ def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
     assert len(read_split(only)[0]) == 2
 
 
-def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
+def test_a_part_counts_once_it_is_complete(growing: tuple[Path, Grow]) -> None:
     """A Parquet part has its index at its end, and a compressed part counts when it has stopped growing."""
     directory, _grow = growing
     content = lines_of(faulty_events()[:100])
@@ -252,10 +252,10 @@ CHANGES: dict[str, Callable[[list[Path]], object]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_what_changes_while_it_is_judged_convicts_nobody(
+def test_a_part_that_changes_during_the_judgement_is_an_error(
     how: str, parts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a part vanished, pulls whose answers were in it would seem unanswered."""
+    """A part that vanished is an error, because pulls whose answers were in it would seem unanswered."""
     assert judge([parts[0].parent], engine="local").verdict == "valid"
     change_once_looked_over(monkeypatch, lambda: CHANGES[how](parts))
     with pytest.raises(HistoryChangedError, match=r"part-000001\.parquet changed during the judgement; judge again"):
@@ -264,7 +264,7 @@ def test_what_changes_while_it_is_judged_convicts_nobody(
 
 @pytest.mark.long
 @on_spark
-def test_who_follows_on_spark_judges_again(
+def test_a_follower_on_spark_judges_a_changed_part_again(
     parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Spark worker finds another part than the survey did; the follower reports that and judges again."""
@@ -309,7 +309,7 @@ REPLACED = pytest.mark.parametrize("replaced", [overwritten, moved_there])
 
 
 @REPLACED
-def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes], None], tmp_path: Path) -> None:
+def test_a_replaced_part_of_equal_size_is_noticed(replaced: Callable[[Path, bytes], None], tmp_path: Path) -> None:
     """The modification time or the inode shows the change; unchanged parts are not read again."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     part = sorted(tmp_path.glob("part-*"))[1]
@@ -353,14 +353,14 @@ def test_a_part_that_is_rewritten_is_counted(
     assert found == [1, 3, 5]
 
 
-def test_who_follows_a_long_history_begins_again(growing: tuple[Path, Grow]) -> None:
+def test_a_follower_starts_again_after_a_rewrite(growing: tuple[Path, Grow]) -> None:
     """After a part was rewritten the follower starts again, so each event is read once."""
     _begins_again("local", *growing)
 
 
 @pytest.mark.long
 @on_spark
-def test_who_follows_on_spark_begins_again(growing: tuple[Path, Grow], spark_engine: object) -> None:
+def test_a_follower_on_spark_starts_again_after_a_rewrite(growing: tuple[Path, Grow], spark_engine: object) -> None:
     """With Spark the query starts again with a new checkpoint."""
     assert spark_engine is not None
     _begins_again("spark", *growing)
@@ -395,7 +395,7 @@ def _begins_again(engine: EngineName, directory: Path, grow: Grow) -> None:
 
 
 @pytest.mark.parametrize("times", [TRIES - 1, TRIES])
-def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_judges_a_changed_part_again(times: int, parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     contents = [part.read_bytes() for part in parts[1:]]
     left = iter(range(times))
 
@@ -415,7 +415,7 @@ def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: py
 
 
 def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part is read again, though its new splits have the same positions as the old ones."""
+    """A replaced part is read again, although its new splits have the same positions as the old ones."""
     directory, grow = growing
     before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(before) // 20)
@@ -431,7 +431,7 @@ def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monke
     assert (last.events, last.findings, last.gaps) == (whole.events, whole.findings, whole.gaps)
 
 
-def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_deleted_after_the_listing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part that vanishes after the listing is missing; if it returns with the same size, it is read."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     gone = sorted(tmp_path.glob("part-*"))[1]

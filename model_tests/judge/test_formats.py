@@ -129,7 +129,7 @@ def test_a_large_history_gets_the_same_verdict(faulty: Path, in_parquet: Path, t
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
 
 
-def test_nothing_is_null_as_it_is_written_and_anything_may_be_as_it_is_read(in_parquet: Path, tmp_path: Path) -> None:
+def test_nulls_are_never_written_but_may_be_read(in_parquet: Path, tmp_path: Path) -> None:
     """Columns without nulls are faster to read, and columns with nulls give the same result."""
     (written,) = in_parquet.glob("part-*")
     assert [field.name for field in parquet.read_schema(written) if field.nullable] == ["may_hold"]
@@ -191,7 +191,7 @@ def looked_over(part: InputSplit) -> tuple[Survey, Extent]:
     return survey_split(fill(table), damages), extent_of(table)
 
 
-def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
+def test_columns_at_their_default_are_not_read(in_parquet: Path) -> None:
     """Columns with only default values may be left out, but no field of any event."""
     for part in find([in_parquet]).splits:
         (whole, _damages), (sparse, _none) = read_split(part), read_split(part, sparse=True)
@@ -203,7 +203,7 @@ def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
 
 
 @pytest.mark.parametrize(("losses", "kept"), [([0, 0], False), ([0, 1], True), ([1, 1], True), ([False, False], True)])
-def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, losses: list[int], kept: bool) -> None:
+def test_statistics_of_numbers_decide_which_columns_are_read(tmp_path: Path, losses: list[int], kept: bool) -> None:
     """A column is read if any row differs from the default, or equals it in another type."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": losses})
@@ -228,9 +228,7 @@ def test_what_is_left_out_is_told_by_the_statistics_of_numbers(tmp_path: Path, l
         ("offsets", pa.array([[[1]], [[2]]]), 0),
     ],
 )
-def test_what_type_a_column_has_shows_however_little_is_read(
-    tmp_path: Path, name: str, column: pa.Array, count: int
-) -> None:
+def test_a_wrong_column_type_is_found_even_if_unread(tmp_path: Path, name: str, column: pa.Array, count: int) -> None:
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     plain = plainly(pa.table({"event": ["a"] * 2, "source": ["s"] * 2, **moments}))
     parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
@@ -241,7 +239,7 @@ def test_what_type_a_column_has_shows_however_little_is_read(
     assert len(read_again(part, extent)) == count
 
 
-def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:
+def test_a_column_that_is_not_read_counts_with_its_default(tmp_path: Path) -> None:
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": [1, 1]})
     parquet.write_table(table, tmp_path / "part-0.parquet")
@@ -283,7 +281,7 @@ def damaged(directory: Path) -> list[str]:
 
 @pytest.mark.long
 @on_spark
-def test_what_spark_writes_is_judged_alike(in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
+def test_files_written_by_spark_are_judged_alike(in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
     """Spark writes several files with unordered rows, and its own files next to them."""
     events = spark_engine.session.read.parquet(str(in_parquet / "part-*"))
     events.repartition(3).write.option("compression", "zstd").parquet(str(tmp_path / "copy"))
@@ -293,7 +291,7 @@ def test_what_spark_writes_is_judged_alike(in_parquet: Path, spark_engine: Spark
     assert said(tmp_path / "copy") == said(in_parquet)
 
 
-def test_a_torn_compressed_part_is_read_up_to_its_tear(clean: Path, tmp_path: Path) -> None:
+def test_a_truncated_compressed_part_is_read_up_to_its_end(clean: Path, tmp_path: Path) -> None:
     """The events before the tear count, and a gap says that more events may be missing."""
     directory = compressed(clean, tmp_path / "zst")
     part = max(directory.glob("part-*.zst"), key=lambda path: path.stat().st_size)
@@ -364,7 +362,7 @@ def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
         assert [damage.reason for damage in read_split(part)[1]] == [f"a text of the column {name} is no UTF-8"] * group
 
 
-def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:
+def test_a_timestamp_column_is_read_as_numbers(tmp_path: Path) -> None:
     """A timestamp column is read as numbers, although its statistics are not numbers."""
     write(tmp_path, [], simulated_meta())
     columns: dict[str, object] = {
@@ -414,7 +412,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_what_cannot_be_read_is_named(clean: Path, tmp_path: Path, name: str) -> None:
+def test_an_unreadable_part_is_named_and_skipped(clean: Path, tmp_path: Path, name: str) -> None:
     """The unreadable part is skipped and the rest is read; the verdict is unknown, with the reason."""
     file, damage, why = DAMAGES[name]
     write(tmp_path, load(clean).events, simulated_meta())
@@ -426,7 +424,7 @@ def test_what_cannot_be_read_is_named(clean: Path, tmp_path: Path, name: str) ->
     assert any(why in gap["why"] and Path(file).name in str(gap) for gap in result.gaps if gap["kind"] == "damage")
 
 
-def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> None:
+def test_a_directory_with_only_partitions_is_a_usage_error(tmp_path: Path) -> None:
     """A directory with only partition directories is a usage error with a hint at the histories in it."""
     (tmp_path / "source=a").mkdir()
     (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
@@ -438,7 +436,7 @@ def test_a_table_of_partitions_alone_is_the_users_mistake(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "name", ["_delta/part-0.parquet", ".old/part-0.ndjson", "notes/read.txt", "other/part-0.ndjson"]
 )
-def test_what_is_no_part_of_it_is_left_alone(clean: Path, tmp_path: Path, name: str) -> None:
+def test_other_files_in_a_history_are_ignored(clean: Path, tmp_path: Path, name: str) -> None:
     """Private files of tools, other formats, and a history inside another one are ignored."""
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / name).parent.mkdir()

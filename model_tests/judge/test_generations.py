@@ -67,7 +67,7 @@ def meta_of(*sources: str) -> Meta:
     return msgspec.structs.replace(meta, sources=named)
 
 
-def test_lives_of_neighbouring_queues_do_not_meet(tmp_path: Path) -> None:
+def test_generations_of_neighbouring_queues_are_separate(tmp_path: Path) -> None:
     place = {"topic": TOPIC, "connection": "c"}
 
     def sent(at_ms: int, queue: int, offset: int) -> list[Event]:
@@ -103,7 +103,7 @@ def made_anew(seen: Seen, *, deleted: bool = True, pause_ns: int = PAUSE_NS) -> 
 
 
 @SEEN
-def test_a_topic_made_anew_is_valid(tmp_path: Path, seen: Seen) -> None:
+def test_a_recreated_topic_is_valid(tmp_path: Path, seen: Seen) -> None:
     """Offsets begin at 0 again, and each generation is judged by its own log."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen)), SOURCE)
 
@@ -113,7 +113,7 @@ def test_a_topic_made_anew_is_valid(tmp_path: Path, seen: Seen) -> None:
 
 @SEEN
 @pytest.mark.parametrize("name", ["message_missing", "next_wrong", "legal_called_illegal", "end_too_low"])
-def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
+def test_each_generation_of_a_queue_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
     """A wrong answer in the second generation is a violation of this generation's log."""
     first = one_life(1)
     second = Recording(later(one_life(2), first, PAUSE_NS), simulated_meta())
@@ -128,14 +128,14 @@ def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
 
 
 @SEEN
-def test_a_deletion_amid_traffic_accuses_nobody(tmp_path: Path, seen: Seen) -> None:
+def test_a_deletion_during_traffic_causes_no_violation(tmp_path: Path, seen: Seen) -> None:
     """The topic is created again at once, and near the change either generation explains an answer."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen, pause_ns=2 * MS)), SOURCE)
 
     assert violated(result) == []
 
 
-def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
+def test_an_unrecorded_deletion_is_reported(tmp_path: Path) -> None:
     """An unseen deletion gives offset 0 twice, so the log may be another one, and the verdict is unknown."""
     result = judged(tmp_path / "history", life_of(SOURCE, made_anew(outside, deleted=False)), SOURCE)
 
@@ -147,7 +147,7 @@ def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("survives", [False, True], ids=["tail lost", "tail kept"])
 @pytest.mark.parametrize("untold", [1, 150])
 @SEEN
-def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:
+def test_a_killed_broker_causes_no_violation(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:
     """The recorder lost the last events, and the restarted broker's log has its last messages or lacks them."""
     first = one_life(1)
     recorded = seen(first)[:-untold]

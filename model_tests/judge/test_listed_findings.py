@@ -94,7 +94,7 @@ def tear(file: Path, chosen: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", quick_if(range(200), lambda seed: seed in {1, 2, REGROUPED}))
-def test_each_finding_is_told_once(tmp_path: Path, places: Places, seed: int) -> None:
+def test_each_finding_is_reported_once(tmp_path: Path, places: Places, seed: int) -> None:
     """With any cuts and kills the file has the findings of the whole, and those that became consequences."""
     chosen = random.Random(seed)
     follower, content = begun(tmp_path, places, seed)
@@ -124,7 +124,7 @@ def follows(finding: Finding, result: Result) -> bool:
     )
 
 
-def test_a_line_is_the_whole_finding_and_is_remembered(tmp_path: Path, places: Places) -> None:
+def test_a_line_has_the_whole_finding_and_is_written_once(tmp_path: Path, places: Places) -> None:
     """A line has the evidence too, and is written once, also after a restart."""
     follower, content = begun(tmp_path, places, 1)
     result = follower.run([content])
@@ -136,7 +136,7 @@ def test_a_line_is_the_whole_finding_and_is_remembered(tmp_path: Path, places: P
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b'{"verdict":"valid"}', b'{"verdict":"valid"}\n', b"\n"])
-def test_a_file_that_is_no_stream_of_findings_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_findings_is_not_changed(tmp_path: Path, content: bytes) -> None:
     """A file that is not a stream of findings is neither extended nor cut."""
     file = tmp_path / "mine"
     file.write_bytes(content)
@@ -153,7 +153,7 @@ def test_a_stream_has_one_writer(tmp_path: Path) -> None:
         pass
 
 
-def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_cut_off_and_rewritten(tmp_path: Path) -> None:
     """A torn line is cut off, and then the same finding is written again."""
     file = tmp_path / "found.ndjson"
     lines = [b'{"property":"p","id":"one"}', b'{"property":"p","id":"two"}']
@@ -168,7 +168,7 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
 # -- the verdict so far ------------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_goes_on_is_valid_so_far(tmp_path: Path) -> None:
+def test_a_growing_record_is_valid_so_far(tmp_path: Path) -> None:
     """Open pulls and a missing end are normal while a record is written; nothing else is accepted."""
     events = list(simulate(Load(events=300, timeout_ms=60)))
     again = [replace(event, source="broker-a#2") for event in events[:150]]
@@ -200,7 +200,7 @@ def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
     assert result.findings[0].clause in standing(result).sentence()
 
 
-def test_what_only_the_end_tells_is_said_once(tmp_path: Path) -> None:
+def test_a_gap_of_the_end_is_reported_once(tmp_path: Path) -> None:
     """A gap that only the end of the record shows is reported once, even if its count changes."""
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
@@ -232,7 +232,7 @@ def untold(result: Result) -> int:
     return sum(gap["count"] for gap in result.gaps if gap["why"].endswith(NOT_TOLD))
 
 
-def test_all_that_comes_slowly_is_told(history: Path) -> None:
+def test_findings_that_come_slowly_are_all_reported(history: Path) -> None:
     """More findings than one report can list are all reported, if they come one by one."""
     found = follow_pieces(history, PIECES)
 
@@ -242,7 +242,7 @@ def test_all_that_comes_slowly_is_told(history: Path) -> None:
     assert untold(found.last) == 0
 
 
-def test_more_than_can_be_told_at_once_is_counted(history: Path, tmp_path: Path) -> None:
+def test_findings_beyond_the_limit_are_counted(history: Path, tmp_path: Path) -> None:
     """If too many findings come at once, the number of unlisted ones is reported once, also after a restart."""
     found = follow_pieces(history, 1)
     count, said = untold(found.last), list[str]()

@@ -1,4 +1,4 @@
-"""What the analyses of messages observe, and what they leave unknown. Their findings: `stories/messages.txt`."""
+"""Observations and unknown findings about messages. Their violations: `stories/messages.txt`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ META: Final = Meta(format_version=1, sources=[Source(name="s", clock="monotonic"
 
 
 def at(kind: str, moment_ms: float, **fields: Any) -> Told:
-    """An event that takes 1 ms; `where` names its connection."""
+    """An event whose interval is 1 ms long; `where` names its connection."""
     place = PLACE | {"connection": fields.pop("where", "c")}
     begin_ns = round((10_000 + moment_ms) * MS)
     return {"event": kind, "after_ns": begin_ns, "before_ns": begin_ns + MS} | place | fields
 
 
 def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fields: Any) -> list[Told]:
-    """A send and its acknowledgement 2 ms later; without an offset the message is stored somewhere else."""
+    """A send and its acknowledgement after 2 ms; without an offset the answer does not name the message's place."""
     own = {"request": request, "where": "p"}
     identity = {"ids": [message], "bodies": [100 + message]}
     asked = at("request_received", moment_ms, code=10, **own, **identity, **fields)
@@ -39,7 +39,7 @@ def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fi
 
 
 def got(moment_ms: float, request: str, first: int, messages: list[int], **fields: Any) -> list[Told]:
-    """A pull and its answer after 2 ms or after `held` ms; without messages there is no answer."""
+    """A pull and its answer after 2 ms, or after `held` ms; without messages the answer has code 19."""
     wait_ms, own = fields.pop("held", 2), {"request": request, "where": fields.pop("where", "c")}
     bodies, told = fields.pop("bodies", [100 + message for message in messages]), fields.pop("told", {})
     end = first + len(messages)
@@ -59,7 +59,7 @@ def ended(moment_ms: float, message: int, outcome: str) -> list[Told]:
 
 
 def judge_these(directory: Path, *several: list[Told]) -> Result:
-    """Judge these events as an outside source."""
+    """Judge the events as a record from outside the broker."""
     events = sorted((event for each in several for event in each), key=lambda event: event["before_ns"])
     opened = [at("connection_opened", -5, where=name) for name in ("p", "c", "d")]
     whole = [at("source_started", -10), *opened, *events, at("source_stopped", 120_000)]
@@ -68,7 +68,7 @@ def judge_these(directory: Path, *several: list[Told]) -> Result:
 
 
 def said(result: Result) -> set[tuple[str, str]]:
-    """The message clauses in findings and observations, with their verdicts."""
+    """The clauses about messages that have findings or observations, with their verdicts."""
     found = [*result.findings, *result.observations]
     return {(one.clause, one.verdict) for one in found if one.property == MESSAGE_IS_DELIVERED}
 
@@ -101,7 +101,7 @@ OBSERVED: Final[dict[str, tuple[list[list[Told]], str]]] = {
 
 
 @pytest.mark.parametrize("name", OBSERVED)
-def test_what_is_observed_leaves_the_verdict_alone(tmp_path: Path, name: str) -> None:
+def test_an_observation_does_not_change_the_verdict(tmp_path: Path, name: str) -> None:
     """An observation is reported alone and does not change the verdict; `stories/messages.txt` has the faults."""
     history, clause = OBSERVED[name]
     result = judge_these(tmp_path, *history)
@@ -110,14 +110,14 @@ def test_what_is_observed_leaves_the_verdict_alone(tmp_path: Path, name: str) ->
     assert result.verdict == "valid", result.gaps
 
 
-def test_another_group_s_place_is_no_skip(tmp_path: Path) -> None:
+def test_another_groups_offset_is_not_a_skip(tmp_path: Path) -> None:
     """Each group has its own offset, and a group may begin anywhere without skipping messages."""
     pulls = got(10, "r1", 0, [1]), got(20, "r2", 5, [6], group="H", where="d")
     assert said(judge_these(tmp_path, *pulls)) == set()
 
 
-def test_a_hole_leaves_a_delivery_open(tmp_path: Path) -> None:
-    """A commit may be among the lost events, so the verdict is unknown."""
+def test_a_gap_makes_a_delivery_unknown(tmp_path: Path) -> None:
+    """A commit may be among the lost events, so a delivery after a rollback is unknown."""
     lost = [at("lost", 5, lost_count=1)]
     history = sent(0, "s1", 1, transaction="prepared"), ended(4, 1, "rollback"), lost, got(10, "r1", 0, [1])
     assert ("message.committed", "unknown") in said(judge_these(tmp_path, *history))
@@ -138,7 +138,7 @@ def test_a_message_without_an_append_may_be_older_than_the_record(tmp_path: Path
         assert (clause, verdict) in said(judge_these(tmp_path / clause, *history))
 
 
-def test_a_deleted_topic_begins_with_other_messages(tmp_path: Path) -> None:
+def test_a_recreated_topic_may_have_other_messages(tmp_path: Path) -> None:
     deleted = [at("request_received", 1_000, code=215, queue=-1)]
     later = got(20_000, "r2", 0, [2])
     assert said(judge_these(tmp_path, got(10, "r1", 0, [1]), deleted, later)) == set()

@@ -80,7 +80,7 @@ def test_each_source_has_its_own_counts() -> None:
     assert [seen.starts for seen in told.sources.values()] == [[0], [6]]
 
 
-def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None:
+def test_answers_without_a_minimum_do_not_count() -> None:
     """Answers without a minimum do not change the known minimum."""
     answers = [{"event": "answer_sent", "source": "b", "offset_min": told} for told in (-1, 7, 3, 5)]
     some, none = attended(*answers), attended(*answers[:1])
@@ -89,7 +89,7 @@ def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None
     assert (none.min_least, none.min_most) == (NEVER, -1)
 
 
-def test_a_source_that_declares_its_law_needs_no_ends() -> None:
+def test_a_source_with_a_specification_needs_no_start_and_stop() -> None:
     declared = found(laws={"b": ("strict", Law(requests=1))})
     everyone = Observers({"b": Seen(last=5), "c": Seen(last=5)})
 
@@ -99,7 +99,7 @@ def test_a_source_that_declares_its_law_needs_no_ends() -> None:
     assert [gap.why for gap in field_gaps(lacks, ())] == ["4 events: hold without request"]
 
 
-def test_who_is_declared_and_silent_is_missed() -> None:
+def test_a_declared_source_without_events_is_a_gap() -> None:
     gaps = observer_gaps(Observers({"b": Seen([0], [5], 5)}), found(declared=frozenset({"b", "c"})), ("strict", "x"))
 
     assert [(gap.kind, gap.where) for gap in gaps] == [("source silent", "c"), ("unknown policy", "x")]
@@ -133,7 +133,7 @@ def test_splits_are_put_together() -> None:
         (("strict", "x"), (False, False, False, False)),
     ],
 )
-def test_what_is_known_of_policies(policies: tuple[str, ...], answers: tuple[bool, ...]) -> None:
+def test_a_policy_applies_if_all_sources_are_inside(policies: tuple[str, ...], answers: tuple[bool, ...]) -> None:
     """A named policy applies only if every source is inside the broker."""
     asked = (are_own, stops_silently, keeps_role, answers_on_stop)
 

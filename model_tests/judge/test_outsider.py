@@ -101,7 +101,7 @@ def clauses(result: Result) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_an_outsider_s_history_has_its_verdict(name: str) -> None:
+def test_a_history_from_outside_has_its_verdict(name: str) -> None:
     """No correct history is invalid, and each wrong one is reported with its clause."""
     verdict, clause = RIGHT[name]
     result = judge([CASES / name], engine="local")
@@ -174,7 +174,7 @@ def nothing_lost(events: Events) -> Events:
         ("L_kill_behind_proxy", killed_later, "invalid", "log.acknowledged.once"),
     ],
 )
-def test_a_broker_may_lose_what_it_had_not_saved(
+def test_a_restarted_broker_may_lose_recent_messages(
     tmp_path: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str
 ) -> None:
     """All connections closed, so the broker may have been restarted; messages older than 15 s are on its disk."""
@@ -198,7 +198,7 @@ def both_see_sends(events: Events) -> Events:
 @pytest.mark.parametrize(
     ("changed", "verdict"), [(list, "unknown"), (one_observer, "invalid"), (both_see_sends, "invalid")]
 )
-def test_a_source_without_sends_may_stand_before_a_slave(
+def test_a_source_without_sends_may_watch_a_slave(
     tmp_path: Path, changed: Callable[[Events], Events], verdict: str
 ) -> None:
     """The slave may not have copied the missing messages yet."""
@@ -246,7 +246,7 @@ OTHER, SHORT = ("ack_other_id", "send.acknowledged.identity"), ("id_list_short",
         (SHORT, FOUND, {"ids": [1000, 1001, 1002, 0]}, "invalid"),
     ],
 )
-def test_a_message_is_the_one_that_its_send_lists(
+def test_a_message_is_compared_with_its_send(
     tmp_path: Path, case: tuple[str, str], of: tuple[str, int], lists: dict[str, list[int]], verdict: str
 ) -> None:
     """Ids and bodies are compared if both events have them, and a list has all of them or none."""
@@ -338,7 +338,7 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "verdict", "clause"), NEIGHBOURS)
-def test_a_neighbour_of_such_a_history_has_its_verdict(
+def test_both_judges_agree_on_changed_outside_histories(
     tmp_path: Path, name: str, changes: list[Change], verdict: str, clause: str
 ) -> None:
     """The two judges agree on the verdict of each changed history."""
@@ -383,7 +383,7 @@ def test_every_folder_has_a_verdict() -> None:
     assert {folder.name for folder in CASES.iterdir()} == RIGHT.keys()
 
 
-def test_a_slow_read_is_no_lost_wakeup() -> None:
+def test_a_slow_read_is_not_a_lost_wakeup() -> None:
     """The finding says that the pull was never held, and the rate counts no lost wakeup."""
     result = judge([CASES / "min_slow_immediate"], engine="local")
     (finding,) = result.findings

@@ -74,7 +74,7 @@ def test_a_finding_is_drawn_to_scale(lost: Result) -> None:
     assert waiting.left + waiting.width == pytest.approx(100)
 
 
-def test_the_page_says_first_what_is_wrong(lost: Result, clean: Path) -> None:
+def test_the_page_lists_violations_first(lost: Result, clean: Path) -> None:
     """The page lists violations first, grouped by clause; for a valid history it says that nothing was found."""
     text = render_html(lost)
     (group,) = groups(lost.findings)
@@ -174,7 +174,7 @@ def test_the_page_of_every_fault_fits(
         ),
     ],
 )
-def test_what_does_not_fit_is_noticed(browser: Browser, lost: Result, tmp_path: Path, fault: str, told: str) -> None:
+def test_an_overflowing_page_is_noticed(browser: Browser, lost: Result, tmp_path: Path, fault: str, told: str) -> None:
     (tmp_path / "page.html").write_text(render_html(lost))
     browser.show(tmp_path / "page.html", width=390, dark=False)
     assert browser.run(MEASURE) == []

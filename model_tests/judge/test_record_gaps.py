@@ -56,7 +56,7 @@ def nothing(_recording: Recording) -> None:
         (0.8, declared, seen_from_outside),
     ],
 )
-def test_200_missing_events_accuse_nobody(
+def test_200_missing_events_cause_no_violation(
     clean: Path,
     tmp_path: Path,
     part: float,
@@ -90,7 +90,7 @@ def test_a_record_that_breaks_off_is_named(
     assert "breaks off without source_stopped" in idle.gaps[0]["why"]
 
 
-def test_a_hole_elsewhere_excuses_nobody(clean: Path, tmp_path: Path) -> None:
+def test_a_gap_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -> None:
     """A pull at the beginning that is never answered is a violation, though the end of the record has a gap."""
     recording = load(clean)
     FAULTS["answer_deleted"].apply(recording)
@@ -119,7 +119,7 @@ def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
         ([0.1], 50_000, nothing),
     ],
 )
-def test_a_clock_set_back_accuses_nobody(
+def test_a_clock_set_back_causes_no_violation(
     clean: Path, tmp_path: Path, places: list[float], step_ms: int, seen: Callable[[Recording], None]
 ) -> None:
     """The numbers give the order, so the clock's step is seen, and no time of the source counts."""
@@ -132,7 +132,7 @@ def test_a_clock_set_back_accuses_nobody(
     assert "clock jump" in gap_kinds(result)
 
 
-def test_what_rests_on_no_moment_stays_certain(clean: Path, tmp_path: Path) -> None:
+def test_a_finding_without_times_stays_certain(clean: Path, tmp_path: Path) -> None:
     """A second answer to a pull remains a violation, whatever the clock did."""
     recording = load(clean)
     FAULTS["answer_duplicated"].apply(recording)
@@ -198,7 +198,7 @@ def late_answer(clean: Path) -> tuple[Recording, Event]:
 
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
-def test_a_client_that_does_not_read_convicts_nobody(clean: Path, tmp_path: Path, direction: str) -> None:
+def test_a_client_that_does_not_read_causes_no_violation(clean: Path, tmp_path: Path, direction: str) -> None:
     """The answer waited for its reader, so the late answer is not certain, and the text says why."""
     recording, answer = late_answer(clean)
     block(recording, answer, direction, answer.after_ns - 1_500 * MS, answer.after_ns - 10 * MS)
@@ -208,7 +208,7 @@ def test_a_client_that_does_not_read_convicts_nobody(clean: Path, tmp_path: Path
     assert all("its connection was not read in that time" in finding.why for finding in result.findings)
 
 
-def test_what_is_not_read_at_another_time_convicts(clean: Path, tmp_path: Path) -> None:
+def test_a_block_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -> None:
     """A blocked connection before the pull came, or another blocked connection, excuses nothing."""
     recording, answer = late_answer(clean)
     block(recording, answer, "answers", answer.after_ns - 6_000 * MS, answer.after_ns - 5_000 * MS)
@@ -219,7 +219,7 @@ def test_what_is_not_read_at_another_time_convicts(clean: Path, tmp_path: Path) 
     assert result.verdict == "invalid"
 
 
-def test_answers_that_nobody_reads_are_not_missing(clean: Path, tmp_path: Path) -> None:
+def test_answers_on_an_unread_connection_are_not_missing(clean: Path, tmp_path: Path) -> None:
     """If a connection is not read until the end, none of its pulls counts as unanswered."""
     recording = load(clean)
     victim = next(answer.connection for _request, answer in recording.exchanges() if answer.cause == "expired")
@@ -252,7 +252,7 @@ def test_answers_that_nobody_reads_are_not_missing(clean: Path, tmp_path: Path) 
     assert {"its connection was not read" in finding.why for finding in result.findings} == {True}
 
 
-def test_many_holes_are_few() -> None:
+def test_too_many_gaps_are_merged() -> None:
     """If there are more gaps than the limit, the closest ones are merged and none is dropped."""
     many = [(place * 10 + place % 7, place * 10 + place % 7 + 1) for place in range(3 * GAPS_MAX)]
     holes = gaps_of(many)
@@ -264,9 +264,7 @@ def test_many_holes_are_few() -> None:
 
 
 @given(numbers=st.lists(st.integers(2, 9), min_size=1, max_size=9), shuffled=st.randoms())
-def test_numbers_that_are_missing_or_stand_twice_are_seen_in_any_order(
-    numbers: list[int], shuffled: random.Random
-) -> None:
+def test_missing_and_repeated_numbers_are_seen_in_any_order(numbers: list[int], shuffled: random.Random) -> None:
     """Runs of missing and repeated numbers equal those of the sorted numbers."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
@@ -287,7 +285,9 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1,
 
 
 @given(moments=MOMENTS | MOMENTS.map(lambda told: [(after_s, 0) for after_s, _width_s in told]), shuffled=st.randoms())
-def test_a_source_shows_how_far_its_moments_go_back(moments: list[tuple[int, int]], shuffled: random.Random) -> None:
+def test_the_largest_backward_step_of_a_source_is_measured(
+    moments: list[tuple[int, int]], shuffled: random.Random
+) -> None:
     """The largest backward step of the times is seen for exact times, intervals and any order of events."""
     told = [
         (number, after_s * SECOND_NS, (after_s + width_s) * SECOND_NS)

@@ -32,7 +32,7 @@ def test_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -
     assert (result.verdict, result.gaps) == ("invalid" if violated else "valid", [])
 
 
-def test_findings_left_out_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlisted_findings_count_in_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that lists only one of its findings still has its whole rate."""
     monkeypatch.setattr(pipeline, "FINDINGS_MAX", 1)
     result = judge([RECORDINGS / "java-4.9.7-late"], engine="local")

@@ -98,7 +98,7 @@ def too_careful(found: Agreement) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_CHANGED, LONG_CHANGED))
-def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, count: int, tmp_path: Path) -> None:
+def test_both_judges_agree_on_changed_histories(piece: int, count: int, tmp_path: Path) -> None:
     """The judges never disagree, whatever the fault, and the judge rarely answers `unknown` needlessly."""
     found = compared(piece, count, tmp_path / "history")
     assert found.count == count
@@ -110,7 +110,7 @@ def test_a_changed_history_is_convicted_unknown_or_harmless_to_both(piece: int, 
 
 
 @pytest.mark.parametrize(("seed", "place", "operation"), ONCE_APART)
-def test_what_once_set_them_apart_does_not(seed: int, place: int, operation: str, tmp_path: Path) -> None:
+def test_both_judges_agree_on_earlier_differences(seed: int, place: int, operation: str, tmp_path: Path) -> None:
     """Topics that are deleted twice, or two messages at one offset, with their neighbouring faults."""
     history = observe(*calm(seed, 60))
     changed = apply([dict(event) for event in history.events], place, operation, random.Random(0))
@@ -121,7 +121,7 @@ def test_what_once_set_them_apart_does_not(seed: int, place: int, operation: str
 
 
 @pytest.mark.parametrize("verdict", ["unknown", "valid"])
-def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_path: Path) -> None:
+def test_a_judge_with_a_constant_verdict_is_noticed(verdict: str, tmp_path: Path) -> None:
     """A judge that always says `unknown` is too cautious, and one that always says `valid` disagrees."""
 
     def judge(_history: History, _directory: Path) -> Judged:
@@ -133,7 +133,7 @@ def test_a_judge_that_knows_one_verdict_alone_is_found_out(verdict: str, tmp_pat
 
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_TROUBLED, LONG_TROUBLED))
-def test_nothing_that_befalls_a_correct_broker_is_held_against_it(piece: int, count: int, tmp_path: Path) -> None:
+def test_troubles_of_a_correct_broker_cause_no_violation(piece: int, count: int, tmp_path: Path) -> None:
     """Deletions, kills, restarts, cut records, gaps and set clocks give no violation, and often `valid`."""
     found = Agreement()
     for number in range(count):

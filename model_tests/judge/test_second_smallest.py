@@ -65,7 +65,7 @@ def test_a_clock_that_is_not_declared_well_measures_nothing(one: Story, declares
     agree(history, "invalid" if one.title.startswith("Twice") else "unknown", tmp_path)
 
 
-def test_a_history_is_shrunk_to_what_makes_the_difference() -> None:
+def test_a_history_is_shrunk_to_the_needed_events() -> None:
     """Of a hundred events only those remain that the second judge needs for the same violation."""
     history = observe(Plan(8, 200, jumps=0.5), Sight())
     places = [place for place, one in enumerate(history.events) if len(one.get("offsets", [])) > 1]

@@ -62,8 +62,8 @@ def test_the_schema_is_the_specs() -> None:
 
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, place: int) -> None:
-    """The three good lines around the damage are read, and the report names file and byte."""
+def test_a_bad_line_is_reported_and_the_others_are_read(tmp_path: Path, line: bytes, place: int) -> None:
+    """The three good lines around a bad one are read, and the report names file and byte."""
     lines = [msgspec.json.encode(event(sequence)) for sequence in range(3)]
     lines.insert(place, line)
     write(tmp_path, [], simulated_meta())
@@ -81,7 +81,7 @@ def test_a_bad_line_is_named_and_the_rest_goes_on(tmp_path: Path, line: bytes, p
     ("content", "places"),
     [(b"A A\n\n", [0]), (b"\nA A\n", [1]), (b"A\nA A\n\nA", [1]), (b"A A\nA1\nA2\nA\n", [0, 1, 2])],
 )
-def test_as_many_objects_as_lines_are_not_one_in_each(tmp_path: Path, content: bytes, places: list[int]) -> None:
+def test_each_line_must_have_exactly_one_object(tmp_path: Path, content: bytes, places: list[int]) -> None:
     """Two objects on one line (`A1`, `A2` are halves of an event `A`) or one object on two lines are damage."""
     encoded = msgspec.json.encode(event(0))
     head, comma, tail = encoded.partition(b",")
@@ -105,7 +105,7 @@ def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
     assert [event_dict(row) for row in table.to_pylist()] == [event_dict(msgspec.to_builtins(event(0)))] * 2
 
 
-def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) -> None:
+def test_a_repeated_unknown_field_is_ignored_next_to_a_bad_line(tmp_path: Path) -> None:
     line = msgspec.json.encode(event(0))[:-1] + b',"more":1,"more":2}'
     write(tmp_path, [], simulated_meta())
     (tmp_path / "part-000000.ndjson").write_bytes(line + b"\ngarbage\n")
@@ -157,7 +157,7 @@ def test_clocks_are_aligned_and_intervals_widened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_moment_that_a_clock_moves_out_of_range_is_at_its_end(tmp_path: Path, sign: int) -> None:
+def test_a_time_out_of_range_is_set_to_the_limit(tmp_path: Path, sign: int) -> None:
     """A time that the clock moves out of range becomes the end of the range; other times are moved normally."""
     meta = simulated_meta()
     clock = msgspec.structs.replace(meta.sources[0], offset_ns=sign * (INTEGER_LIMIT - 10), uncertainty_ns=5)
@@ -170,7 +170,7 @@ def test_a_moment_that_a_clock_moves_out_of_range_is_at_its_end(tmp_path: Path, 
     assert [(row["after_ns"], row["before_ns"]) for row in rows] == [(end, end), (moved - 5, moved + 5)]
 
 
-def test_another_format_is_left_unread_and_named(tmp_path: Path, clean: Path) -> None:
+def test_an_unknown_format_version_is_reported(tmp_path: Path, clean: Path) -> None:
     write(tmp_path, [event(0)], msgspec.structs.replace(simulated_meta(), format_version=99))
     result = judge([tmp_path, clean], engine="local")
 
@@ -193,7 +193,7 @@ def test_a_damaged_meta_file_is_a_gap(tmp_path: Path, content: bytes) -> None:
     assert "cannot be read" in result.gaps[0]["why"]
 
 
-def test_a_meta_file_that_is_no_file_is_a_gap(tmp_path: Path) -> None:
+def test_a_fifo_as_meta_file_is_a_gap(tmp_path: Path) -> None:
     write(tmp_path, [event(0)], None)
     os.mkfifo(tmp_path / META_FILE)
     result = judge([tmp_path], engine="local")
@@ -214,7 +214,7 @@ UNREADABLE: dict[str, list[object]] = {
 @pytest.mark.parametrize(
     "declares", [None, *({name: value} for name, values in UNREADABLE.items() for value in values)]
 )
-def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
+def test_lateness_by_an_unknown_clock_is_no_violation(
     tmp_path: Path, clean: Path, declares: dict[str, object] | None
 ) -> None:
     """Without meta.json, or with an invalid declaration, late answers are not certain."""
@@ -230,7 +230,7 @@ def test_what_is_measured_with_a_clock_that_is_not_known_convicts_nobody(
     assert judge([tmp_path], engine="local").verdict == "unknown"
 
 
-def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp_path: Path) -> None:
+def test_contradicting_declarations_make_the_clock_unknown(tmp_path: Path) -> None:
     """The declarations contradict each other, so the clock of the source counts as unknown."""
     meta = simulated_meta()
     other = msgspec.structs.replace(meta.sources[0], uncertainty_ns=10**15)
@@ -239,9 +239,7 @@ def test_a_source_declared_twice_and_not_alike_has_a_clock_that_is_not_known(tmp
     assert any("declared more than once" in gap["why"] for gap in judge([tmp_path], engine="local").gaps)
 
 
-def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_declared_here(
-    tmp_path: Path, clean: Path
-) -> None:
+def test_a_declaration_applies_to_its_own_directory_only(tmp_path: Path, clean: Path) -> None:
     write(tmp_path, [event(0)], None)
 
     found = source.find([clean, tmp_path])
@@ -251,7 +249,7 @@ def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_
     assert [name.split("#")[:2] for name in told - {SOURCE}] == [SOURCE.split("#")]
 
 
-def test_a_path_without_history_is_the_users_mistake(tmp_path: Path) -> None:
+def test_a_path_without_a_history_is_a_usage_error(tmp_path: Path) -> None:
     """A missing path and an empty directory are usage errors."""
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(HistoryNotFoundError):

@@ -43,7 +43,7 @@ def left_over(directory: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path, tmp_path: Path) -> None:
+def test_spark_writes_no_log_lines_and_leaves_no_files(clean: Path, tmp_path: Path) -> None:
     """No log line of Spark reaches stdout or stderr, and no file remains."""
     process = start(clean, tmp_path)
     told, complained = process.communicate(timeout=WAIT_S)
@@ -55,7 +55,7 @@ def test_the_command_says_nothing_but_its_verdict_and_leaves_nothing(clean: Path
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_spark_at_once_without_remains(clean: Path, tmp_path: Path) -> None:
     """If it is interrupted while Spark works, it prints one word and leaves no Java process and no file."""
     process = start(clean, tmp_path)
     deadline = time.monotonic() + WAIT_S
@@ -78,7 +78,7 @@ def test_ctrl_c_ends_it_at_once_and_tidily(clean: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_master_that_cannot_be_is_one_clear_line(clean: Path, tmp_path: Path) -> None:
+def test_an_invalid_master_is_reported_in_one_line(clean: Path, tmp_path: Path) -> None:
     """An invalid master exits with 2 and one line that names it, and nothing remains."""
     process = start(clean, tmp_path, "--master", "nonsense")
     told, complained = process.communicate(timeout=WAIT_S)

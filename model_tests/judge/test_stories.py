@@ -66,7 +66,7 @@ def test_the_judge_reports_the_clauses_of_a_story(number: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", range(0, len(ALONE), MANY), ids=lambda number: f"{ALONE[number].file}-{number}")
-def test_a_story_alone_has_its_verdict_and_evidence_that_shows_it(number: int, tmp_path: Path) -> None:
+def test_each_story_has_its_verdict_and_sufficient_evidence(number: int, tmp_path: Path) -> None:
     """The events of each certain finding form a history that violates the same clause."""
     for one in ALONE[number : number + MANY]:
         result = judged(write_story(one, tmp_path / "story"))
@@ -201,7 +201,7 @@ FAR: Final = [
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_queue_that_is_cut_in_time_is_judged_as_a_whole(number: int, tmp_path: Path) -> None:
+def test_a_queue_cut_into_parts_has_the_same_findings(number: int, tmp_path: Path) -> None:
     """Each part has two events and is judged with what they rest on: nothing is found more, less or otherwise."""
     for place, one in enumerate((*FAR, *LONG[::36])[number::3]):
         history = find([write_story(one, tmp_path / f"{place}")])
@@ -235,7 +235,7 @@ CUT: Final = (
     ],
     ids=["far", "every"],
 )
-def test_each_event_as_a_part_of_its_own_gives_the_same_clauses(several: list[Story], tmp_path: Path) -> None:
+def test_a_part_for_each_event_gives_the_same_clauses(several: list[Story], tmp_path: Path) -> None:
     assert len(several) >= len(CUT)
     for first in range(0, len(several), MANY):
         mine = several[first : first + MANY]
@@ -269,7 +269,7 @@ def test_connections_link_queues_wherever_a_part_ends(tmp_path: Path, border: in
 
 
 @pytest.mark.parametrize("number", range(0, len(GROWING), 60))
-def test_a_growing_history_of_stories_is_judged_as_the_whole(number: int, tmp_path: Path) -> None:
+def test_a_growing_history_of_stories_has_the_same_findings(number: int, tmp_path: Path) -> None:
     """Findings that are reported early remain certain, and the end has the findings of each story alone."""
     several = GROWING[number : number + MANY]
     meta, events = together(several)

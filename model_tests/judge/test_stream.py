@@ -80,7 +80,7 @@ FAULTY = (
 
 
 @pytest.mark.parametrize("faults", quick_if(FAULTY, lambda names: names == FAULTY[0]))
-def test_groups_tell_what_one_process_tells(faults: str, tmp_path: Path) -> None:
+def test_groups_of_queues_give_the_findings_of_one_process(faults: str, tmp_path: Path) -> None:
     """Every injected fault gives the same findings as the whole history, each with sufficient evidence."""
     recording = simulated(3, 1_000)
     for fault in faults.split():
@@ -104,7 +104,7 @@ NOWHERE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", NOWHERE)
-def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str, tmp_path: Path) -> None:
+def test_an_answer_in_another_group_is_not_missing(what: str, tmp_path: Path) -> None:
     """An answer with another queue than its request makes the verdict unknown, as for the whole history.
 
     An answer without a queue belongs to its request's queue.
@@ -121,7 +121,7 @@ def test_an_answer_in_another_group_than_its_request_is_no_missing_one(what: str
     assert found.results[-1].verdict == ("valid" if what == "answer without a queue" else "unknown")
 
 
-def test_offsets_say_what_is_new(tmp_path: Path) -> None:
+def test_a_restarted_reader_continues_at_its_offset(tmp_path: Path) -> None:
     """A restarted reader continues from its offset."""
     part = written(simulated(1, 300), tmp_path / "history") / PART
     content = part.read_bytes()
@@ -180,7 +180,7 @@ def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
         failing.look()
 
 
-def test_a_query_that_fails_for_another_reason_is_not_begun_again(failing: Failing) -> None:
+def test_a_query_is_not_restarted_after_other_errors(failing: Failing) -> None:
     """If another query would fail in the same way, the follower stops."""
     query: Any = Query("ValueError: the part is gone")
     failing._query = query
@@ -196,7 +196,7 @@ class Refused(StreamJudge):
         raise PySparkException(f"An error occurred while calling o96.start.\n: {WHY}\n\tat org.apache.spark")
 
 
-def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> None:
+def test_a_query_that_cannot_start_names_its_checkpoint(tmp_path: Path) -> None:
     """The error has the checkpoint and the line with the reason, and no Java stack trace."""
     engine: Any = None
     found = Refused(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path / "stream")
@@ -205,7 +205,7 @@ def test_a_query_that_does_not_begin_names_its_checkpoint(tmp_path: Path) -> Non
     assert str(told.value).startswith(f"the stream of new events ended: {WHY}; if it ends again, remove {tmp_path}")
 
 
-def test_what_a_query_brought_before_it_failed_counts(failing: Failing) -> None:
+def test_a_successful_batch_resets_the_failure_count(failing: Failing) -> None:
     """After a successful batch the count of earlier failures is reset."""
     failing.look()
     so_far: Any = None

@@ -27,10 +27,10 @@ from longpoll_runtime.real import RealRuntime
 (SNIPPET,) = re.findall(r"```python mine.py\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-def test_the_pages_example_prints_what_the_page_shows(
+def test_the_example_prints_the_output_of_the_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example runs in the project's folder, as the page says."""
+    """The example must run in the project's folder, as the page requires."""
     program, shown = shown_on_page("judge_it.py")
     monkeypatch.chdir(PAGE.parents[1])
     exec(program, {})  # noqa: S102 - it is the page's
@@ -62,7 +62,7 @@ def command(*words: str | Path) -> tuple[int, dict[str, Any], str]:
     return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
-def test_the_pages_property_finds_who_goes_back(mine: Path, tmp_path: Path) -> None:
+def test_the_example_property_reports_a_lower_offset(mine: Path, tmp_path: Path) -> None:
     """Only the consumer whose offset goes back is reported."""
     asked = "--property", f"{mine}:reads_forward"
     code, result, _err = command(recorded(tmp_path / "forward", 0, 1, 2), *asked)
@@ -111,7 +111,7 @@ def judged(engine: Engine, history: Path, *properties: Any) -> Result:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
+def test_both_engines_give_the_same_findings_of_a_property(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
     """The engines give the same findings, in the same order and with the same evidence."""
     scope: dict[str, Any] = {}
     exec(SNIPPET, scope)  # noqa: S102 - it is the page's
@@ -133,14 +133,14 @@ def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: P
     ],
 )
 def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:
-    """The reason is a gap, and findings of the faulty property are dropped."""
+    """A property that fails is reported as a gap with the reason, and its findings are dropped."""
     result = longpoll.judge(recorded(tmp_path, 0, 1), properties=[own])
     assert (result.verdict, result.findings, result.judged[f"own.{own.__name__}"]) == ("unknown", [], 0)
     assert why in result.gaps[0]["why"]
 
 
-def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
-    """A pull without an answer and times of a clock that may be set give unknown."""
+def test_an_uncertain_finding_of_a_property_is_unknown(tmp_path: Path) -> None:
+    """A finding is unknown if its pull has no answer, or if the clock may be set."""
     with HistoryWriter(RealRuntime(), tmp_path / "open") as history:
         history.published("jobs", 0)
         history.abandoned(history.polled("jobs", 1, 1_000))
@@ -152,8 +152,8 @@ def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
     assert [each.verdict for each in longpoll.judge(settable, properties=[every_pull]).findings] == ["unknown"]
 
 
-def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
-    """Every report has the finding; it gets no evidence file, because its evidence is no history."""
+def test_a_user_propertys_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
+    """The finding is in every report, but has no evidence directory, because its evidence is not a history."""
     history = recorded(tmp_path / "history", 0, 0)
     files = [tmp_path / f"report.{kind}" for kind in ("html", "json")]
     reports = [word for file in files for word in ("--report", file)]
@@ -165,7 +165,7 @@ def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
-def test_a_file_without_such_a_function_is_one_sentence(content: str, mine: Path, tmp_path: Path) -> None:
+def test_a_file_without_the_function_is_one_line(content: str, mine: Path, tmp_path: Path) -> None:
     """A file without the function is an error before anything is judged."""
     mine.write_text(content)
     code, result, err = command(recorded(tmp_path / "history", 0), "--property", f"{mine}:reads_forward")
