@@ -1,7 +1,7 @@
-"""The engines: independent implementations of one specification, tested to agree.
+"""The engines: independent implementations of one specification, which the tests compare with one another.
 
-`python` is the plain one, `packed` the fast one. Engines that need heavy imports are imported on demand. The command
-line chooses the engine.
+`python` is the plain engine and `packed` is the fast one. An engine's module is imported when the engine is first used,
+because some need large libraries. On the command line, `--engine` chooses the engine.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from longpoll_spec.model import Model, Property
 from longpoll_spec.specification import properties_of
 
 EXPLORERS: Final = ("packed", "python")
-"""The engines that explore the whole state space and need only this package, the default first."""
+"""The engines that explore the state space and need only this package; the first is the default."""
 ENGINES: Final = (*EXPLORERS, "spark")
-"""All engines: `spark` explores on a given Spark session."""
+"""All engines; `spark` also needs a Spark session."""
 _MODULES: Final = {
     "packed": "longpoll_spec.engines.packed.search",
     "python": "longpoll_spec.engines.python",
     "spark": "longpoll_spec.engines.spark.search",
 }
-"""Engine -> the module of its `explore`."""
+"""Engine -> the module that has its function `explore`."""
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
     "spark": ("session", "parallel", "travelling", "checkpoint"),
 }
-"""Engine -> the options that not every engine has."""
+"""Engine -> its options, apart from those that every engine has."""
 _USUAL: Final = {"symmetry": False, "workers": 1}
-"""The neutral value of an option; None for all others."""
+"""Option -> the value that changes nothing. This is None unless it is listed."""
 
 
 def explore(
@@ -46,10 +46,10 @@ def explore(
 ) -> Exploration:
     """Explore a model with an engine by name and decide the properties, all properties of the spec by default.
 
-    `report` is called with the progress about every second. Past `limit_states` the search ends at the next level, and
-    undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's `explore` documents its options:
-    `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of spark.
-    Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that the engine cannot take, and
+    `report` is called with the progress about every second. If a search passes `limit_states`, it ends at the next
+    level, and undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's own `explore` documents its
+    options: `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of
+    spark. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that the engine cannot take, and
     `EngineLimitError` for a run beyond its limits.
     """
     if engine not in ENGINES:

@@ -2,10 +2,10 @@
 
 Each changed policy is explored under small bounds and with each feature, which gives the shortest run for every broken
 property. The other properties of the model without features are proved for any number of messages, any timeout and any
-scan period. If nothing breaks, the knob is redundant there, and `policy.REDUNDANT` must claim it with a reason. A wrong
-claim and an unclaimed redundancy are both reported as problems of that table.
+scan period. If a change breaks nothing, the knob is redundant in that policy, and the table `policy.REDUNDANT` must
+have an entry with the reason. A missing entry and a wrong one are both reported as problems.
 
-Pairs of knobs are not tried: two changes may together break what neither breaks alone.
+Pairs of knobs are not tried, although two changes together may break a property that neither breaks alone.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from longpoll_spec.specification import properties_of, specification_of
 POLICIES: Final = ("strict", "strict-clone")
 """The policies of our own design, in which every knob's value is chosen on purpose."""
 BOUNDS: Final = ("tiny", *(name for name in EXPLORATIONS if name != "queues"), "queues", "small")
-"""Explored in this order, small ones first, until something breaks."""
+"""The bounds that are explored, in this order, until a property breaks."""
 Claims = Mapping[tuple[str, str], str]
-"""(policy, knob setting) -> why the change breaks nothing."""
+"""(policy, knob setting) -> the reason why this change breaks nothing."""
 Report = Callable[[str], None]
 
 
 @frozen
 class Row:
-    """One change of one knob, and its result."""
+    """The result of changing one knob of a policy."""
 
     policy: str
     knob: str
-    """The change, such as `expiry=scan`."""
+    """The changed knob with its new value, such as `expiry=scan`."""
     violations: tuple[Verdict, ...]
     """The `always` properties that break, in the order of the spec, each with its shortest run."""
     undecided: tuple[str, ...] = field(default=())
-    """Properties that no explored run breaks and that are not proved either."""
+    """The names of properties that no explored run breaks and that are not proved either."""
     claim: str | None = None
-    """Why the table claims that the change breaks nothing."""
+    """The reason in the table why the change breaks nothing; None without an entry."""
 
     @property
     def depth(self) -> int | None:
-        """Steps of the shortest run that breaks something."""
+        """The number of steps of the shortest run that breaks a property; None if no run does."""
         return min((verdict.depth for verdict in self.violations if verdict.depth is not None), default=None)
 
     @property
     def redundant_because(self) -> str | None:
-        """The reason of the claim, if the change indeed breaks nothing."""
+        """The reason in the table, if the change indeed breaks nothing; otherwise None."""
         return None if self.violations or self.undecided else self.claim
 
     @property
     def problem(self) -> str | None:
-        """Why the table's claim about this change is wrong; None if it is right or undecided."""
+        """The error in the table about this change; None if the table is right or the result is undecided."""
         if self.violations:
             names = ", ".join(verdict.name for verdict in self.violations)
             return f"claimed to be redundant, but it breaks {names}" if self.claim else None

@@ -1,8 +1,9 @@
 """Check whether observed steps are a run of the specification, by following the set of possible states.
 
-The time of a step is an interval. If no two intervals overlap, the order is known. Where some overlap, every order is
-tried and equal results are merged. Hidden actions may happen anywhere between. The steps are a run if at least one
-order of them is. If none is, the last possible states are kept, because they show what is wrong.
+The observer knows the time of a step only as an interval. Steps whose intervals do not overlap have a known order. For
+steps whose intervals overlap, the check tries every order and merges equal results. Actions that the observer does not
+see (hidden actions) may happen between any two steps. The steps conform if at least one order of them is a run of the
+specification. If none is, the result has the last possible states, because they show what is wrong.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from longpoll_spec.model import Action, Model, Order, SeenStep, order_of
 from longpoll_spec.terms import Bool
 
 POSSIBLE_MAX: Final = 100_000
-"""The number of possibilities followed at once, at most."""
+"""The greatest number of possibilities that a check follows at once; beyond it, the check is undecided."""
 REMEMBERED_MAX: Final = 50_000
-"""The number of states for which the effects of hidden actions are cached."""
+"""The greatest number of states for which a checker caches the effects of hidden actions."""
 
 
 @frozen
@@ -30,7 +31,9 @@ class Possibility:
 
     count: int
     ahead: int
-    """Bit n is step `count + n`; bit 0 is never set."""
+    """A bit set: bit n is set if step `count + n` has happened. Bit 0 is never set, because `count` grows when that
+    step happens.
+    """
     state: Packed
 
 
@@ -39,14 +42,14 @@ class Refusal:
     """Why one step cannot come next in one possible state."""
 
     step: int
-    """Its number in the order."""
+    """The index of the step in `Order.steps`."""
     action: str
-    """The label of the action that it would be; empty if the spec has no such action."""
+    """The label of the action that the step would be; empty if the specification has no such action."""
     state: Packed
     false: tuple[Bool, ...] = ()
-    """The parts of the guard that are false in the state."""
+    """The conjuncts of the action's guard that are false in the state."""
     contradicted: tuple[tuple[str, int, int], ...] = ()
-    """(variable, its value after the step, the value that the observer saw)."""
+    """(variable, its value in the model after the step, the value that the observer saw)."""
 
 
 @frozen
@@ -55,25 +58,26 @@ class Conformance:
 
     order: Order
     placed: int
-    """The greatest number of steps that the spec allows in some order; all steps if the run conforms."""
+    """The greatest number of steps that the specification allows in some order; all steps if the run conforms."""
     certain: int
-    """The last number of steps after which only one possibility was left: the error lies between this and `placed`."""
+    """The greatest number of steps after which only one possibility was left, so the error is between it and `placed`.
+    """
     possible: tuple[Possibility, ...]
     """The possible positions after `placed` steps, before any hidden action."""
     refusals: tuple[Refusal, ...] = ()
-    """Each step that could come next by its time, and why it cannot; empty if the run conforms."""
+    """For each step that could come next by its time, why it cannot; empty if the run conforms."""
     undecided: bool = False
-    """There were more possibilities than are followed, so the steps from `placed` on are undecided."""
+    """Whether the check gave up at step `placed`, because there were more than `possible_max` possibilities."""
 
     @property
     def conforms(self) -> bool:
-        """Whether the steps are a run of the spec."""
+        """Whether the observed steps are a run of the specification."""
         return self.placed == len(self.order.steps) and not self.undecided
 
 
 @define
 class Checker:
-    """Follows runs of the spec. Invariant: `_functions` caches the actions used so far."""
+    """Follows runs of the specification. `_functions` caches the compiled action of each label used so far."""
 
     model: Model
     hidden: frozenset[str] = frozenset()
@@ -95,7 +99,7 @@ class Checker:
         self._places = {variable.name: place for place, variable in enumerate(self.model.variables)}
 
     def check(self, steps: Iterable[SeenStep]) -> Conformance:
-        """Follow one run, whose steps may come in any order."""
+        """Check the steps of one run, given in any order: their intervals of time decide which orders are possible."""
         order = order_of(steps)
         level: dict[Possibility, None] = {Possibility(0, 0, self.model.initial): None}
         certain = 0
@@ -134,7 +138,7 @@ class Checker:
     def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
         """The states after any number of hidden actions, in the order of `with_unseen`.
 
-        For steps that come one by one, states are all that matters. Results are cached by state.
+        It serves runs whose order is known, where a state says all about a possibility. Results are cached by state.
         """
         functions = [self.step_function(label) for label in self.unseen]
         reached = dict.fromkeys(states)
@@ -154,7 +158,7 @@ class Checker:
         return reached
 
     def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, Packed]]:
-        """The possible next steps: the step, and the state after it."""
+        """Each possible next step, as the pair (index of the step, state after it)."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
@@ -163,7 +167,7 @@ class Checker:
                     yield number, after
 
     def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
-        """Why each step that may come next by its time is not possible."""
+        """For each step that may come next by its time, why it cannot."""
         for number in _next(order, here):
             step = order.steps[number]
             if not step.actions:
@@ -177,7 +181,7 @@ class Checker:
                     yield Refusal(number, label, here.state, contradicted=tuple(self.contradictions(step, after)))
 
     def contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
-        """Where the observed values after the step differ from the state."""
+        """The observed values that differ from the state after the step: (variable, value in it, observed value)."""
         known = ((name, after[self._places[name]], value) for name, value in step.known)
         return [(name, value, seen) for name, value, seen in known if value != seen]
 
@@ -190,26 +194,27 @@ class Checker:
 
 @define
 class Follower:
-    """The spec next to one run whose steps come one after another, in a known order.
+    """Follows one run whose steps arrive one after another, in a known order.
 
-    Invariant: `possible` has exactly the states in which the run may be, before any hidden action. It is never empty: a
-    step that fits in none of them is rejected and changes nothing.
+    Invariant: `possible` has exactly the states in which the run may be, before any hidden action. It is never empty,
+    because a step that is possible in none of these states is rejected and changes nothing.
     """
 
     checker: Checker
     possible: dict[Packed, None] = field(init=False)
     taken: tuple[tuple[str, Packed], ...] = ()
-    """The possible last steps: labels, each with the state before it."""
+    """The actions that the last step may have been: (label, state before the action)."""
     between: Iterable[Packed] = ()
-    """The states in which the run may have been between the last two steps."""
+    """The states in which the run may have been before the last step, hidden actions included."""
 
     def __attrs_post_init__(self) -> None:
         self.possible = {self.checker.model.initial: None}
 
     def did(self, step: SeenStep) -> tuple[Refusal, ...]:
-        """Take a step; return why it does not fit each possible state, empty if it fits.
+        """Take a step; returns why it is impossible in each possible state, or an empty tuple if it is possible in one.
 
-        Raises `EngineLimitError` if there are more possibilities than are followed; the run is then lost.
+        Raises `EngineLimitError` if more than `possible_max` states are possible; the run cannot be followed further
+        then.
         """
         following: dict[Packed, None] = {}
         taken: list[tuple[str, Packed]] = []
@@ -230,7 +235,7 @@ class Follower:
         return tuple(dict.fromkeys(refusals))
 
     def may(self) -> tuple[str, ...]:
-        """The labels of the actions that may come next in one of the possible states, in the order of the spec."""
+        """The labels of the actions that are enabled in at least one possible state, in the specification's order."""
         reached = list(self.reached())
         labels = (action.label for action in self.checker.model.actions)
         return tuple(label for label in labels if any(map(self._is_step(label), reached)))
@@ -242,7 +247,7 @@ class Follower:
     def reached(self) -> Iterable[Packed]:
         """The possible states, and the states that hidden actions lead to.
 
-        Raises `EngineLimitError` if there are more than are followed.
+        Raises `EngineLimitError` if these are more than `possible_max` states.
         """
         if not self.checker.unseen:
             return self.possible
@@ -269,7 +274,7 @@ def _placed(here: Possibility, number: int, after: Packed) -> Possibility:
 
 
 def false_parts(model: Model, action: Action, state: Packed) -> tuple[Bool, ...]:
-    """The parts of the action's guard that are false in the state."""
+    """The conjuncts of the action's guard that are false in the state."""
     values = values_of(model, state)
     parts = action.guard.args if action.guard.op == "and" else (action.guard,)
     return tuple(part for part in parts if not evaluate(part, values))

@@ -1,6 +1,6 @@
-"""The reference evaluator: the value of a term in one state, by recursion. Every faster engine is compared with it.
+"""The reference evaluator computes the value of a term in one state. Tests compare every faster engine with it.
 
-Also runs a model step by step, which turns the token of a counterexample into a trace again.
+It also runs a model step by step, which turns the token of a counterexample back into a trace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEANINGS: Final[Mapping[str, Callable[..., int]]] = {
 
 
 def evaluate(term: Term, values: Values) -> int:
-    """Returns the term's value under these values of the variables; a truth value is 0 or 1."""
+    """The term's value under these values of the variables; a truth value is 0 or 1."""
     return _values_by_id([term], values)[id(term)]
 
 
@@ -42,7 +42,7 @@ def _values_by_id(terms: Iterable[Term], values: Values) -> dict[int, int]:
 
 @lru_cache(maxsize=1 << 10)
 def _in_order(*terms: Term) -> Sequence[Term]:
-    """The nodes of the terms, arguments first. A run evaluates the same guards in each of its states."""
+    """The nodes of the terms, arguments first. It is cached because a run evaluates the same guards in each state."""
     return tuple(nodes(*terms))
 
 
@@ -61,17 +61,17 @@ def _value(node: Term, known: Mapping[int, int], values: Values) -> int:
 
 
 def values_of(model: Model, state: Sequence[int]) -> dict[str, int]:
-    """Returns a state as a mapping from variable names to values."""
+    """A state as a mapping from variable names to values."""
     return {variable.name: value for variable, value in zip(model.variables, state, strict=True)}
 
 
 def is_enabled(model: Model, action: Action, state: Sequence[int]) -> bool:
-    """Returns whether the action is enabled in the state."""
+    """Whether the action is enabled in the state."""
     return bool(evaluate(action.guard, values_of(model, state)))
 
 
 def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int, ...]:
-    """Returns the state after the action; every variable is within its range."""
+    """The state after the action. It asserts that the action leaves every variable within its range."""
     values = values_of(model, state)
     changed = {name: evaluate(term, values) for name, term in action.effect.items()}
     for variable in model.variables:
@@ -82,18 +82,18 @@ def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int,
 
 
 def enabled_actions(model: Model, state: Sequence[int]) -> list[Action]:
-    """Returns every action that is enabled in the state, in the order of the spec."""
+    """Every action that is enabled in the state, in the order of the specification."""
     known = _values_by_id((action.guard for action in model.actions), values_of(model, state))
     return [action for action in model.actions if known[id(action.guard)]]
 
 
 def holds(model: Model, item: Property, state: Sequence[int]) -> bool:
-    """Returns whether the property's term is true in the state."""
+    """Whether the property's term is true in the state."""
     return bool(evaluate(item.term, values_of(model, state)))
 
 
 def trace_of(model: Model, actions: Sequence[Action], property_name: str = "") -> Trace:
-    """Returns the trace of a run from the first state; raises `ValueError` if an action is not enabled."""
+    """The trace of a run from the first state; raises `ValueError` if an action is not enabled where it comes."""
     steps = [TraceStep(None, model.initial)]
     for action in actions:
         state = steps[-1].state

@@ -1,7 +1,8 @@
 """The result of an exploration: counts as in SPIN, three-valued verdicts, and a token for each counterexample.
 
-distinct_states: states reached. transitions: enabled action instances, over all distinct states. depth: length of the
-longest shortest path. Engines grow the frontier in different ways and must agree on these.
+`distinct_states` counts the states reached. `transitions` counts the enabled action instances, summed over all distinct
+states. `depth` is the greatest distance of a state from the first state, in steps. All engines must find the same three
+numbers, although they expand states in different orders.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Verdict:
     depth: int | None = None
     token: str | None = None
     by_construction: bool = False
-    """It holds vacuously: the spec contains nothing here that could break it."""
+    """Whether the property holds vacuously, because the model contains nothing that could break it."""
 
 
 @frozen
@@ -38,7 +39,7 @@ class Progress:
     transitions: int
     depth: int
     frontier: int
-    """States whose successors are not yet computed."""
+    """The number of states whose successors are not computed yet."""
 
 
 @frozen
@@ -51,16 +52,16 @@ class Exploration:
     transitions: int
     depth: int
     seconds: float
-    """Without start-up and compilation."""
+    """The seconds that the search took, without start-up and compilation."""
     compile_seconds: float
     complete: bool
     verdicts: tuple[Verdict, ...]
     fired: Mapping[str, int]
-    """Action label -> transitions by that instance."""
+    """Label of an action instance -> the number of its transitions."""
 
     @property
     def urgent(self) -> tuple[str, ...]:
-        """The urgent actions: time waits for them."""
+        """The names of the urgent actions: time cannot pass while one of them is enabled."""
         return self.model.urgent
 
     def verdict(self, name: str) -> Verdict:
@@ -73,13 +74,13 @@ Report: TypeAlias = Callable[[Progress], None]
 
 @frozen
 class Witness:
-    """The run that decides a property: it ends in `state`, then with the step `closing` if there is one."""
+    """The end of a run that decides a property: the state that it leads to, then the step `closing` if there is one."""
 
     state: object
     """The state as the engine represents it."""
     depth: int
     closing: int | None
-    """Index of an action instance."""
+    """The index of the action instance that decides the property; None if the state itself does."""
 
     @property
     def length(self) -> int:
@@ -88,7 +89,7 @@ class Witness:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Order of preference: of two witnesses the one with the lesser rank is shown."""
+        """The order of preference: of several witnesses, the search reports the one with the least rank."""
         return (self.length, -1 if self.closing is None else self.closing, self.state)
 
 
@@ -97,23 +98,29 @@ RunsTo: TypeAlias = Callable[[Sequence[Witness]], Sequence[Sequence[Action]]]
 
 @define
 class Ledger:
-    """The witnesses so far. Invariant: a property's witness has the least rank of those noted."""
+    """The witnesses found so far. Invariant: each property keeps the witness of least rank that was noted for it."""
 
     properties: Sequence[Property]
     witnesses: dict[int, Witness] = field(factory=dict)
 
     def is_open(self, index: int) -> bool:
-        """Whether the property can still get a better witness."""
+        """Whether the property has no witness yet.
+
+        Later levels only give longer runs, so they need not look for one.
+        """
         return index not in self.witnesses
 
     def note(self, index: int, witness: Witness) -> None:
-        """Keep a witness if the property has none, or none of lesser rank."""
+        """Keep this witness, unless the property has one of lesser or equal rank."""
         known = self.witnesses.get(index)
         if known is None or witness.rank < known.rank:
             self.witnesses[index] = witness
 
     def verdicts(self, model: Model, complete: bool, runs_to: RunsTo) -> tuple[Verdict, ...]:
-        """The verdicts; `runs_to` rebuilds the runs that lead to witnesses, each with its closing step."""
+        """The verdict on each property.
+
+        `runs_to` rebuilds the runs that lead to the witnesses, closing steps included.
+        """
         runs = dict(zip(self.witnesses, runs_to(list(self.witnesses.values())), strict=True))
         return tuple(self._verdict(model, index, complete, runs.get(index)) for index in range(len(self.properties)))
 

@@ -1,6 +1,6 @@
-"""The pinned numbers: what every engine must find for each preset and bounds.
+"""The pinned numbers: the results that every engine must find for each preset under each of the pinned bounds.
 
-`manifest.json` is a list with one entry per line. A change of the specification changes numbers on purpose: run `python
+`manifest.json` is a list with one entry per line. If you change the specification, the numbers change too: run `python
 -m longpoll_spec.engines.manifest` to rewrite them, then review the diff.
 """
 
@@ -26,7 +26,7 @@ _FILE: Final = "manifest.json"
 
 @with_table
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The pinned results of one preset under one bounds."""
+    """The pinned results of exploring one preset under one choice of bounds."""
 
     policy: str
     bounds: str
@@ -41,9 +41,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     transitions: int
     depth: int
     violated: dict[str, int]
-    """Property -> length of its shortest counterexample."""
+    """Violated property -> the number of steps of its shortest counterexample."""
     reached: dict[str, int]
-    """Property -> length of the shortest run that shows it."""
+    """Reached `sometimes` property -> the number of steps of the shortest run that reaches it."""
     holds: list[str]
     unreached: list[str]
 
@@ -96,7 +96,7 @@ def pinned_entry(policy: str, bounds: str) -> Entry:
 
 
 def text_of(entries: Iterable[msgspec.Struct]) -> str:
-    """The text of a pinned file with these entries: one JSON list, one entry per line."""
+    """The text of a pinned file: a JSON list with one entry per line."""
     lines = (msgspec.json.format(msgspec.json.encode(entry), indent=0).decode() for entry in entries)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 

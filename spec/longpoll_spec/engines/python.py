@@ -1,15 +1,17 @@
-"""The plain engine: terms as Python source over a tuple of integers, and a breadth-first search with parents kept.
+"""The plain engine: it compiles terms to Python source and searches breadth-first, keeping each state's parent.
 
-One function computes all successors, and one function each question. Truth values are 0 and 1 in the tuple. A node used
-more than once becomes a local in an eager function; guards always do, because `tick` uses them again. A level is
-finished before the next begins, so the first witness is a shortest one. The faster engines must agree.
+A state is a tuple of integers in which a truth value is 0 or 1. One generated function computes all successors of a
+state, and each question about a state has its own function. Every guard is computed once, into a local variable,
+because the guard of `tick` contains the guards of the urgent actions. The search finishes a level before it begins the
+next, so the first witness that it finds is a shortest one. The faster engines must find the same results.
 
-`never_after` checks progress, such as that no fair run leaves a pull unanswered for ever (`unanswered`). That every
-deadline is kept in ticks is a safety property, which is empty if time stops: a run may append, show and truncate a
-message for ever. The fairness assumed is `specification.fairness_of`. A fair run in which one pull stays open ends up
-in one strongly connected part of the states with this pull open. For each part it checks whether fairness allows
-staying there (Emerson and Lei, 1987). A run may also stutter for ever, as in TLA+: each state is a part, and a step
-that changes nothing is not a step of an action. Bounds must be small: the states are in Python's memory.
+`never_after` checks progress properties, such as that no fair run leaves a pull unanswered for ever (`unanswered`). A
+deadline in ticks does not promise that, because time may stop: a run may append, show and truncate a message for ever.
+The assumed fairness is `specification.fairness_of`. A fair run that leaves a pull open ends up in one strongly
+connected component of the states in which this pull is open. So `never_after` checks for each component whether
+fairness allows a run to stay there (Emerson and Lei, 1987). As in TLA+, a run may stutter for ever, so a single state
+counts as a component, and a step that changes nothing is not a step of an action. Use small bounds, because each state
+is a Python object in memory.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ _LEAVES: Final = frozenset({"var", "const", "parameter", "true", "false"})
 
 
 def source(term: Term, names: Mapping[int, str]) -> str:
-    """The term as a Python expression; a node with a local is written as the local's name."""
+    """The term as a Python expression.
+
+    `names` maps the id of a node to the local variable that has its value already.
+    """
     known = names.get(id(term))
     if known is not None:
         return known
@@ -104,7 +109,7 @@ def question(model: Model, term: Bool) -> Question:
 def questions(
     model: Model, properties: Sequence[Property]
 ) -> tuple[dict[int, Question], dict[int, list[tuple[int, Question]]]]:
-    """The questions that decide each property: by property index about a state, by action index about its steps."""
+    """The questions that decide the properties: about states, by property index, and about steps, by action index."""
     labels = {action.label: index for index, action in enumerate(model.actions)}
     here: dict[int, Question] = {}
     closing: dict[int, list[tuple[int, Question]]] = {}
@@ -153,13 +158,13 @@ def _define(name: str, lines: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=1 << 11)
 def _compiled(name: str, text: str) -> CodeType:
-    """Cached by its text: searches of one model ask the same questions."""
+    """Compile a function. The cache helps because all searches of one model ask the same questions."""
     return compile(text, f"<law: {name}>", "exec")
 
 
 NAME = "python"
 REPORT_EVERY = 20_000
-"""States between two reports of progress."""
+"""The number of states that the search expands between two progress reports."""
 
 
 @define
@@ -262,7 +267,7 @@ def explore(
 
 
 def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
-    """A run to a state or step that breaks the property, from which no single step can be removed."""
+    """A shorter run that still breaks the property: without any single one of its steps it would not."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}
     index = {action.label: number for number, action in enumerate(model.actions)}
@@ -299,14 +304,14 @@ STILL: Final = "tick that changes nothing"
 
 @frozen
 class Endless:
-    """A fair run that goes on for ever without what it must lead to."""
+    """A fair run that goes on for ever and never reaches a state in which the conclusion of a property is true."""
 
     run: tuple[int, ...]
-    """Numbers of the actions that lead to one of the states."""
+    """The indices of the actions that lead from the first state to one of `states`."""
     states: tuple[Packed, ...]
-    """The states among which the run then stays."""
+    """The states that the run visits for ever after that."""
     steps: tuple[str, ...]
-    """The labels of the steps among those states, each once; empty for a run that stutters."""
+    """The labels of the steps between these states, each label once; empty if the run stutters."""
 
 
 def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None:
@@ -317,9 +322,9 @@ def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None
 
 
 def never_after(model: Model, said: LeadsTo, graph: Graph, fairness: Fairness | None = None) -> Endless | None:
-    """A fair run with a state in which the premise is true and after which the conclusion never is; None without one.
+    """A fair run in which the premise is true once and the conclusion never from then on; None if no run is like that.
 
-    `graph` is the model's `graph_of`.
+    `graph` is the result of `graph_of` for this model.
     """
     begins, waits = question(model, said.premise & ~said.conclusion), question(model, ~said.conclusion)
     within, pending = set[Packed](), [state for state in graph if begins(state)]
@@ -334,7 +339,7 @@ def never_after(model: Model, said: LeadsTo, graph: Graph, fairness: Fairness | 
 
 
 def no_time(model: Model, graph: Graph) -> Endless | None:
-    """A run in which no more time passes, because urgent actions follow one another for ever or nothing is enabled."""
+    """A run after which time stops, because urgent actions follow one another for ever or no action is enabled."""
     urgent = {action.label for action in model.actions if action.urgent}
     moves = {state: [step for step in steps if step[0] in urgent] for state, steps in graph.items()}
     stuck = next((state for state, steps in graph.items() if not moves[state] and not _has_tick(steps)), None)
@@ -354,7 +359,7 @@ def _endless(model: Model, graph: Graph, part: set[Packed], whole: Graph | None 
 
 
 def _run_into(model: Model, graph: Graph, part: set[Packed]) -> tuple[int, ...]:
-    """The actions of a shortest run to one of the states."""
+    """The indices of the actions of a shortest run from the first state to one of these states."""
     number = {action.label: index for index, action in enumerate(model.actions)}
     runs: dict[Packed, tuple[int, ...]] = {model.initial: ()}
     for state in (waiting := [model.initial]):
@@ -368,9 +373,9 @@ def _run_into(model: Model, graph: Graph, part: set[Packed]) -> tuple[int, ...]:
 
 
 def graph_of(model: Model, limit: int | None = None) -> Graph:
-    """Every reachable state with its steps that change something; `STILL` marks a tick that changes nothing.
+    """Map every reachable state to its steps that change something; `STILL` labels a tick that changes nothing.
 
-    Raises `EngineLimitError` for more than `limit` states.
+    Raises `EngineLimitError` if more than `limit` states are reachable.
     """
     step, labels = successors(model), [action.label for action in model.actions]
     graph: dict[Packed, list[Step]] = {}
@@ -394,7 +399,8 @@ def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterat
             if _is_weakly_fair(graph, part, taken, fairness.weak):
                 yield part
         else:
-            # Without a tick, only states in which time changes nothing can go on.
+            # A run without ticks can stay only in states where a tick would change nothing, because fairness makes time
+            # pass.
             still = {state for state in part if _is_still(graph[state])}
             for rest in parts_of(graph, still):
                 moves = {label for state in rest for label, after in graph[state] if after in rest}
@@ -413,7 +419,10 @@ def _is_still(steps: Sequence[Step]) -> bool:
 
 
 def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
-    """The strongly connected components of some states (Tarjan, 1972), with an explicit stack because runs are long."""
+    """The strongly connected components of these states (Tarjan, 1972).
+
+    It uses an explicit stack, because recursion would be too deep for long runs.
+    """
     number: dict[Packed, int] = {}
     least: dict[Packed, int] = {}
     stack: list[Packed] = []

@@ -1,15 +1,18 @@
-"""Simplify terms before an engine runs: ranges, comparisons that are decided, and conditions that a guard decides.
+"""Simplifies terms before an engine runs, by the ranges of variables and by the guards that hold where terms are used.
 
-`column_type` finds how wide a column must be, by interval arithmetic: sound, not tight.
+`column_type` finds by interval arithmetic how wide a column must be. The result is always wide enough, but may be wider
+than necessary.
+
 
 `Simplifier` treats a sum as a constant plus multiples of atoms. A choice between two sums that differ by a constant is
 an atom of its condition: `ite(c, x + 1, x)` is x plus one times c. So the additions and subtractions of a step cancel,
-which decides most claims about single steps. Which states are reachable is not considered.
+which decides most comparisons about single steps. Reachability is not considered: the result is right in every state
+within the ranges.
 
-`decided` tries every value of the few variables that a part of a condition reads, where the guard holds. A part with
-the same value in all its cases becomes a constant. Sound for every state in range, reachable or not. Parts that read
-many variables are left as they are. Each variable is an array axis. A part's cases are an array with length 1 in each
-axis that it does not read, so numpy's broadcasting joins parts.
+`decided` evaluates each part of a condition for all values of the variables that the part reads, as far as the guard
+allows them. A part that has the same value in all these cases becomes a constant, and a part that reads too many
+variables stays as it is. The cases of a part are a NumPy array with one axis for each variable of the condition. An
+axis has length 1 if the part does not read its variable, so that broadcasting combines the parts.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ _COLUMN_TYPES: Final = (np.int8, np.int16, np.int32)
 
 
 def column_type(model: Model, terms: Iterable[Term]) -> np.dtype[Any]:
-    """The narrowest signed type that holds every value of the model's and the given terms."""
+    """The narrowest signed type that holds every value of the model's terms and of these terms.
+
+    Raises `BoundsError` if 32 bits are not enough.
+    """
     guards_and_effects = [term for action in model.actions for term in (action.guard, *action.effect.values())]
     lower, upper = extent(model, (*guards_and_effects, *terms))
     for kind in _COLUMN_TYPES:
@@ -41,12 +47,12 @@ def column_type(model: Model, terms: Iterable[Term]) -> np.dtype[Any]:
 
 
 def ranges_of(model: Model) -> Mapping[str, Interval]:
-    """The least and greatest value of every variable of a bounded model."""
+    """The least and the greatest value of every variable. An unbounded variable counts as constant."""
     return {each.name: (each.lower, each.lower if each.upper is None else each.upper) for each in model.variables}
 
 
 def extent(model: Model, terms: Iterable[Term]) -> Interval:
-    """The least and greatest value of any integer in the terms."""
+    """The least and the greatest value that any integer in the terms can have."""
     ranges = ranges_of(model)
     known: dict[int, Interval] = {}
     reach = (0, 0)
@@ -93,7 +99,7 @@ def _verdict(op: str, low: int, high: int) -> Bool | None:
 
 @frozen
 class _Sum:
-    """A constant, and multiples of atoms by their identity."""
+    """A sum: a constant plus multiples of atoms. The keys of `atoms` are the ids of the atoms."""
 
     constant: int
     atoms: Mapping[int, tuple[Int, int]]
@@ -110,14 +116,17 @@ class _Sum:
 
 @define
 class Simplifier:
-    """Simplifies terms over variables with these ranges. Invariant: the memos' keys are alive in `kept`."""
+    """Simplifies terms over variables with these ranges.
+
+    Invariant: `kept` has every term whose id is a key of `terms`.
+    """
 
     ranges: Ranges
     terms: dict[int, Term] = field(factory=dict)
     kept: list[Term] = field(factory=list)
 
     def simplify(self, term: Bool) -> Bool:
-        """An equal term in which every decidable comparison is decided."""
+        """An equivalent term, in which each comparison that the ranges decide is replaced by its result."""
         for node in nodes(term, done=self.terms):
             self.kept.append(node)
             self.terms[id(node)] = self._simplified(node)
@@ -202,11 +211,11 @@ def _sum_of_choice(term: Int) -> _Sum:
 Cases: TypeAlias = npt.NDArray[Any]
 CASES_MAX: Final = 1 << 13
 AXES_MAX: Final = 32
-"""The axes that `numpy.broadcast_shapes` can join."""
+"""The greatest number of dimensions of a NumPy array before NumPy 2."""
 
 
 def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:
-    """A term that equals this one wherever the guard holds, with the parts that are constant there replaced."""
+    """The term, with the parts that are constant wherever the guard holds replaced by their values."""
     names = sorted(variables_of(term))
     if len(names) > AXES_MAX:
         return term
@@ -217,14 +226,14 @@ def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:
 
 @lru_cache(maxsize=1 << 12)
 def _decided_within(term: Bool, allowed: tuple[Bool, ...], ranges: tuple[tuple[str, int, int], ...]) -> Bool:
-    """The term in the cases that these conditions allow; models of similar policies share most of their terms."""
+    """Simplify a term under these conditions. The cache helps because models of similar policies share most terms."""
     within = {name: (low, high) for name, low, high in ranges}
     return _Trial(list(within), within, list(allowed)).decide(term)
 
 
 @define
 class _Trial:
-    """The cases of one condition. Invariant: `cases` has None for a node that reads too many variables."""
+    """The values of a condition in all cases. Invariant: `cases` has None for a node that reads too many variables."""
 
     names: list[str]
     ranges: Ranges

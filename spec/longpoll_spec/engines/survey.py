@@ -1,11 +1,12 @@
-"""A policy's whole table: explored under the requested bounds, and then with each feature; and its response times.
+"""A survey explores a policy under the requested bounds and then with each feature, and finds its response times.
 
-A property gets the verdict of the first exploration that breaks it, else of the first that leaves it open, else of the
-first that states it.
+Each property gets one verdict: that of the first exploration that breaks it, or else of the first that leaves it open,
+or else of the first that states it.
 
-Worst-case response times are tight bounds on how late a policy answers, found by search. With the feature `lateness`
-every request counts its own lateness. The greatest count that any run reaches is the bound: the token shows a run that
-reaches it, and no run exceeds it. A stopped broker owes no answer, and dropped requests get none; neither counts.
+Worst-case response times are tight bounds on how late a policy answers. With the feature `lateness` every request
+counts its own lateness, and a search finds the greatest count that any run reaches. This count is the bound: a token
+shows a run that reaches it, and no run exceeds it. A stopped broker need not answer and a dropped request gets no
+answer, so neither is counted as late.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
 BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
-"""Large enough for every bound: one request alone waits as long as one among several."""
+"""The bounds of the search. They are large enough, because one request alone waits as long as one among several."""
 
 _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
     "late": lambda request: request.late,
@@ -43,17 +44,17 @@ _SENTENCES: Final = {
 
 @frozen
 class ResponseBound:
-    """One tight bound. `ticks` is None if lateness is unbounded: it reaches the end of the count."""
+    """One worst-case response time. `ticks` is None if a run reaches the end of the count, so lateness is unbounded."""
 
     name: str
     sentence: str
     ticks: int | None
     token: str | None
-    """A run that takes `ticks` ticks; None for a bound of 0 ticks."""
+    """The token of a run that is late by `ticks` ticks, or by the whole count; None if every answer is on time."""
 
 
 def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLORERS[0]) -> tuple[ResponseBound, ...]:
-    """The tight bounds of a policy, `late` and `woken`; none under free time, which promises nothing.
+    """The worst-case response times of a policy, `late` and `woken`; empty if ticks are free, which promises none.
 
     Raises `BoundsError` for bounds without the feature `lateness`.
     """
@@ -83,12 +84,12 @@ def _tight(name: str, ticks_max: int, tokens: dict[str, str | None]) -> Response
 
 
 Explore = Callable[[Model, Sequence[Property], bool], Exploration]
-"""Explores a model and decides properties; the flag marks the exploration under the requested bounds."""
+"""Explores a model and decides properties; the flag is true for the exploration under the requested bounds."""
 
 
 @frozen
 class Row:
-    """The verdict on one property, and under which bounds."""
+    """The verdict on one property, and the name of the bounds of the exploration that gave it."""
 
     verdict: Verdict
     bounds: str
@@ -96,7 +97,7 @@ class Row:
 
 @frozen
 class Survey:
-    """The explorations, the requested one first, and their combined verdicts."""
+    """The result of a survey: the explorations, the requested one first, and the combined verdicts."""
 
     policy: Policy
     explorations: tuple[Exploration, ...]
@@ -110,10 +111,10 @@ class Survey:
 
 
 def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[str] = (), alone: bool) -> Survey:
-    """Explore a policy under bounds and then, unless `alone`, with every feature and a longer timeout.
+    """Explore a policy under bounds and then, unless `alone`, with each feature and with a longer timeout.
 
-    Decides the named properties, by default all. A named property is checked under a feature only if the bounds do not
-    state it. An exploration that ended early is the last. Raises `UnknownPropertyError`.
+    Decides the named properties, by default all. A named property is checked under a feature only if no exploration
+    before it states the property. If an exploration ends early, the survey ends with it. Raises `UnknownPropertyError`.
     """
     asked = specification_of(policy, bounds)
     worlds = [asked] if alone else [asked, *(specification_of(policy, each) for each in explorations_of(policy))]
@@ -140,11 +141,12 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
 
 
 RANGE: Final = "stays_in_range"
-"""The property that no step takes a variable out of its range; in a specification file that is a mistake."""
+"""The property that no step takes a variable out of its range. If it is violated, the specification file has a mistake.
+"""
 
 
 def explorations_of(policy: Policy) -> Sequence[Bounds]:
-    """The bounds that a survey explores after the requested ones. The core has no features, only several queues."""
+    """The bounds that a survey explores after the requested ones. A file based on the core has no features."""
     own = policy.extension
     longer = TIMEOUTS["timeout"]
     if own is not None and own.is_alone:
@@ -167,17 +169,20 @@ def in_range(found: Exploration) -> Exploration:
 
 
 STATES_MAX: Final = 20_000
-"""The most states in which `progress_of` looks for endless runs."""
+"""The greatest number of states for which `progress_of` searches for endless runs."""
 
 
 def runs_of(policy: Policy) -> Bounds:
-    """The bounds at which the properties of runs are explored if those of the check have too many states."""
+    """The bounds under which properties of runs are checked if the requested bounds have too many states."""
     own = policy.extension
     return named(SIZES[0], policy, requests=1 if own is not None and own.is_preset else None)
 
 
 def progress_of(policy: Policy, bounds: Bounds) -> tuple[Row, ...]:
-    """The verdicts on a file's properties of runs, and on `time_can_pass`; unknown for many states."""
+    """The verdicts on `time_can_pass` and on the progress properties of a specification file.
+
+    They are unknown if the bounds have more than `STATES_MAX` states.
+    """
     if policy.extension is None:
         return ()
     model = specification_of(policy, bounds)
@@ -212,9 +217,9 @@ def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:
 
 
 def _weight(verdict: Verdict) -> int:
-    """The weight of a verdict: one exploration that breaks or reaches a property outweighs any number that do not.
+    """The weight of a verdict: an exploration that breaks or reaches a property outweighs all that do not.
 
-    A vacuous verdict weighs least: a verdict of any exploration in which the property is not vacuous comes before it.
+    A vacuous verdict weighs least, so any exploration in which the property is not vacuous outweighs it.
     """
     if verdict.by_construction:
         return 0

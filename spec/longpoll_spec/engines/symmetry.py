@@ -1,12 +1,12 @@
 """Check that requests are interchangeable, and queues too, instead of assuming it.
 
 Swapping two requests, or two queues, must map the set of actions and each statement to itself, up to the order of
-`and` and `or`. If it does, a proof for one choice holds for all choices of its kind. If not (a mutant in one instance),
-every choice is checked.
+operands of `and` and `or`. If it does, a proof about one request or queue holds for all of them. If it does not, for
+example because a mutant changes the action of one request only, the engines check each request and queue.
 
-A request's number occurs only in names: `phase_0`. A queue's number occurs in names, `log_end_q0` and `watched_q0_1`,
-and as the value of variables that declare it (`Variable.numbers_queues`). Values compared with such a variable, or
-assigned to it, are renamed too. Orbits of states: see `orbits`.
+A request's number occurs only in names of variables, such as `phase_0`. A queue's number occurs in names, such as
+`log_end_q0` and `watched_q0_1`, and as the value of a variable that declares this (`Variable.numbers_queues`). Values
+that are compared with such a variable, or assigned to it, are renamed too. For orbits of states see `packed.orbits`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ IDENTITY: Final = Renaming()
 
 
 def slot_of(name: str) -> int | None:
-    """The request that a variable belongs to, if any."""
+    """The number of the request that a variable belongs to; None if it belongs to none."""
     found = _SLOT.search(name)
     return None if found is None else int(found[1])
 
 
 def queue_of(name: str) -> int | None:
-    """The queue that a variable belongs to; None if it belongs to none, or there is only one."""
+    """The number of the queue that a variable belongs to; None if it belongs to none, or if the model has one queue."""
     found = _QUEUE.search(name)
     return None if found is None else int(found[1])
 
@@ -75,7 +75,7 @@ def queue_acting(actor: Actor) -> int | None:
 
 @define(eq=False)
 class _Numbered:
-    """Results of one renaming. Invariant: numbered nodes are kept alive, so their ids stay unique."""
+    """The results of one renaming. Invariant: `kept` holds every numbered node, so ids of nodes stay unique."""
 
     kept: list[Term] = field(factory=list)
     plain: dict[int, int] = field(factory=dict)
@@ -97,7 +97,7 @@ class Shapes:
     """The number of queues."""
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
     numbered: dict[tuple[object, ...], _Numbered] = field(factory=dict)
-    """Renaming -> its results, because terms share most nodes."""
+    """Renaming -> its results. They are kept because terms share most of their nodes."""
 
     def number(self, term: Term, renaming: Renaming = IDENTITY, *, of_queue: bool = False) -> int:
         """The number of a term after renaming."""
@@ -112,7 +112,7 @@ class Shapes:
             op = node.op
             renames = queues if named and kept else plain
             parts: list[object] = [
-                # A queue's number in an order comparison, such as with the end of its range, is a quantity.
+                # In an order comparison, such as with the greatest queue number, the number of a queue is a quantity.
                 (renames if op == "eq" or id(arg) in naming else plain)[id(arg)]
                 if isinstance(arg, (Int, Bool))
                 else arg
@@ -137,7 +137,7 @@ class Shapes:
         return node.op == "var" and node.args[0] in self.numbering
 
     def _is_no_order(self, node: Term, named: list[Term]) -> bool:
-        """Whether a comparison with a constant has the same result for every queue's number."""
+        """Whether the node compares a queue's number with a constant and has the same result for every queue."""
         left, right = node.args
         other = right if any(left is each for each in named) else left
         if len(named) != 1 or other.op != "const":
@@ -162,7 +162,7 @@ class Shapes:
         return self.numbers.setdefault((op, *parts), len(self.numbers))
 
     def of_action(self, action: Action, renaming: Renaming) -> tuple[object, ...]:
-        """The shape of a whole action after renaming."""
+        """The shape of an action after renaming: its name, its actors, and the numbers of its guard and effects."""
         effect = sorted(
             (renaming.name(name), self.number(term, renaming, of_queue=name in self.numbering))
             for name, term in action.effect.items()
@@ -176,7 +176,7 @@ def _sum(node: Term, sums: Mapping[int, list[tuple[int, int]]], plain: Mapping[i
 
 
 def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, int]) -> list[object]:
-    """The numbers of a choice. Cases on one term's value exclude each other, so their order does not matter."""
+    """The numbers of the cases of an `ite` term. Cases that compare one term with constants may be in any order."""
     condition, then, otherwise = node.args
     cases, tried = [(conditions[id(condition)], branches[id(then)])], {condition}
     while otherwise.op == "ite" and all(_excludes(otherwise.args[0], other) for other in tried):
@@ -194,7 +194,7 @@ def _excludes(first: Bool, second: Bool) -> bool:
 
 
 def generators(model: Model) -> Iterator[Renaming]:
-    """Generators of all renamings of requests and queues: a swap and a rotation of each."""
+    """Renamings that generate all others: a swap and a rotation of the requests, and the same of the queues."""
     requests, queues = (list(_swap_and_rotation(each)) for each in (model.bounds.requests, model.bounds.queues))
     yield from (Renaming(requests=each) for each in requests)
     yield from (Renaming(queues=each) for each in queues)
@@ -208,13 +208,13 @@ def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
 
 
 ShapesOf: TypeAlias = dict[tuple[frozenset[str], int], Shapes]
-"""The variables whose values are numbers of queues, and the number of queues -> the shapes of such terms."""
+"""(variables whose values are numbers of queues, number of queues) -> the shapes of terms of such a model."""
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool], known: ShapesOf | None = None) -> bool:
-    """Whether renaming maps the model's actions, and each of the statements, to themselves.
+    """Whether each renaming maps the set of the model's actions, and each of the statements, to itself.
 
-    `known` shares the shapes of terms between models.
+    Pass the same `known` for several models: they share most terms, so that their shapes are computed only once.
     """
     about = (frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
     shapes = ({} if known is None else known).setdefault(about, Shapes(*about))
@@ -230,7 +230,7 @@ def is_symmetric(model: Model, statements: Iterable[Bool], known: ShapesOf | Non
 
 
 def slots_of(term: Term) -> list[int]:
-    """The requests that a term mentions, in order."""
+    """The numbers of the requests whose variables a term reads, in ascending order."""
     return _slots_among(term.reads)
 
 
@@ -240,9 +240,10 @@ def _slots_among(names: frozenset[str]) -> list[int]:
 
 
 def is_representative(action: Action, part: Bool | None = None) -> bool:
-    """Whether this choice of requests is the first of its kind: it names 0, 1, ... in this order.
+    """Whether an action, and the part of a statement that it may break, name the requests 0, 1, ... in this order.
 
-    The action's requests come first, then those of the statement. A statement about every request counts as none.
+    If requests are interchangeable, only such a pair needs a check. The action's requests come first, then that of
+    `part`. A part that reads several requests is about all of them, so it names none.
     """
     named = [actor for actor in action.actors if isinstance(actor, int)]
     slots = slots_of(part) if part is not None else []

@@ -1,4 +1,4 @@
-"""Tokens: a run of the specification as one short, URL-safe word that can be replayed.
+"""Tokens: a run of the specification as one short, URL-safe string, which every engine can replay.
 
 | part                    | content                                                                              |
 |-------------------------|--------------------------------------------------------------------------------------|
@@ -7,8 +7,8 @@
 |                         | scan_ticks], property, fingerprint, action indices, queues, tags, [aspects]], then   |
 |                         | its CRC-32, big-endian; the last three may be missing: 1, 1, []                      |
 
-The fingerprint is a CRC-32 of the names of the model's variables and actions, so a token of another specification is
-rejected, not misread. `replay` gives a trace, `render` prints it.
+The fingerprint is a CRC-32 of the names of the model's variables and actions, so that a token of another specification
+is rejected instead of misread. `replay` turns a token into a trace, which the package `render` prints.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from longpoll_spec.tables import with_table
 
 PREFIX: Final = "lp1."
 LENGTH_MAX: Final = 4096
-"""The longest accepted token, so that hostile input is cheap to reject."""
+"""The length of the longest accepted token, in characters. The limit makes hostile input cheap to reject."""
 CRC_BYTES: Final = 4
 PLAIN_FIELDS: Final = 6
-"""The fields of a token without queues, tags and features; older versions wrote only these."""
+"""The number of fields in a token without queues, tags and features; older versions wrote only these fields."""
 
 
 @with_table
@@ -62,11 +62,11 @@ class Token:
     property_name: str
     fingerprint: int
     actions: tuple[int, ...]
-    """Indices into the model's actions."""
+    """The steps of the run, as indices into `Model.actions`."""
 
 
 def fingerprint_of(model: Model) -> int:
-    """A number that identifies the names of a model's variables and actions."""
+    """The CRC-32 of the names of a model's variables and actions."""
     names = [variable.name for variable in model.variables] + [action.label for action in model.actions]
     return zlib.crc32("\n".join(names).encode())
 
@@ -97,7 +97,7 @@ def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -
 def parse(token: str, file: Policy | None = None) -> Token:
     """Parse a token; raises `TokenError` if it is damaged or of another version.
 
-    `file`: the policy of the specification file, for a token of one.
+    The token of a specification file names that file, so pass the policy of the file as `file`.
     """
     payload = _payload(token)
     own = None if file is None or file.extension is None else file.extension.file
@@ -109,7 +109,7 @@ def parse(token: str, file: Policy | None = None) -> Token:
     requests, messages, hold_ticks, scan_ticks = payload.bounds
     try:
         policy = policy_from(payload.preset) if base is None or file is None else file
-        known = policy.name.split("+")[1:]  # the caller may have set them already
+        known = policy.name.split("+")[1:]  # the caller may have set some of the knobs already
         for setting in (each for each in payload.knobs if each not in known):
             policy = with_knob(policy, setting)
         bounds = Bounds(
@@ -128,9 +128,9 @@ def parse(token: str, file: Policy | None = None) -> Token:
 
 
 def replay(token: str, file: Policy | None = None) -> Trace:
-    """The run of a token; raises `TokenError` if it is damaged, of another specification, or does not run.
+    """The run of a token, as a trace. `file` is as in `parse`.
 
-    `file`: as in `parse`.
+    Raises `TokenError` if the token is damaged or of another specification, or if one of its steps is not enabled.
     """
     named = parse(token, file)
     model = specification_of(named.policy, named.bounds)
@@ -157,7 +157,7 @@ def _payload(token: str) -> _Payload:
     except (binascii.Error, ValueError) as error:
         raise TokenError("the token is damaged; copy the whole token again") from error
     raw, crc = packed[:-CRC_BYTES], packed[-CRC_BYTES:]
-    # Decoding ignores some bits of the last character: only one spelling of a token is accepted.
+    # Decoding ignores some bits of the last character, so the token is encoded again to accept one spelling only.
     if crc != _crc(raw) or _spelled(packed) != text:
         raise TokenError("the token is damaged; copy the whole token again")
     try:
@@ -175,7 +175,7 @@ def _crc(raw: bytes) -> bytes:
 
 
 def _settings(policy: Policy) -> tuple[str, list[str]]:
-    """The preset or the file that a policy started from, and the knobs in which it differs."""
+    """The name of the preset or file that a policy is based on, and the settings of the knobs in which it differs."""
     own = policy.extension
     if own is not None:
         base, *knobs = policy.name.split("+")

@@ -1,4 +1,4 @@
-"""The fast engine: states packed into words, actions over columns of them.
+"""The fast engine: it packs each state into 64-bit words and applies an action to an array of states at once.
 
 Sorting successors dominates a search. NumPy's AVX-512 sort takes five times as long as its AVX2 sort on AMD's Zen 4,
 which executes `vpcompressq` to memory in microcode. So NumPy is imported without AVX-512 there, unless the process has
@@ -18,9 +18,11 @@ from typing import Final
 DISABLED: Final = "NPY_DISABLE_CPU_FEATURES"
 """NumPy reads this environment variable when it is imported."""
 AVX512: Final = "AVX512_SKX X86_V4"
-"""The features that the AVX-512 sort needs, by their names before NumPy 2.4 and since; unknown names do no harm."""
+"""The CPU features that the AVX-512 sort needs: one name up to NumPy 2.3, one since. NumPy only warns about an unknown
+one.
+"""
 ZEN_3_AND_4: Final = "25"
-"""The family of both processors; only Zen 4 has AVX-512."""
+"""The CPU family of Zen 3 and Zen 4 processors; only Zen 4 has AVX-512."""
 
 
 def sorts_slowly(cpu_info: str) -> bool:
@@ -38,7 +40,7 @@ def _import_numpy() -> None:
         os.environ[DISABLED] = AVX512
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a name that this NumPy does not know
+                warnings.simplefilter("ignore")  # this NumPy knows only one of the names
                 import_module("numpy")
         finally:
             del os.environ[DISABLED]

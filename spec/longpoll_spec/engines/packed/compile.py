@@ -1,10 +1,10 @@
-"""Terms as numpy source over byte columns: one function that expands a chunk of packed states.
+"""Compiles a model to NumPy source: one function that expands a chunk of packed states.
 
-It unpacks every variable into a column, evaluates every guard once for the whole chunk, and then works only on the rows
-where an action is enabled. There the guard holds, so its facts about a variable (`phase is taken`) become constants in
-the effect. A successor is the old state with the changed bits flipped. A column is freed after its last use, so the
-next one reuses its place in the cache. The source is plain text with a few constants, so it can be sent to another
-process.
+The function unpacks every variable into a column with one entry per state of the chunk. It evaluates every guard once
+for the whole chunk, and then works only on the rows in which the action is enabled. The guard holds in these rows, so a
+variable that it fixes, such as by `phase is taken`, is a constant in the effect. A successor is a copy of the old state
+in which the changed bits are flipped. Each column is freed after its last use, so that the next column reuses its
+memory while it is in the cache. The source is plain text with a few constants, so it can be sent to another process.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _LOCAL: Final = re.compile(r"\bx\d+\b")
 
 @frozen
 class Source:
-    """One function's text and its constants: plain values, so that any process can compile the function."""
+    """The text of one function and its constants. They are plain values, so any process can compile the function."""
 
     lines: tuple[str, ...]
     column: str
-    """The name of the columns' type."""
+    """The name of the columns' NumPy type, such as `int8`."""
     constants: Mapping[str, Any]
 
     def function(self, name: str) -> Any:
-        """The function of this name."""
+        """Compile the text, and return the function of this name."""
         space: dict[str, Any] = {
             "flatnonzero": np.flatnonzero,
             "arange": np.arange,
@@ -55,7 +55,7 @@ class Source:
 
 
 def constant_of(term: Term) -> int | None:
-    """The value of a term that is a constant."""
+    """The value of a constant term, with truth as 0 or 1; None for any other term."""
     match term.op:
         case "const":
             return int(term.args[0])
@@ -72,7 +72,7 @@ def _depth(line: str) -> int:
 
 
 def given_up(lines: Sequence[str]) -> list[str]:
-    """The lines, with each local freed after its last use, or at the end of the block if that use is nested deeper."""
+    """Add `del` lines: free each local after its last use, or after the block that contains this use if nested."""
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     depths = [_depth(line) for line in lines]
@@ -96,7 +96,7 @@ def given_up(lines: Sequence[str]) -> list[str]:
 
 @define
 class Writer:
-    """The source under construction. Invariant: a local is written once, before its uses."""
+    """The source under construction. Invariant: each local is assigned once, before its uses."""
 
     column: np.dtype[Any]
     places: Mapping[str, Field]
@@ -106,27 +106,30 @@ class Writer:
     locals_made: int = 0
     constants: dict[str, Any] = field(factory=dict)
     lanes: dict[tuple[int, int], str] = field(factory=dict)
-    """(word, lane) -> the local that holds it."""
+    """(word, lane) -> the local that holds this byte of every state."""
 
     def line(self, text: str) -> None:
-        """Write one line."""
+        """Append one line at the current depth of indentation."""
         self.lines.append((INDENT * self.depth if self.lines else "") + text)
 
     def local(self, text: str) -> str:
-        """A new local that holds this expression."""
+        """Assign this expression to a new local; returns its name."""
         self.locals_made += 1
         name = f"x{self.locals_made}"
         self.line(f"{name} = {text}")
         return name
 
     def constant(self, value: int) -> str:
-        """A constant of the columns' type, so that no operation widens."""
+        """The name of a constant of the columns' type.
+
+        With another type, NumPy would widen the results of operations.
+        """
         name = f"i_{value}".replace("-", "m")
         self.constants[name] = self.column.type(value)
         return name
 
     def word_constant(self, value: int) -> str:
-        """A constant of the words' type."""
+        """The name of a constant of the words' type, `uint64`."""
         name = f"w_{value:x}"
         self.constants[name] = np.uint64(value)
         return name
@@ -136,7 +139,7 @@ class Writer:
         return f"{text}.view(u8)" if truth or self.column.itemsize == 1 else f"{text}.astype(u8)"
 
     def unpacked(self, name: str) -> str:
-        """The column of a variable for the whole chunk."""
+        """The expression that unpacks a variable of all states in the chunk into a column."""
         place = self.places[name]
         if place.straddles:
             shift = self.word_constant(place.shift_in_word)
@@ -163,7 +166,7 @@ class Writer:
 
 @define
 class Scope:
-    """Maps nodes to the locals that hold their columns; with `rows`, a column has those rows of the outer one."""
+    """Maps nodes to the locals that hold their columns. In an inner scope, columns have only the rows in `rows`."""
 
     writer: Writer
     outer: Scope | None = None
@@ -173,7 +176,7 @@ class Scope:
     masks: dict[int, str] = field(factory=dict)
 
     def known(self, term: Term) -> str | None:
-        """The local that already holds the column, if any.
+        """The local that already holds the column of a term; None if there is none yet.
 
         A column of the outer scope is copied for these rows into this scope, because a local of the outer scope must
         not be bound inside a branch.
@@ -189,7 +192,7 @@ class Scope:
         return None
 
     def value(self, term: Term) -> str:
-        """The local that holds the term's column; written now if there is none."""
+        """The local that holds the column of a term; it is assigned now if there is none yet."""
         constant = constant_of(term)
         if constant is not None:
             return self.writer.constant(constant) if isinstance(term, Int) else str(bool(constant))
@@ -201,7 +204,7 @@ class Scope:
         return self._bind(term, self._text(term))
 
     def _variable(self, term: Term) -> str:
-        """Variables are unpacked once, before everything else, so every scope finds them."""
+        """Unpack a variable. `source_of` does so before anything else, so that every scope finds the column."""
         assert self.outer is None, f"{term.args[0]} was not unpacked"
         return self._bind(term, self.writer.unpacked(term.args[0]))
 
@@ -220,13 +223,16 @@ class Scope:
                 return f"{self.value(left)} {_SIGNS[term.op]} {self.value(right)}"
 
     def _choice(self, term: Term) -> str:
-        """Select with bit operations: several plain operations on columns are faster than one `where`."""
+        """Select between two columns by bit operations, because several of them are faster than one `numpy.where`."""
         condition, then, otherwise = (self.value(arg) for arg in term.args)
         mask = condition if isinstance(term, Bool) else self.mask(term.args[0])
         return f"{otherwise} ^ (({then} ^ {otherwise}) & {mask})"
 
     def change(self, new: Term, old: Term) -> str:
-        """The bits in which two terms differ; a choice that keeps the old value differs only in its other case."""
+        """The expression of the bits in which two terms differ.
+
+        If one case of a choice keeps the old value, only the other case can differ.
+        """
         if new.op == "ite" and isinstance(new, Int) and any(branch is old for branch in new.args[1:]):
             condition, then, otherwise = new.args
             mask = self.mask(condition)
@@ -238,7 +244,7 @@ class Scope:
         return f"{self.value(new)} ^ {self.value(old)}"
 
     def mask(self, condition: Term) -> str:
-        """A column of the columns' type, all bits set where the condition holds, else zero."""
+        """The local with a bit mask: all bits are set in the rows where the condition holds, and none in the others."""
         held = self.masks.get(id(condition))
         if held is None:
             truth = self.value(condition)
@@ -248,7 +254,10 @@ class Scope:
         return held
 
     def _conjunction(self, term: Term) -> str:
-        """Several negations become one negation of a disjunction: fewer passes over the columns."""
+        """The expression of a conjunction.
+
+        Its negations are joined to one (De Morgan), which saves passes over columns.
+        """
         negated = [arg for arg in term.args if arg.op == "not"]
         plain = [self.value(arg) for arg in term.args if arg.op != "not"]
         if negated:
@@ -264,19 +273,23 @@ class Scope:
 
 
 Found: TypeAlias = tuple[int, int | None, int, int]
-"""(property index, index of the closing action or None, column of the least deciding state, number of deciding
-states).
+"""What decides a property: (property index, index of the closing action or None, column of the least state that decides
+it, number of such states).
 """
 Weigh: TypeAlias = Callable[[Rows], int]
-"""The number of states that the columns of a chunk count for: `len` if each counts for one."""
+"""The number of states that some columns of a chunk represent: `len`, unless one state represents a whole orbit."""
 Make: TypeAlias = Callable[[int, Words, Rows], Words]
-"""(action index, chunk, columns in which the action is enabled): copies of these, which become their successors."""
+"""From (action index, chunk, columns in which the action is enabled): copies of these columns. The generated code then
+changes the copies into the successors.
+"""
 Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, Make, list[int], list[Found]], None]
-"""(chunk, open properties, weigh, make, transitions to add to, list to append findings to)."""
+"""The generated function, with the arguments (chunk, whether each property is open, `Weigh`, `Make`, transitions per
+action to add to, list of `Found` to append to).
+"""
 
 
 def expand_of(model: Model, layout: Layout, properties: Sequence[Property]) -> Expand:
-    """The function that expands a chunk of states and checks the properties on the way."""
+    """The function that expands a chunk of states and looks for states and steps that decide the properties."""
     return _expand_of(Said(model, tuple(properties)), layout)
 
 
@@ -287,7 +300,7 @@ def _expand_of(said: Said, layout: Layout) -> Expand:
 
 
 def source_of(model: Model, layout: Layout, properties: Sequence[Property]) -> Source:
-    """The text of `expand`, which is the function's name."""
+    """The source of the function `expand` for a model, its layout and the properties to check."""
     places = {place.variable.name: place for place in layout.fields}
     conditions = [item.here for item in properties] + [each for item in properties for _, each in item.closing]
     writer = Writer(column_type(model, conditions), places, Simplifier(ranges_of(model)))
@@ -313,7 +326,7 @@ def _closing(model: Model, properties: Sequence[Property]) -> Mapping[str, list[
 
 
 def _expand_action(chunk: Scope, index: int, action: Action, closing: Sequence[tuple[int, Bool]]) -> None:
-    """Find the rows where the action is enabled, check the properties it could break, and make its successors."""
+    """Write the code of one action: find the rows where it is enabled, check properties, and make the successors."""
     writer = chunk.writer
     everywhere = action.guard is TRUE
     rows = writer.local("arange(words.shape[1])" if everywhere else f"flatnonzero({chunk.value(action.guard)})")
@@ -349,7 +362,11 @@ def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: 
 
 
 def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[tuple[int, str]]:
-    """(word, source of the value to XOR it with): a constant, and one for each lane whose bits depend on the row."""
+    """(word, expression to XOR it with) for each change of the action.
+
+    Changes that are the same in every row are one constant per word, and those that depend on the row one expression
+    per lane.
+    """
     writer = scope.writer
     fixed: dict[int, int] = {}
     lanes: dict[tuple[int, int], list[str]] = {}
@@ -377,7 +394,7 @@ def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[
 
 
 def _facts(guard: Bool) -> dict[str, Term]:
-    """The values that the guard fixes for single variables, as constants."""
+    """Variable -> the constant that it must equal for the guard to hold, as far as a single conjunct decides this."""
     known: dict[str, Term] = {}
     for part in guard.args if guard.op == "and" else (guard,):
         if part.op == "var":

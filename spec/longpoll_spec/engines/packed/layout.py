@@ -1,4 +1,4 @@
-"""Where each variable is stored in a packed state: exact keys, in as many 64-bit words as the bounds need.
+"""The layout of a packed state: where each variable is stored, in as many 64-bit words as the bounds need.
 
 | unit  | holds                                                                       |
 |-------|-----------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | lane  | whole fields, so that a chunk of states unpacks as byte columns             |
 | field | one variable, as its value less its lower end, lowest bit first             |
 
-Nothing is hashed or cut off: equal words are equal states.
+A key has every bit of the state and is not a hash, so two states are equal exactly if their words are equal.
 """
 
 from __future__ import annotations
@@ -26,57 +26,60 @@ from longpoll_spec.state import Variable
 
 LANE_BITS: Final = 8
 LANES: Final = WORD_BITS // LANE_BITS
-"""Lanes of a word."""
+"""The number of lanes in a word."""
 
 
 @frozen
 class Field:
-    """The place of one variable. Equal if name and place are equal: terms are not compared."""
+    """The bits of one variable in a packed state.
+
+    Two fields are equal if their names and bits are; terms do not matter.
+    """
 
     variable: Variable = field(eq=attrgetter("name"))
     word: int
     shift_in_word: int
-    """Bits below it in its word."""
+    """The number of bits below the field in its word."""
 
     @property
     def mask(self) -> int:
-        """Its bits, shifted down to bit 0."""
+        """A mask with the field's number of bits, from bit 0."""
         return (1 << _width(self.variable)) - 1
 
     @property
     def lane(self) -> int:
-        """The lane of its word in which its lowest bit is."""
+        """The lane of the word that has the field's lowest bit."""
         return self.shift_in_word // LANE_BITS
 
     @property
     def shift(self) -> int:
-        """Bits below it in its lane."""
+        """The number of bits below the field in that lane."""
         return self.shift_in_word % LANE_BITS
 
     @property
     def straddles(self) -> bool:
-        """Whether it has bits in the next lane too."""
+        """Whether the field also has bits in the next lane."""
         return self.shift + _width(self.variable) > LANE_BITS
 
     @property
     def shift_in_key(self) -> int:
-        """Bits below it in the whole state's key."""
+        """The number of bits below the field in the key of the whole state."""
         return self.word * WORD_BITS + self.shift_in_word
 
 
 @frozen
 class Layout:
-    """The places of all variables, in the model's order."""
+    """The fields of all variables, in the order of `Model.variables`."""
 
     fields: tuple[Field, ...]
 
     @property
     def words(self) -> int:
-        """Words of a state."""
+        """The number of words in a state."""
         return 1 + max(place.word for place in self.fields)
 
     def pack(self, state: Sequence[int]) -> int:
-        """A state as its key."""
+        """Pack a state into its key. It asserts that each value is in its variable's range."""
         key = 0
         for place, value in zip(self.fields, state, strict=True):
             offset = value - place.variable.lower
@@ -85,23 +88,23 @@ class Layout:
         return key
 
     def unpack(self, key: int) -> tuple[int, ...]:
-        """The state of a key."""
+        """Unpack a key into the state, in the order of `Model.variables`."""
         return tuple(((key >> place.shift_in_key) & place.mask) + place.variable.lower for place in self.fields)
 
 
 @frozen
 class Group:
-    """The bits of one request: all in one word, in the same layout for all requests."""
+    """The bits of one request. They are in one word, and each request has its fields in the same order."""
 
     word: int
     shift: int
-    """Bits below it in its word."""
+    """The number of bits below the group in its word."""
 
 
 def layout_of(model: Model) -> Layout:
-    """The layout of a model: widest fields first, each into the first lane that has room for it.
+    """The layout of a model. The widest variables are placed first, each in the first lane that has room for it.
 
-    Raises `BoundsError` when a variable has no upper end.
+    Raises `BoundsError` if a variable has no upper end.
     """
     assert sys.byteorder == "little", "lanes are cut from words as little-endian bytes"
     room: list[int] = []
@@ -118,10 +121,10 @@ def layout_of(model: Model) -> Layout:
 
 
 def grouped_layout_of(model: Model) -> tuple[Layout, tuple[Group, ...], int]:
-    """A layout in which each request's variables are one group of bits, in the same layout for all requests.
+    """A layout for symmetry reduction, in which each request's variables form one group of bits that can be moved.
 
-    Returns the layout, the groups, and the bits of a group. A field may reach into the next lane, but not into the next
-    word. Raises `BoundsError` as `layout_of` does, and if a request needs more bits than a word.
+    Returns the layout, the groups, and the number of bits in a group. A field may reach into the next lane, but not
+    into the next word. Raises `BoundsError` as `layout_of` does, and if a request needs more bits than a word has.
     """
     slots = [[each for each in model.variables if slot_of(each.name) == slot] for slot in range(model.bounds.requests)]
     shelf = _Shelf()
@@ -149,7 +152,7 @@ class _Shelf:
     at: int = 0
 
     def put(self, width: int) -> tuple[int, int]:
-        """Place the next `width` bits: (the word that they are in, how many of its bits lie below them)."""
+        """Allocate the next `width` bits; returns their word and the number of its bits below them."""
         if self.at % WORD_BITS + width > WORD_BITS:
             self.at += -self.at % WORD_BITS
         place = divmod(self.at, WORD_BITS)

@@ -1,9 +1,10 @@
-"""Symmetry reduction: explore one state of all that differ only in the numbering of requests or queues.
+"""Symmetry reduction: of all states that differ only in the numbering of requests or queues, explore one.
 
-Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. A renaming
-of queues moves bits and maps numbers (`QueueMoves`). A renaming of requests moves their groups of bits. To find the
-canonical state, rename the queues in every way and sort the groups; the least result is canonical. Its count is the
-size of its orbit: the number of renamings, divided by the number of those that leave it unchanged.
+Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. They are the
+orbit of the state. A renaming of queues moves bits and maps numbers of queues (`QueueMoves`), and a renaming of
+requests moves their groups of bits. To find the canonical state of an orbit, the engine renames the queues in every way
+and sorts the groups each time; the least result is canonical. A canonical state counts as many times as its orbit has
+states. This is the number of renamings, divided by the number of those that leave the state unchanged.
 
 | bits                       | hold                                                                           |
 |----------------------------|--------------------------------------------------------------------------------|
@@ -33,18 +34,18 @@ from longpoll_spec.model import Action, Actor, Model, Property
 
 @frozen
 class QueueMoves:
-    """One renaming of queues as moves of bits."""
+    """One renaming of queues, as operations on the bits of packed states."""
 
     renaming: Renaming
     moves: tuple[tuple[Field, Field], ...]
-    """(from, to): a field's bits move unchanged to the field of the renamed variable."""
+    """(from, to): the bits of the first field move unchanged to the second, which has the renamed variable."""
     maps: tuple[tuple[Field, Words], ...]
-    """(field, old value -> new one): fields that hold the number of a queue."""
+    """(field, table from its old value to the new one) for each field whose value is the number of a queue."""
     rest: Words
-    """The bits of each word that stay in place, one row per word."""
+    """A mask of the bits that the renaming leaves alone, shape (words, 1)."""
 
     def of(self, words: Words) -> Words:
-        """The states after renaming, as a new array."""
+        """The states after renaming, as a new array of the same shape."""
         made: Words = words & self.rest
         for old, new in self.moves:
             made[new.word] |= _value(words, old) << np.uint64(new.shift_in_word)
@@ -54,7 +55,7 @@ class QueueMoves:
 
 
 def moves_of(layout: Layout, renaming: Renaming) -> QueueMoves:
-    """The moves of this renaming of queues in states of this layout."""
+    """The operations that rename queues in states of this layout."""
     places = {place.variable.name: place for place in layout.fields}
     renamed = [(place, places[renaming.name(place.variable.name)]) for place in layout.fields]
     moves = tuple((old, new) for old, new in renamed if old is not new)
@@ -66,7 +67,7 @@ def moves_of(layout: Layout, renaming: Renaming) -> QueueMoves:
 
 
 def numbers_of(place: Field, renaming: Renaming) -> Words:
-    """The new number of a queue for each value of a field."""
+    """A table: for each value of a field that numbers queues, the number after renaming."""
     return np.array([renaming.queues.get(value, value) for value in range(place.mask + 1)], dtype=np.uint64)
 
 
@@ -76,31 +77,32 @@ def _value(words: Words, place: Field) -> Words:
 
 
 QUEUES_MAX: Final = 4
-"""Four queues have 24 renamings, and each is tried for every state."""
+"""The greatest number of queues for symmetry reduction: four have 24 renamings, each of which is tried for each state.
+"""
 BLOCK_STATES: Final = 1 << 15
-"""States sorted at once: their groups stay in the second-level cache."""
+"""The number of states sorted at once, so that their groups stay in the second-level cache."""
 
 
 @frozen
 class Orbits:
-    """The effect of each renaming on the bits of a state."""
+    """Computes with the orbits of a model's states under renaming of requests and queues."""
 
     model: Model
     layout: Layout
     groups: tuple[Group, ...]
-    """Of each request."""
+    """The group of bits of each request."""
     width: int
-    """Bits of a group."""
+    """The number of bits in a group."""
     renamings: tuple[QueueMoves, ...]
-    """Every renaming of queues; the first changes nothing."""
+    """Every renaming of queues; the first one changes nothing."""
 
     @property
     def requests(self) -> int:
-        """The number of groups of a state."""
+        """The number of requests."""
         return len(self.groups)
 
     def canonical(self, words: Words) -> Words:
-        """Replace each state by its canonical one."""
+        """Replace each state by its canonical state, in place."""
         for start in range(0, words.shape[1], BLOCK_STATES):
             self._fold(words[:, start : start + BLOCK_STATES])
         return words
@@ -130,8 +132,8 @@ class Orbits:
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
         """The size of each canonical state's orbit.
 
-        A renaming of queues leaves a state unchanged if it does so after sorting the groups. Every arrangement of
-        equal groups counts.
+        A renaming of queues leaves a state unchanged if it does so after sorting the groups. The orbit is smaller by
+        the number of arrangements of equal groups, too.
         """
         sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)
@@ -150,9 +152,10 @@ class Orbits:
         return [(words[place.word] >> np.uint64(place.shift)) & mask for place in self.groups]
 
     def spread(self, fired: Sequence[int]) -> list[int]:
-        """The transitions of every instance over all states, from the weighted counts over the canonical states.
+        """The transitions of each action instance over all states, from the weighted counts over canonical states.
 
-        Over a whole orbit, all requests have equal counts, and so do all queues.
+        Over a whole orbit all requests have equal counts, and so have all queues, so the sum of each kind is divided
+        evenly.
         """
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, action in enumerate(self.model.actions):
@@ -167,9 +170,10 @@ class Orbits:
         return shared
 
     def run_through(self, words: Sequence[int], closing: Action | None) -> list[Action]:
-        """A run of the specification through these canonical states in order, then the closing step.
+        """A run of the specification that visits the orbits of these canonical states in order, then the closing step.
 
-        Each action leads to a reachable state in the orbit of the next canonical word.
+        A step between canonical states is a step of the model only up to renaming, so the actions are searched again
+        from the first state: each leads to a state in the orbit of the next canonical state.
         """
         state, actions = self.model.initial, list[Action]()
         for word in words[1:]:
@@ -193,7 +197,7 @@ class Orbits:
         return words_of([self.layout.pack(state)], self.layout.words)
 
     def _renamed(self, action: Action, word: int, state: Sequence[int]) -> Action:
-        """The instance that corresponds in `state` to `action` in its canonical state: slots match in order."""
+        """The action instance in `state` that corresponds to `action` in the canonical state `word`."""
         for moves in self.renamings:
             moved = moves.of(self._words_of(state))
             groups = [int(group[0]) for group in self._groups(moved)]
@@ -207,12 +211,12 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """The kind of an actor: "request", "queue", or the actor itself."""
+    """The kind of an actor: "request", "queue", or the actor itself for any other."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 
 def _comparators(count: int) -> Iterator[tuple[int, int]]:
-    """A sorting network for `count` items, as pairs to compare in order: odd-even transposition sort."""
+    """A sorting network for `count` items, as pairs to compare and swap in order: odd-even transposition sort."""
     for round_ in range(count):
         for low in range(round_ % 2, count - 1, 2):
             yield low, low + 1
@@ -221,13 +225,13 @@ def _comparators(count: int) -> Iterator[tuple[int, int]]:
 def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     """The orbits of a model under renaming of requests and queues.
 
-    Raises `SymmetryError` if the model or a property distinguishes them or there are too many queues, `BoundsError` if
-    a request needs more than a word.
+    Raises `SymmetryError` if the model or a property distinguishes requests or queues, or if there are too many queues.
+    Raises `BoundsError` if a request needs more bits than a word has.
     """
     queues = model.bounds.queues
     if queues > QUEUES_MAX:
         raise SymmetryError(f"{queues} queues have too many renamings; check at most {QUEUES_MAX} with --symmetry")
-    decide = Simplifier(ranges_of(model)).simplify  # unreachable cases do not distinguish requests
+    decide = Simplifier(ranges_of(model)).simplify  # so that a difference in an impossible case does not count
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the model"

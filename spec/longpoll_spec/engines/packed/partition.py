@@ -1,11 +1,12 @@
-"""A part of a packed search: the states that one process owns, level by level, and their successors.
+"""A part of a packed search: the states that one process owns, and the expansion of these states level by level.
 
-A single process owns every state. One of several workers owns the states whose heads lie in its range. The search
-decides ownership and the end of a level; `store` keeps the states.
+If the search has one process, it owns every state. Each of several workers owns the states whose heads (`words`) lie in
+its range. `search` decides who owns a state and when a level ends, and `store` keeps the states.
 
-Instead of parent pointers, each level keeps the states first reached at that depth. `runs_backwards` rebuilds
-counterexamples from these levels. From a witness's state it finds the least state in the previous level that leads to
-it, and so on. One pass over the levels serves every witness. The result does not depend on the number of workers.
+Parent pointers would take memory for each state, so instead each level keeps the states that the search first reached
+at that depth, and `runs_backwards` rebuilds counterexamples from the levels. From the state of a witness it finds the
+least state in the previous level that leads there, and so on to the first state. One pass over the levels serves all
+witnesses. The choice of the least state makes the result independent of the number of workers.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from longpoll_spec.engines.packed.words import Rows, Words, distinct, find, key_
 from longpoll_spec.model import Action, Model
 
 CHUNK_STATES: Final = 1 << 16
-"""States unpacked at once: their columns stay in the cache."""
+"""The number of states unpacked at once, so that their columns stay in the cache."""
 STRETCH_STATES: Final = 6 << 20
-"""Successors that are sorted at once."""
+"""The number of successors that are sorted at once."""
 
 
 class Store(Protocol):
-    """Where a part keeps its states, mixed."""
+    """Keeps the states of a part, in mixed form (`words.mixed`)."""
 
     def take(self, words: Words) -> None:
-        """Add states, sorted by heads, without duplicates; the new ones belong to the next level."""
+        """Add states, sorted by heads and without duplicates. Those not seen before belong to the next level."""
 
     def next_level(self) -> Words:
-        """Start the next level; returns its states."""
+        """Start the next level, and return its states."""
         ...
 
     def level(self, depth: int) -> Words:
@@ -49,22 +50,22 @@ class Stretch:
     """The result of expanding a batch of a level."""
 
     fired: list[int]
-    """Transitions by action instance."""
+    """The number of transitions of each action instance, by index."""
     found: list[tuple[int, int | None, int]]
-    """(property index, index of the closing action or None, key)."""
+    """The states that decide properties: (property index, index of the closing action or None, key of the state)."""
     over: bool
-    """The whole level is expanded."""
+    """Whether every state of the level is expanded now."""
 
 
 @define
 class Successors:
-    """Buffer for successors. Invariant: the first `used` columns of `words` are filled."""
+    """A buffer for successors. Invariant: the first `used` columns of `words` are filled."""
 
     words: Words
     used: int = 0
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:  # noqa: ARG002 - `_Traced` wants the index
-        """See `compile.Make`."""
+        """Append copies of these columns, and return them to be changed (`compile.Make`)."""
         start, self.used = self.used, self.used + rows.size
         made = self.words[:, start : self.used]
         for word, copy in zip(words, made, strict=True):
@@ -75,14 +76,14 @@ class Successors:
 @define
 class _Traced(Successors):
     sources: list[tuple[int, Rows]] = field(factory=list)
-    """(action index, columns of the chunk), once per action that made successors."""
+    """(action index, columns of the chunk) for each action that made successors, in the order of the buffer."""
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:
         self.sources.append((index, rows))
         return super().make(index, words, rows)
 
     def source(self, column: int) -> tuple[int, int]:
-        """(action index, column of the chunk) of the successor in a column."""
+        """The action that made the successor in a column, and the column of the state before it in the chunk."""
         for index, rows in self.sources:
             if column < rows.size:
                 return index, int(rows[column])
@@ -92,59 +93,65 @@ class _Traced(Successors):
 
 @define
 class Part:
-    """The states of one process.
+    """The states that one process owns.
 
-    With `orbits`, the part keeps one state per orbit, and counts include the whole orbit.
+    With `orbits`, the part keeps only the canonical state of each orbit, and its counts are those of whole orbits.
     """
 
     expand: Expand
     words: int
-    """Words of a state."""
+    """The number of words in a state."""
     actions: int
     properties: int
     orbits: Orbits | None
     chunk_states: int = field(factory=lambda: CHUNK_STATES)
     stretch_states: int = field(factory=lambda: STRETCH_STATES)
     new_store: Callable[[], Store] | None = None
-    """Makes the store when the search begins; the default keeps states in memory."""
+    """Makes the store when the search begins; None keeps the states in memory."""
     number: int = 0
-    """The index of this part's range of heads, from 0 to `shares` - 1."""
+    """The index of the range of heads that this part owns, from 0 to `shares` - 1."""
     shares: int = 1
-    """The number of ranges."""
+    """The number of parts that the search has, which own ranges of equal size."""
     store: Store = field(init=False)
     here: Words = field(init=False)
-    """The level that is being expanded."""
+    """The states of the level that is being expanded."""
     expanded: int = 0
-    """The number of its states already expanded."""
+    """The number of states of the level that are expanded already."""
     successors: Successors | None = None
 
     @property
     def most(self) -> int:
-        """The most successors of one batch."""
+        """The greatest number of successors of one batch."""
         return self.stretch_states + self.chunk_states * self.actions
 
     def begin(self) -> None:
-        """Make the store, in the process that uses it."""
+        """Make the store. This happens in the process that uses it, after the fork."""
         table = WordTable(self.words, number=self.number, shares=self.shares)
         self.store = HeldStore(table) if self.new_store is None else self.new_store()
 
     def take(self, words: Words) -> None:
-        """Add mixed states, sorted by heads, without duplicates."""
+        """Add mixed states, sorted by heads and without duplicates."""
         self.store.take(words)
 
     def next_level(self) -> int:
-        """Start the next level; returns the number of its states in this part."""
+        """Start the next level; returns the number of its states in this part.
+
+        With `orbits`, this is the number of states in the orbits.
+        """
         self.go_on_with(self.store.next_level())
         if self.orbits is None:
             return int(self.here.shape[1])
         return sum(int(self.orbits.sizes(chunk).sum()) for chunk in self._chunks(self.here))
 
     def go_on_with(self, states: Words) -> None:
-        """Expand these mixed states next."""
+        """Make these mixed states the level to be expanded."""
         self.here, self.expanded = states, 0
 
     def stretch(self, still_open: Sequence[bool]) -> tuple[Stretch, Words]:
-        """Expand the next states of the level; returns their successors mixed, sorted by heads, without duplicates."""
+        """Expand the next batch of the level.
+
+        Returns the results with the successors: mixed, sorted by heads, without duplicates.
+        """
         fired = [0] * self.actions
         found: list[tuple[int, int | None, int]] = []
         made = self._successors()
@@ -159,21 +166,21 @@ class Part:
         return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
 
     def _successors(self) -> Successors:
-        """A reused buffer for a batch; only written pages take memory."""
+        """The buffer for a batch, which is used again and again. Only the pages that were written take memory."""
         if self.successors is None:
             self.successors = Successors(np.empty((self.words, self.most), dtype=np.uint64))
         self.successors.used = 0
         return self.successors
 
     def before(self, keys: Iterable[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key its (source key, action index): the least state of level `depth` that leads to it.
+        """For each key (source key, action index): the least state of level `depth` that leads to the key's state.
 
-        Keys without a source here are missing from the result.
+        The result lacks keys to which no state of this part leads.
         """
         return self.sources(keys, self._chunks(self.store.level(depth)))
 
     def sources(self, keys: Iterable[int], chunks: Iterable[Words]) -> dict[int, tuple[int, int]]:
-        """As `before`, with the states in these chunks."""
+        """As `before`, but searches among the states in these chunks."""
         wanted = distinct(mixed(words_of(keys, self.words)))
         names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
         sources: dict[int, tuple[int, int]] = {}
@@ -185,7 +192,7 @@ class Part:
         return sources
 
     def _leading_to(self, wanted: Words, chunk: Words) -> Iterator[tuple[int, int, int]]:
-        """(column of `wanted`, key of the state of the chunk, action index) for every step to a wanted state."""
+        """(column of `wanted`, key of the state before, action index) of each step from the chunk to a wanted state."""
         made = _Traced(np.empty((self.words, chunk.shape[1] * self.actions), dtype=np.uint64))
         self.expand(chunk, [False] * self.properties, len, made.make, [0] * self.actions, [])
         columns = find(mixed(self._kept(made.words[:, : made.used])), wanted)
@@ -210,15 +217,15 @@ class Part:
 
 
 Sources: TypeAlias = Mapping[int, tuple[int, int]]
-"""Key of a state -> (key of a state that leads to it, index of the action)."""
+"""Key of a state -> (key of a state with a step to it, index of the action of that step)."""
 Before: TypeAlias = Callable[[Sequence[int], int], Sources]
-"""(keys of states, depth) -> for each of them its least source in the level of this depth."""
+"""(keys of states, depth) -> the least source of each of these states in the level of this depth."""
 
 
 def runs_backwards(
     model: Model, witnesses: Sequence[Witness], before: Before, orbits: Orbits | None = None
 ) -> list[list[Action]]:
-    """The run to each witness, with its closing step; states of witnesses are keys."""
+    """The run to each witness, with its closing step if it has one. The states of these witnesses are keys."""
     wanted: dict[int, set[int]] = {}
     for witness in witnesses:
         wanted.setdefault(witness.depth, set()).add(_key(witness))

@@ -1,9 +1,9 @@
-"""Tries many random runs at once, because a proof also needs runs of configurations too large to explore.
+"""Tries many random runs at once, for models that have too many states to explore them all.
 
-They can show that a property is violated or that a state is reached, but never that a property holds. All runs of a
-batch step together: the packed engine expands their states, and each run takes one enabled step at random. For each run
-some actions of the environment (time, consumers, faults: all that are not urgent) are left out at random. A run without
-`stop`, for example, gets deep (Groce et al., Swarm Testing, ISSTA 2012).
+Random runs can show that a property is violated or that a state is reachable, but never that a property holds. All runs
+of a batch advance in lockstep: the packed engine expands their states, and each run takes one of its enabled steps at
+random. Each run leaves out some actions of the environment at random (time, consumers, faults: all that are not
+urgent). For example, a run that leaves out `stop` reaches deeper states (Groce et al., Swarm Testing, ISSTA 2012).
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from longpoll_spec.engines.python import shorten
 from longpoll_spec.model import Action, Model, Property
 
 LEFT_OUT: Final = 0.25
-"""The chance that a run leaves out an action that is not urgent."""
+"""The probability that a run leaves out an action that is not urgent."""
 BATCH_RUNS: Final = 4096
-"""The number of runs that step together."""
+"""The number of runs that advance in lockstep."""
 _NOBODY: Final = -1
-"""The action number that marks a run that has ended."""
+"""The index, instead of an action's, that marks a run that has ended."""
 
 
 @define
 class _Choice(Successors):
-    """One random step for each run. Invariant: `chosen` is uniform over the steps offered so far.
+    """Chooses one random step for each run. Invariant: `chosen` is uniform over the steps offered so far.
 
-    A left-out action is chosen only if no other is enabled.
+    A left-out action is chosen only if no other action is enabled, so a run ends only where no action is.
     """
 
     random: np.random.Generator = field(kw_only=True)
     left_out: npt.NDArray[np.bool_] = field(kw_only=True)
-    """Whether an action (row) is left out by a run (column)."""
+    """Whether a run (column) leaves out an action (row); shape (actions, runs)."""
     chosen: npt.NDArray[np.int64] = field(kw_only=True)
-    """The column of the successor that each run takes; -1 for none."""
+    """For each run the column of the chosen successor; -1 for none."""
     actions: npt.NDArray[np.int16] = field(kw_only=True)
-    """The index of the action that each run takes."""
+    """For each run the index of the chosen action."""
     among: npt.NDArray[np.int64] = field(kw_only=True)
-    """The number of acceptable steps offered to each run."""
+    """For each run the number of steps offered so far by actions that it does not leave out."""
     reluctant: npt.NDArray[np.int64] = field(kw_only=True)
-    """The number of offered steps that the run leaves out."""
+    """For each run the number of steps offered so far by actions that it leaves out."""
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:
-        """See `compile.Make`."""
+        """Offer these successors to their runs (`compile.Make`)."""
         start = self.used
         unwanted = self.left_out[index].take(rows)
         self.among[rows] += ~unwanted
@@ -68,7 +68,7 @@ class _Choice(Successors):
 
 @define
 class _Runs:
-    """Runs of a model. Invariant: `found` has for each witness in the ledger the actions that lead to it."""
+    """The random runs of a model. Invariant: `found` has for each witness in the ledger the actions that lead to it."""
 
     model: Model
     ledger: Ledger
@@ -80,7 +80,7 @@ class _Runs:
     runs: int = 0
 
     def batch(self, runs: int) -> None:
-        """Try `runs` runs from the first state, each until no action is enabled or it has taken all its steps."""
+        """Try `runs` runs from the first state. Each ends after `steps` steps, or before if no action is enabled."""
         taken = np.full((self.steps, runs), _NOBODY, dtype=np.int16)
         states = np.repeat(words_of([self.layout.pack(self.model.initial)], self.layout.words), runs, axis=1)
         numbers = np.arange(runs)
@@ -129,10 +129,11 @@ class _Runs:
 def random_runs(
     model: Model, properties: Sequence[Property], *, runs: int, steps: int, seed: int = 0, once: bool = False
 ) -> dict[str, list[Action]]:
-    """Name of a decided property -> the shortest run of those tried that decides it, without unneeded steps.
+    """Name of a decided property -> the shortest run that decides it among those tried.
 
     Tries `runs` runs of at most `steps` steps; equal seeds give equal runs. With `once`, no more runs begin when each
-    property is decided. A run that reaches a `sometimes` property keeps all its steps.
+    property is decided. A run that violates a property loses the steps that it does not need (`python.shorten`), while
+    a run that reaches a `sometimes` property keeps all its steps.
     """
     layout = layout_of(model)
     tried = _Runs(

@@ -1,9 +1,9 @@
-"""The packed engine: a state is a few 64-bit words, a level of the search is an array of them.
+"""The packed engine: it packs a state into a few 64-bit words, and a level of its search is an array of states.
 
-States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
-exact states (sorted runs if memory is limited). See `partition` for one process, `workers` for several, `store` for
-memory and disk. Among the shortest counterexamples, the search returns the one with the least states. So the result
-does not depend on the number of workers.
+The search keeps each state twice: in its level, from which counterexamples are rebuilt without parent pointers, and in
+a table that decides whether a state is new (with limited memory, in sorted runs on disk). `partition` has the work of
+one process, `workers` starts several, and `store` has the table and the runs. Of the shortest counterexamples, the
+search returns the one with the least states, so that the result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class _Alone:
         return self.part.before(keys, depth)
 
     def close(self) -> None:
-        """Do nothing: this process continues."""
+        """Do nothing, because no other process runs."""
 
 
 @define
 class _Search:
-    """A breadth-first search: its counts, and the processes that expand states."""
+    """A breadth-first search: its counts, and the one or several processes that expand its states."""
 
     model: Model
     ledger: Ledger
@@ -102,11 +102,11 @@ class _Search:
         return over
 
     def transitions(self) -> list[int]:
-        """The transitions of each action instance."""
+        """The number of transitions of each action instance, by index."""
         return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs to witnesses."""
+        """The runs that lead to the witnesses, with their closing steps."""
         return runs_backwards(self.model, witnesses, self.crew.before, self.orbits)
 
 
@@ -122,10 +122,12 @@ def explore(
 ) -> Exploration:
     """Explore the model; Ctrl-C ends the search and returns the results so far.
 
-    `symmetry` explores one state per orbit; counts include the whole orbit. It raises `SymmetryError` if requests or
-    queues are not interchangeable. `workers` is the number of processes; `EngineLimitError` is raised if one dies.
-    `memory_mb` limits memory and keeps states on disk; `MemoryShortError` is raised if it is too little. `BoundsError`
-    is raised for an unbounded log.
+    With `symmetry`, the search explores one state per orbit, and counts the whole orbit. `workers` is the number of
+    processes. `memory_mb` limits the memory of all processes, in megabytes, and keeps the states on disk.
+
+    Raises `SymmetryError` if requests or queues are not interchangeable, `EngineLimitError` if the workers cannot
+    start, `MemoryShortError` if memory or the disk is too small or a worker dies, and `BoundsError` for an unbounded
+    log.
     """
     began = time.perf_counter()
     orbits = orbits_of(model, properties) if symmetry else None
@@ -163,7 +165,7 @@ def explore(
 def program_mb() -> int:
     """The resident memory of this process, in megabytes.
 
-    `ru_maxrss` is unsuitable: on Linux it includes the parent's memory before the exec.
+    `ru_maxrss` is unsuitable, because on Linux it includes the memory that the parent had before the exec.
     """
     resident_pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return resident_pages * resource.getpagesize() >> 20

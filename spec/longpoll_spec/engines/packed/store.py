@@ -1,18 +1,19 @@
-"""Keep the states of a packed search: a table in memory (`HeldStore`), or sorted runs on disk (`SpillStore`).
+"""Stores the states of a packed search: in a table in memory (`HeldStore`), or in sorted runs on disk (`SpillStore`).
 
-The table is open-addressing, with batch insertion. A slot holds all words of a state, so membership is exact. States
-are stored mixed (`words`): the upper bits of the head give the first slot to probe. Sorted states are therefore probed
-in slot order, with many cache misses in flight. States are never removed.
+The table is a hash table with open addressing, to which states are added in batches and from which none is removed. A
+slot holds all words of a state, so membership is exact. States are stored in mixed form (`words`), and the upper bits
+of the head give the first slot to probe. So sorted states probe slots in ascending order, and the processor can wait
+for many cache misses at once.
 
-On disk, candidates of a level are written as sorted runs. At the end of the level they are read range by range of
-heads, each range small enough for memory; states that no earlier run has form the next level. Runs of seen states are
-merged, so there are few and each is more than twice the next.
+On disk, the candidates for a level are written as sorted runs. At the end of the level they are read one range of heads
+after another, each small enough for memory, and the states that no earlier run has form the next level. The runs of
+seen states are merged so that each is more than twice as long as the next, which keeps them few.
 
 | file                                     | holds                                                          |
 |------------------------------------------|----------------------------------------------------------------|
 | one run, without a name in the directory | word 0 of every state, room, word 1 of every state, room, ...  |
 
-An unnamed file disappears with the process, however that ends. The plan only estimates the columns of a chunk.
+An unnamed file disappears with the process, however the process ends.
 """
 
 from __future__ import annotations
@@ -44,42 +45,45 @@ from longpoll_spec.engines.packed.words import (
 from longpoll_spec.errors import MemoryShortError
 
 Slots: TypeAlias = npt.NDArray[np.int64]
-"""Numbers of slots."""
+"""Indices of slots."""
 LOAD_MAX: Final = 0.6
-"""The maximum load: beyond it probe sequences get long."""
+"""The greatest part of slots in use, because in a fuller table the probe sequences get long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
-"""A table of 2**24 slots or more grows twofold, a smaller one fourfold."""
+"""A table of at least 2**24 slots doubles when it is full. A smaller one grows fourfold, because moving costs time."""
 BLOCK_STATES: Final = 1 << 16
-"""States probed at once: the temporary columns stay in the second-level cache."""
+"""The number of states that are probed at once, so that the temporary columns stay in the second-level cache."""
 BLOCK_SLOTS: Final = 1 << 20
-"""Slots moved at once to a larger table."""
+"""The number of slots that are moved at once to a larger table."""
 _FREE: Final = np.uint64(0)
-"""The head of a free slot. A state with this head is kept outside the slots."""
+"""The head of a free slot. States with this head are kept outside the slots, in `headless`."""
 _NEXT: Final = np.int64(1)
 
 
 @define
 class WordTable:
-    """A growing set of mixed states. Invariant: no slot is free between the start of a chain and its states' slots."""
+    """A growing set of mixed states.
+
+    Invariant: no slot is free from the first slot to probe for a state up to its slot.
+    """
 
     width: int = 1
-    """Words per state."""
+    """The number of words in a state."""
     bits: int = SLOTS_FIRST_BITS
     number: int = 0
-    """The index of this table's range of heads (`words.first_head`), from 0 to `shares` - 1."""
+    """The index of the range of heads that this table has (`words.first_head`), from 0 to `shares` - 1."""
     shares: int = 1
-    """The number of ranges."""
+    """The number of tables in the search, each with a range of equal size."""
     slots: Words = field(init=False)
     used: int = 0
     headless: set[int] = field(factory=set)
-    """Keys of states whose head equals that of a free slot; with one word there is one such state."""
+    """The keys of states whose head is that of a free slot; if states have one word, there is one such state."""
 
     def __attrs_post_init__(self) -> None:
         self.slots = np.zeros((self.width, 1 << self.bits), dtype=np.uint64)
 
     def add(self, words: Words) -> Words:
-        """Add mixed states, sorted by heads, without duplicates; returns the new ones."""
+        """Add mixed states, sorted by heads and without duplicates; returns those that the table did not have."""
         self._make_room(words.shape[1])
         headless = int(np.searchsorted(words[0], _FREE, side="right"))
         new = [self._add_headless(words[:, :headless])]
@@ -95,7 +99,7 @@ class WordTable:
         return taken(words, np.array(new, dtype=np.intp))
 
     def _put(self, words: Words) -> Words:
-        """Probe for sorted states at once, slot after slot; a state that reaches a free slot is new and put there."""
+        """Probe for all these sorted states at once; a state that reaches a free slot is new and gets that slot."""
         new: list[Words] = []
         last = np.int64(self.slots.shape[1] - 1)
         at = self._first_slots(words[0])
@@ -116,7 +120,7 @@ class WordTable:
         return joined(new, self.width)
 
     def _first_slots(self, heads: Words) -> Slots:
-        """The first slots of these heads' chains: the range spread over all slots, in the order of heads."""
+        """The first slot to probe for each head. They ascend with the heads, spread over all slots."""
         if self.shares > 1:
             heads = (heads - np.uint64(first_head(self.number, self.shares))) * np.uint64(self.shares)
         return (heads >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
@@ -131,12 +135,13 @@ class WordTable:
             self._move(before)
 
     def _move(self, before: Words) -> None:
-        """Move everything from smaller slots into these, from first to last.
+        """Move all states of the smaller table into these slots, in ascending order of heads.
 
-        States between two free slots start their chains there too, so heads only grow from one such group to the next.
-        Each sorted state goes into the first slot of its chain that is behind the state before it: the slots between
-        are full, as the invariant requires. Last come the states before the first free slot, and those that would pass
-        the end.
+        The first slot to probe for a state is in the same group of full slots between two free ones, so heads only grow
+        from one group to the next. Each state, sorted within its group, goes into its first slot, or behind the state
+        before it if that slot is taken: the slots between are then full, as the invariant requires. Two kinds of states
+        are left for the end: those before the first free slot, which may have wrapped around, and those that would pass
+        the end of the new slots.
         """
         heads, slots = before[0], self.slots.shape[1]
         begin = int((heads == _FREE).argmax())
@@ -174,12 +179,12 @@ def _first_of_each(at: Slots) -> npt.NDArray[np.bool_]:
 
 @define
 class HeldStore:
-    """All states in memory. Invariant: `levels[d]` has the states first reached by d actions."""
+    """Stores all states in memory. Invariant: `levels[d]` has the states whose shortest run has d actions."""
 
     seen: WordTable
     levels: list[Words] = field(factory=list)
     coming: list[Words] = field(factory=list)
-    """States of the next level."""
+    """The states of the next level that were found so far."""
 
     def take(self, words: Words) -> None:
         """See `partition.Store`."""
@@ -203,25 +208,25 @@ CHUNK_STATES_MAX: Final = 1 << 16
 CHUNK_STATES_MIN: Final = 1 << 8
 STRETCH_STATES_MAX: Final = 6 << 20
 COLUMNS_BYTES: Final = 1 << 10
-"""Bytes that the columns of one state in a chunk take at once: about a thousand are alive, a byte each."""
+"""An estimate of the bytes that a state takes while its chunk is expanded: about a thousand columns of one byte."""
 COPIES: Final = 4
-"""Copies of a state that are alive during sorting and lookup."""
+"""The number of copies of a state in memory during sorting and lookup."""
 
 
 @frozen
 class Plan:
-    """How many states a process holds in memory for each purpose."""
+    """The number of states that a process may hold in memory for each purpose."""
 
     chunk_states: int
     stretch_states: int
     sorted_states: int
-    """Candidates kept until they are sorted and written, and states of one range that are looked up."""
+    """Candidates for the next level before they are sorted and written, or states of one range that are looked up."""
 
 
 def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: int) -> Plan:
-    """Divide a limit between processes, and within each between its chunk, its batch and its store.
+    """Divide a limit of memory between processes, and each part between the chunk, the batch and the store.
 
-    Raises `MemoryShortError` if the minimum does not fit.
+    Raises `MemoryShortError` if the limit is too low for the smallest chunk.
     """
     state_bytes = words * WORD_BYTES
     chunk_bytes = state_bytes * actions + COLUMNS_BYTES
@@ -234,7 +239,7 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
         )
     share = (memory_mb - program_mb) * MEGABYTE // workers
     chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // 3 // chunk_bytes))
-    # The smallest chunk may be more than a third: the other two parts share the rest.
+    # The smallest chunk may take more than a third, so the batch and the store share what it leaves.
     left = min(share // 3, (share - chunk * chunk_bytes) // 2)
     sorted_ = left // (state_bytes * COPIES)
     return Plan(chunk, min(STRETCH_STATES_MAX, sorted_), sorted_)
@@ -242,7 +247,7 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
 
 @define
 class _Run:
-    """A file being written. Invariant: the first `states` columns are whole, and room is reserved up to `room`."""
+    """A run that is being written to a file of `room` columns. Invariant: the first `states` columns are written."""
 
     width: int
     room: int
@@ -255,7 +260,7 @@ class _Run:
             named.truncate(self.width * self.room * WORD_BYTES)
 
     def append(self, words: Words) -> None:
-        """Append states; raises `MemoryShortError` if the disk is full."""
+        """Append states; raises `MemoryShortError` if it cannot write the file, such as because the disk is full."""
         for row, word in enumerate(words):
             self._write(np.ascontiguousarray(word), (row * self.room + self.states) * WORD_BYTES)
         self.states += words.shape[1]
@@ -272,7 +277,7 @@ class _Run:
             ) from error
 
     def close(self) -> Words:
-        """The states, as mapped pages that the system may drop."""
+        """Finish the file; returns its states as mapped pages, which the system may drop from memory and read again."""
         try:
             if not self.states:
                 return no_words(self.width)
@@ -284,14 +289,14 @@ class _Run:
 
 @define
 class SpillStore:
-    """States as sorted runs. Invariant: no state is in two runs of `seen`, and each run is more than twice the next."""
+    """Stores states in sorted runs. Invariant: no state is in two runs of `seen`; each is more than twice the next."""
 
     width: int
     sorted_states: int
     seen: list[Words] = field(factory=list)
     levels: list[Words] = field(factory=list)
     coming: list[Words] = field(factory=list)
-    """Candidates of the next level, in memory and on disk."""
+    """Candidates for the next level that are in memory and not sorted yet."""
     written: list[Words] = field(factory=list)
 
     def take(self, words: Words) -> None:
@@ -318,7 +323,7 @@ class SpillStore:
         return self.levels[depth]
 
     def _note(self, level: Words) -> None:
-        """Add a run of seen states; runs that are not more than twice the next are merged."""
+        """Add a run of seen states, and merge runs until each is more than twice as long as the next."""
         if level.shape[1]:
             self.seen.append(level)
         while len(self.seen) > 1 and self.seen[-2].shape[1] <= 2 * self.seen[-1].shape[1]:
@@ -332,9 +337,10 @@ class SpillStore:
 
 
 def ranges(parts: Sequence[Words], sorted_states: int) -> Iterator[tuple[int, list[Words]]]:
-    """Yield (the first head, the states of each part) for consecutive ranges of heads, each small enough to sort.
+    """Yield (first head, states of each part) for consecutive ranges of heads that are small enough to sort.
 
-    Parts are sorted by heads. Mixed heads are uniform, so equal ranges hold about equal numbers.
+    The parts must be sorted by heads. Mixing distributes heads evenly, so ranges of equal size have about equally many
+    states.
     """
     parts = [part for part in parts if part.shape[1]]
     if not parts:
@@ -348,7 +354,10 @@ def ranges(parts: Sequence[Words], sorted_states: int) -> Iterator[tuple[int, li
 
 
 def not_in(states: Words, runs: Sequence[Words], low: int) -> Words:
-    """The states that are in no run; they and the runs are sorted by heads, and no head is less than `low`."""
+    """The states that are in none of the runs.
+
+    The states and the runs are sorted by heads, and no state has a head less than `low`.
+    """
     for run in runs:
         states = taken(states, np.flatnonzero(find(states, _from(run, low, states)) < 0))
     return states

@@ -1,12 +1,12 @@
-"""Packed states as columns of 64-bit words: batch operations for the packed and the Spark engine.
+"""Operations of the packed and the Spark engine on arrays of packed states. A state is a column of 64-bit words.
 
 | array   | shape                        | column                                               |
 |---------|------------------------------|------------------------------------------------------|
 | `Words` | (words a state, states)      | one state; word k has bits 64k to 64k+63 of its key  |
 
-A key is the whole state as one Python integer of any width: equal keys are equal states. For lookup, states are
-`mixed`: a bijection that keeps words 1 and up and spreads every bit of the state over word 0, the head, which then
-gives the place to look. Equality is never decided by the head alone.
+A key is the whole state as one Python integer, so equal keys mean equal states. For lookup, states are `mixed`: this
+bijection spreads every bit of the state over word 0, which is called the head, and keeps the other words. The head of a
+mixed state says where to look for the state, as a hash would. Equality is never decided by the head alone.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy.typing as npt
 WORD_BITS: Final = 64
 Words: TypeAlias = npt.NDArray[np.uint64]
 Rows: TypeAlias = npt.NDArray[np.intp]
-"""Numbers of columns of `Words`: which states of a chunk."""
+"""Indices of columns in `Words`, which choose states of a chunk."""
 BLOCK_STATES: Final = 1 << 15
-"""States mixed at once: they stay in the second-level cache."""
+"""The number of states mixed at once, so that they stay in the second-level cache."""
 _FOLD: Final = np.uint64(WORD_BITS // 2)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_INVERSE: Final = np.uint64(pow(int(_FACTOR), -1, 1 << WORD_BITS))
@@ -30,36 +30,36 @@ _WORD_MASK: Final = (1 << WORD_BITS) - 1
 
 
 def words_of(keys: Iterable[int], width: int) -> Words:
-    """Keys as columns of `width` words, the lowest word in row 0."""
+    """Keys as an array of shape (width, number of keys), with the lowest word in row 0."""
     columns = [[(key >> (WORD_BITS * row)) & _WORD_MASK for row in range(width)] for key in keys]
     return np.array(columns, dtype=np.uint64).reshape(-1, width).T.copy()
 
 
 def key_of(words: Words, column: int) -> int:
-    """The key in a column."""
+    """The key of the state in a column."""
     return sum(int(word) << (WORD_BITS * row) for row, word in enumerate(words[:, column]))
 
 
 def no_words(width: int) -> Words:
-    """An empty array."""
+    """An array without states, of shape (width, 0)."""
     return np.empty((width, 0), dtype=np.uint64)
 
 
 def joined(parts: Iterable[Words], width: int) -> Words:
-    """All columns, one part after another."""
+    """The columns of all parts, one part after another."""
     return np.concatenate([no_words(width), *parts], axis=1)
 
 
 def taken(words: Words, rows: Rows) -> Words:
-    """These columns, in this order."""
+    """A copy of the columns with these indices, in this order."""
     made = np.empty((len(words), rows.size), dtype=np.uint64)
     for word, copy in zip(words, made, strict=True):
-        word.take(rows, out=copy, mode="clip")  # with an `out` the other modes make one copy more
+        word.take(rows, out=copy, mode="clip")  # with `out`, the other modes make one more copy
     return made
 
 
 def mixed(words: Words) -> Words:
-    """Spread every bit of the states over their heads, in place; a bijection that maps 0 to 0."""
+    """Spread every bit of the states over their heads, in place. This is a bijection that maps 0 to 0."""
     for start in range(0, words.shape[1], BLOCK_STATES):
         block = words[:, start : start + BLOCK_STATES]
         head = block[0]
@@ -79,17 +79,17 @@ def unmixed(words: Words) -> Words:
 
 
 def first_head(number: int, shares: int) -> int:
-    """The first head of range `number` of `shares` equal ranges: 0 for number 0, 2**64 for `shares`."""
+    """The first head of range `number`, if all heads are divided into `shares` equal ranges; 2**64 after the last."""
     return (number << WORD_BITS) // shares
 
 
 def lesser(words: Words, head: int) -> int:
-    """How many states, sorted by heads, have a head less than `head`, which may be 2**64."""
+    """The number of states with a head less than `head`, which may be 2**64. The states must be sorted by heads."""
     return words.shape[1] if head >> WORD_BITS else int(words[0].searchsorted(np.uint64(head)))
 
 
 def _stir(head: Words, rest: Words) -> None:
-    """XOR the head with a function of the other words; doing it twice is the identity."""
+    """XOR the head with a function of the other words. Doing so twice changes nothing, so it is its own inverse."""
     if not rest.size:
         return
     stirred = np.zeros_like(head)
@@ -101,13 +101,13 @@ def _stir(head: Words, rest: Words) -> None:
 
 
 def merged(parts: Iterable[Words], width: int) -> Words:
-    """Merge parts that are sorted by heads, without duplicates."""
-    # NumPy's stable sort merges sorted runs, which is ten times as fast here.
+    """Merge parts that are sorted by heads, and drop duplicates."""
+    # NumPy's stable sort finds runs that are sorted already and merges them, which is ten times as fast here.
     return distinct(joined(parts, width), "stable")
 
 
 def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -> Words:
-    """The states sorted by their heads, without duplicates; may overwrite the given array. `kind` is NumPy's."""
+    """Sort states by their heads, and drop duplicates. It may overwrite `words`; `kind` is as for `numpy.sort`."""
     if len(words) == 1:
         words[0].sort(kind=kind)
     else:
@@ -123,13 +123,13 @@ def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -
 
 
 def _interleaved(words: Words) -> bool:
-    """Whether different states share a head, so that sorting by heads may leave equal states apart."""
+    """Whether different states have the same head, in which case sorting by heads may separate equal states."""
     alike = np.flatnonzero(words[0, 1:] == words[0, :-1])
     return any(bool((word[1:].take(alike) != word[:-1].take(alike)).any()) for word in words[1:])
 
 
 def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
-    """For each column, whether the states in it differ."""
+    """For each column, whether the two states in it differ."""
     apart: npt.NDArray[np.bool_] = words[0] != others[0]
     for word, other in zip(words[1:], others[1:], strict=True):
         apart |= word != other
@@ -137,7 +137,7 @@ def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
-    """For each column, whether its key is less than the other's."""
+    """For each column, whether the key in `words` is less than the key in `others`."""
     is_less: npt.NDArray[np.bool_] = words[0] < others[0]
     for word, other in zip(words[1:], others[1:], strict=True):
         is_less = (word < other) | ((word == other) & is_less)
@@ -145,7 +145,7 @@ def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def least(words: Words, rows: Rows) -> int:
-    """The column among these with the least key."""
+    """The one of these columns that has the least key."""
     for word in words[::-1]:
         values = word.take(rows)
         rows = rows.compress(values == values.min())
@@ -153,7 +153,7 @@ def least(words: Words, rows: Rows) -> int:
 
 
 def find(states: Words, among: Words) -> Rows:
-    """For each state its column in `among`, which is sorted by heads; -1 if absent."""
+    """For each state its column in `among`, or -1 if absent. `among` must be sorted by heads."""
     found = np.full(states.shape[1], -1, dtype=np.intp)
     open_ = np.arange(states.shape[1])
     at = among[0].searchsorted(states[0])

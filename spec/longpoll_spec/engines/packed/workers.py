@@ -1,4 +1,4 @@
-"""Workers of a packed search: processes that each own a range of heads and go through the levels in lockstep.
+"""The workers of a packed search: processes that each own a range of heads and expand the levels in lockstep.
 
 | step   | every worker                                                                                |
 |--------|---------------------------------------------------------------------------------------------|
@@ -6,9 +6,10 @@
 | take   | takes its states from every tray and adds the new ones                                      |
 | level  | goes on to the next level, once all workers have expanded everything                        |
 
-The foreman starts a step when all workers have answered the last one, so no tray is written while it is read. Trays are
-anonymous memory shared by fork: nothing is left behind, however a process ends. A worker whose foreman is gone sees the
-end of its pipe and exits. Platforms without fork are refused.
+A tray is the buffer in which a worker offers successors to the others. The foreman, which is the process that called
+`explore`, starts a step only after all workers have answered the last one, so no tray is written while it is read.
+Trays are anonymous memory that the processes share because they are forked, so nothing is left behind however a process
+ends. If the foreman dies, its workers see the end of their pipes and exit. A platform without fork gets an error.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ from longpoll_spec.errors import EngineLimitError, MemoryShortError
 WORKERS_MAX: Final = 64
 WORD_BYTES: Final = WORD_BITS // 8
 INSTEAD: Final = "use --memory-mb, --symmetry, --max-states or smaller bounds"
-"""The advice if memory is short."""
+"""The advice in the error if memory is short."""
 PATIENCE_S: Final = 5.0
-"""Seconds a worker may take to exit before it is killed."""
+"""The seconds that a worker may take to exit before it is killed."""
 
 
 @frozen
 class _Tray:
-    """The successors of one worker's batch. `cuts[k]` to `cuts[k + 1]` are the states that worker k owns."""
+    """The successors of one worker's batch, as columns.
+
+    Worker k owns the columns from `cuts[k]` up to `cuts[k + 1]`.
+    """
 
     cuts: npt.NDArray[np.uint64]
     words: Words
@@ -55,15 +59,16 @@ def _tray(workers: int, states: int, words: int) -> _Tray:
 
 @frozen
 class _Worker:
-    """A worker process: its part of the search, the trays of all workers and the pipe to the foreman."""
+    """One worker process. It has its part of the search, the trays of all workers and the pipe to the foreman."""
 
     part: Part
     trays: tuple[_Tray, ...]
     pipe: Connection
 
     def work(self) -> None:
-        """Answer the foreman's steps until it sends the end or is gone."""
-        # Ctrl-C reaches the whole group, but the foreman handles it and still needs answers then.
+        """Carry out the foreman's steps until it sends `end` or closes the pipe."""
+        # The terminal sends Ctrl-C to the workers too, but the foreman handles it and then still waits for their
+        # answers.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             try:
@@ -81,7 +86,7 @@ class _Worker:
             self.pipe.send(answer)
 
     def expand(self, still_open: Sequence[bool]) -> Stretch:
-        """Put the next batch's successors into the tray."""
+        """Expand the next batch, and put its successors into this worker's tray."""
         made, words = self.part.stretch(still_open)
         tray = self.trays[self.part.number]
         ends = np.array([first_head(number, len(self.trays)) for number in range(1, len(self.trays))], dtype=np.uint64)
@@ -91,13 +96,13 @@ class _Worker:
         return made
 
     def take(self) -> None:
-        """Add this worker's states from every tray."""
+        """Add the states that this worker owns from every tray."""
         for tray in self.trays:
             start, end = (int(cut) for cut in tray.cuts[self.part.number : self.part.number + 2])
             self.part.take(tray.words[:, start:end].copy())
 
     def begin(self, first: int) -> None:
-        """Add the first state, if this worker owns it."""
+        """Begin the search, with the first state if this worker owns it."""
         self.part.begin()
         words = mixed(words_of([first], self.part.words))
         begin, end = (first_head(number, len(self.trays)) for number in (self.part.number, self.part.number + 1))
@@ -105,34 +110,34 @@ class _Worker:
         self.part.take(words if is_own else no_words(self.part.words))
 
     def next_level(self) -> int:
-        """Go on to the next level."""
+        """Start the next level (`Part.next_level`)."""
         return self.part.next_level()
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """Find states that lead to these."""
+        """Find states that lead to these (`Part.before`)."""
         return self.part.before(keys, depth)
 
 
 @define
 class Workers:
-    """The foreman's view of the workers. Invariant: `owing` are the workers that have not answered yet."""
+    """The workers, as the foreman controls them. Invariant: `owing` has the workers that have not answered yet."""
 
     workers: list[ForkProcess]
     pipes: list[Connection]
     owing: set[int] = field(factory=set)
     interrupted: bool = False
-    """Ctrl-C came while the workers were working; their results still count."""
+    """Whether Ctrl-C came while the workers were working; their results still count."""
 
     def begin(self, first: int) -> None:
-        """Add the first state."""
+        """Begin the search with the first state."""
         self._ask("begin", first)
 
     def next_level(self) -> int:
-        """Go on to the next level; returns how many states it counts for."""
+        """Start the next level; returns the number of its states."""
         return sum(self._ask("next_level"))
 
     def stretch(self, still_open: Sequence[bool]) -> list[Stretch]:
-        """Expand the next states of the level and add their successors."""
+        """Let every worker expand its next batch, and then add the successors that it owns."""
         made: list[Stretch] = self._ask("expand", list(still_open))
         self._ask("take")
         return made
@@ -150,7 +155,7 @@ class Workers:
             try:
                 pipe.send(("end",))
             except OSError:
-                continue  # its worker is gone already
+                continue  # this worker has exited already
         for worker in self.workers:
             worker.join(0 if self.owing else PATIENCE_S)
             if worker.is_alive():
@@ -161,7 +166,7 @@ class Workers:
             pipe.close()
 
     def _ask(self, *question: object) -> list[Any]:
-        self._collect()  # answers that an interrupted question still had to get
+        self._collect()  # first receive the answers to a question that Ctrl-C interrupted
         for number, pipe in enumerate(self.pipes):
             self.owing.add(number)
             self._send(number, pipe, question)
@@ -209,7 +214,7 @@ class Workers:
 
 
 def workers_of(part: Part, workers: int) -> Workers:
-    """A crew of `workers` processes, each with a copy of this empty part; raises `EngineLimitError` if impossible."""
+    """Start `workers` processes, each with a copy of this empty part; raises `EngineLimitError` if it cannot."""
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -239,9 +244,9 @@ def workers_of(part: Part, workers: int) -> Workers:
 
 
 def start_process(process: ForkProcess) -> None:
-    """Fork. A worker uses nothing that another thread of this process could hold, which later Pythons warn about.
+    """Fork a worker with Ctrl-C blocked, so that Ctrl-C cannot end it before it ignores the signal.
 
-    It starts with Ctrl-C ignored, so there is no window in which Ctrl-C could end it.
+    Python 3.12 warns about forks in a process with threads. A worker takes no lock that another thread could hold.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -253,7 +258,10 @@ def start_process(process: ForkProcess) -> None:
 
 
 def _run(worker: _Worker, foreman_ends: Sequence[Connection]) -> None:
-    """Run the worker in its process. It first closes the foreman's pipe ends, which would hide the foreman's exit."""
+    """Run the worker in its process.
+
+    It first closes its copies of the foreman's pipe ends, because with them it would not notice the foreman's exit.
+    """
     for pipe in foreman_ends:
         pipe.close()
     worker.work()

@@ -1,1 +1,1 @@
-"""The engine of proofs: terms as z3 expressions."""
+"""The proving engine: it translates terms to z3 expressions and proves properties by induction."""

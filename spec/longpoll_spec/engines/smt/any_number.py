@@ -1,14 +1,15 @@
 """Proof for any number of requests: derive a cutoff from the specification, then prove it at the few sizes that matter.
 
-Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
-breaks a statement. The question names at most two requests, the acting one and the one that the statement is about, and
-refers to the others only by quantifiers (`quantifiers`). Suppose such a state exists with some number of requests.
-Remove every request that is neither named nor the witness of a quantifier: the result is such a state with fewer
-requests. Or duplicate a request that is not named, which is possible because requests are not compared: the result has
-one more. So it is enough to exclude such a state at the cutoff, named + witnesses, and at the small numbers where all
-requests may be named. Why this is sound, and which part of it is checked: docs/decisions/0003-proofs.md.
+Each question of a proof by induction asks whether a bad state exists: a state in which the assumed statements hold and
+a step is enabled that breaks a statement. The question names at most two requests, the acting one and the one that the
+statement is about, and refers to the others only by quantifiers (`quantifiers`). Suppose that a bad state exists for
+some number of requests. If you remove every request that is neither named nor the witness of a quantifier, the result
+is a bad state with fewer requests. If you duplicate a request that is not named, which is possible because requests are
+not compared with each other, the result is a bad state with one request more. So it is enough to exclude bad states at
+the cutoff, which is the number of named requests plus that of witnesses, and at the small numbers where a question may
+name all requests. docs/decisions/0003-proofs.md explains why this is sound and which part of it is checked.
 
-Terms that cannot be read in this way leave the proof unknown.
+A term that cannot be read in this way leaves the proof unknown.
 """
 
 from __future__ import annotations
@@ -44,23 +45,24 @@ from longpoll_spec.specification import properties_of, specification_of, stated_
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after
 
 SAMPLE: Final = 4
-"""The number of requests at which questions are read: two named ones, and two others to tell "every other" from "some".
+"""The number of requests of the model from which questions are read. With two named requests and two others, a term
+about every other request differs from a term about one of them.
 """
 CUTOFF_MAX: Final = 32
-"""A greater cutoff is not proved; the largest of a preset is 13."""
+"""The greatest cutoff for which a proof is tried; the presets need at most 13."""
 WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=3, aspects=frozenset(ASPECTS) - {"lateness"})
-"""The default bounds of a proof: two queues that share all threads, two tags, and every feature except the counters of
-lateness. Properties in ticks replace those.
+"""The default configuration of a proof: two queues that share all threads, three tags, and every feature except the
+counters of lateness, because properties in ticks say the same in a proof.
 """
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
-"""Bounds -> property -> the result of exploring them: a run that breaks it, or None. Shared between worlds."""
+"""Bounds -> property -> the run that breaks it when these bounds are explored, or None. Configurations share it."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
 @frozen
 class Statements:
-    """The model at one number of requests, with the statements of a proof."""
+    """The model for one number of requests, with the statements that its proof is about."""
 
     model: Model
     stated: tuple[Property, ...]
@@ -68,32 +70,32 @@ class Statements:
 
     @property
     def candidates(self) -> list[Property]:
-        """The statements about states, which may be inductive."""
+        """The statements about states. Those about steps cannot be inductive."""
         return [item for item in (*self.stated, *self.helping) if not item.closing]
 
     @property
     def all(self) -> tuple[Property, ...]:
-        """Properties and strengthening."""
+        """The properties to prove, and the statements that strengthen the induction."""
         return (*self.stated, *self.helping)
 
 
 @define
 class Readers:
-    """Reads the terms of several worlds, because these have most terms in common."""
+    """Reads terms of several configurations and keeps the results, because configurations have most terms in common."""
 
     rests: dict[int, Rests] = field(factory=dict)
     shapes: ShapesOf = field(factory=dict)
     symmetric: set[int] = field(factory=set)
-    """The identities of the symmetric statements; `kept` keeps them alive."""
+    """The ids of the `Statements` that were found symmetric. `kept` has them too, so that the ids stay unique."""
     kept: list[Statements] = field(factory=list)
 
     def rests_of(self, law: Statements) -> Rests:
-        """The reader of terms about this number of requests."""
+        """The reader of terms for the number of requests in this model."""
         requests = law.model.bounds.requests
         return self.rests.setdefault(requests, Rests(requests))
 
     def check_symmetry(self, law: Statements) -> None:
-        """Raise `NotUniformError` unless requests, and queues, are interchangeable."""
+        """Raise `NotUniformError` unless requests are interchangeable and queues are too."""
         if id(law) in self.symmetric:
             return
         if not is_symmetric(law.model, [item.term for item in law.all], self.shapes):
@@ -104,9 +106,10 @@ class Readers:
 
 @frozen
 class AnyProof:
-    """A proof for any number of requests. `proved_at` has the numbers of requests that are enough.
+    """A proof for any number of requests.
 
-    It is empty, with the reason in `why_not`, if the specification does not allow such a proof.
+    `proved_at` has the numbers of requests for which the solver was asked: together they cover every number. It is
+    empty, with the reason in `why_not`, if the specification does not allow such a proof.
     """
 
     proof: Proof
@@ -115,12 +118,12 @@ class AnyProof:
 
     @property
     def cutoff(self) -> int | None:
-        """The greatest of these numbers."""
+        """The greatest number in `proved_at`, which covers all greater ones; None without a proof."""
         return max(self.proved_at, default=None)
 
 
 def statements_of(model_of: ModelOf, requests: int, world: Bounds = PLAIN) -> Statements:
-    """The model at a number of requests; its messages, timeout and scan period are open."""
+    """The model for a number of requests, whose messages, timeout and scan period are open, with its statements."""
     model = model_of(attrs.evolve(world, requests=requests))
     stated = stated_of(model)
     helping = [item for item in stated if item.kind == "inductive" and not item.closing]
@@ -143,11 +146,14 @@ def prove_any(
     lemmas: Lemmas | None = None,
     readers: Readers | None = None,
 ) -> AnyProof:
-    """As `smt.prove`, for any number of requests; `model_of` makes the model, such as a mutant.
+    """Prove properties for any number of requests; see `proof.prove` for a given number.
 
-    `seen` shares explorations of the same specification between worlds, `lemmas` proofs, `readers` what terms mean. A
-    property in `broken` is violated by the run there, so no proof is tried. `record` gets each question at each number
-    of requests as SMT-LIB. Raises `UnknownPropertyError`.
+    `model_of` makes the model, such as a mutant.
+
+    Pass the same `seen` (explorations), `lemmas` (proved questions) and `readers` (terms that were read) for several
+    configurations of a specification, so that they share this work. A property in `broken` is violated by the run given
+    there, so no proof is tried. `record` gets each question for each number of requests as SMT-LIB. Raises
+    `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: specification_of(policy, bounds))
@@ -187,9 +193,10 @@ def _at_each(
     report: Report | None = None,
     record: Record | None = None,
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
-    """The outcomes at each needed number of requests, and these numbers.
+    """The outcomes for each number of requests that is needed, and these numbers.
 
-    The same statements are inductive at each. The model at the greatest number is compared with the smaller ones.
+    It repeats until the same statements are inductive for each number, and compares the model for the greatest number
+    with the smaller ones.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in sample.candidates}
@@ -203,7 +210,7 @@ def _at_each(
         for requests in numbers:
             if requests not in sizes:
                 sizes[requests] = statements_of(make, requests, sample.model.bounds)
-        if not compared.issuperset(sizes):  # a second round usually needs the numbers of the first
+        if not compared.issuperset(sizes):  # a second round usually needs the same numbers as the first
             compared = set(_compared(make, sizes, readers))
         for requests in numbers:
             say(f"{requests} of {cutoff} requests")
@@ -213,7 +220,7 @@ def _at_each(
                 if key[1] == "inductive" and outcome.verdict != "proved":
                     broken.setdefault(key, outcome)
         if kept == before:
-            # A later round no longer asks what an earlier one has dropped.
+            # A later round no longer asks about statements that an earlier round dropped, so add their outcomes.
             shown = {key: each for key, each in broken.items() if not _follows(found, key[0])}
             return [*found, *([shown] if shown else [])], numbers
 
@@ -223,10 +230,10 @@ def _follows(found: Iterable[Outcomes], name: str) -> bool:
 
 
 def _compared(make: ModelOf, sizes: Mapping[int, Statements], readers: Readers) -> Iterator[int]:
-    """Compare the models of these numbers of requests with the greatest one; raises `NotUniformError`.
+    """Compare the models for these numbers of requests with the greatest one; raises `NotUniformError`.
 
-    The smallest and the largest world compare the specification at every number, the others only where they prove. A
-    difference at a number between would appear in one of those two.
+    In the smallest and the largest configuration, the models for all numbers up to the greatest are compared; in the
+    others only those in the proof. A difference for another number would show in one of these two.
     """
     largest = sizes[max(sizes)]
     readers.check_symmetry(largest)
@@ -247,7 +254,7 @@ def _asked(
     lemmas: Lemmas,
     record: Record | None = None,
 ) -> tuple[Outcomes, set[str]]:
-    """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
+    """The outcomes for one number of requests, and the names of the wanted statements that are inductive there."""
     # `_compared` has checked that the model is symmetric.
     prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record, lemmas=lemmas)
     found = induction(prover, [item for item in law.candidates if item.name in wanted])
@@ -291,16 +298,16 @@ def _runs(
     report: Report | None,
     seen: Found | None = None,
 ) -> Iterator[Obligation]:
-    """For each name a run that breaks it; unknown if two requests cannot break it.
+    """For each property a run that breaks it; unknown if none is found with two requests.
 
-    Smaller worlds, with one feature each, are tried before the whole one, because their runs are shorter. Each is
-    explored. Then a solver unrolls runs of the plain world; if nothing could be explored, of all of them.
+    Configurations with one feature are explored before the whole one, because their runs are shorter. Then a solver
+    unrolls runs of the plain configuration. If `depth_max` excludes exploring, it unrolls runs of all configurations.
     """
     found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
     places: Iterable[Bounds] = worlds_within(world)
     if depth_max >= DEPTH_MAX:
         found.update(_explored(make, world, names, report, {} if seen is None else seen))
-        # A solver unrolls few steps in a world with features, so what exploration does not find there stays open.
+        # With features, a solver can unroll only a few steps, so a property that exploring does not break stays open.
         places = [PLAIN]
     for smaller in places:
         model = make(attrs.evolve(smaller, requests=REQUESTS_IN_RUNS))
@@ -319,7 +326,7 @@ def _runs(
 def _explored(
     make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None, seen: Found
 ) -> Iterator[tuple[str, Obligation]]:
-    """The violations found by exploration, each in the first of the smaller worlds that shows it."""
+    """The violations that exploring finds, each in the first configuration of `worlds_within` that shows it."""
     left = list(names)
     for smaller in worlds_within(world) if left else ():
         known = seen.setdefault(smaller, {})
@@ -338,7 +345,7 @@ def _explored(
 
 
 def worlds_within(world: Bounds) -> Iterator[Bounds]:
-    """The plain world, the worlds with one feature of `world`, and `world`."""
+    """The plain configuration, those with one feature of `world`, and `world` itself."""
     yield PLAIN
     for each in (TIMEOUTS["timeout"], *EXPLORATIONS.values()):
         if each.aspects <= world.aspects and each.queues <= world.queues and each.tags <= world.tags:
@@ -348,10 +355,10 @@ def worlds_within(world: Bounds) -> Iterator[Bounds]:
 
 
 def compare(read: Statements, smaller: Statements, readers: Readers) -> None:
-    """Check that the model restricted to fewer requests is the model of fewer; raises `NotUniformError` otherwise.
+    """Check that a model, restricted to fewer requests, is the model made for fewer; raises `NotUniformError` if not.
 
-    The larger model must be symmetric, which the caller checks. The smaller one is checked here. So of the actions, and
-    of the variables that one writes, it is enough to compare the first of each kind.
+    The larger model must be symmetric, which the caller checks; the smaller model is checked here. Because of symmetry
+    it is enough to compare the first action of each kind, and in it the first variable of each kind.
     """
     readers.check_symmetry(smaller)
     rests, fewer = readers.rests_of(read), smaller.model.bounds.requests
@@ -404,19 +411,20 @@ def _stated(
     mine, theirs = _conditions(item), _conditions(other)
     for label in dict.fromkeys((*mine, *theirs)):
         if label in actions:
-            # A condition that is never true is left out of a property, possibly in only one of the two.
+            # A property leaves out a condition that is never true, and may do so for one number of requests only.
             named = tuple(_requests(actions[label]))
             yield f"{item.name} at {label}", named, mine.get(label, FALSE), theirs.get(label, FALSE)
 
 
 def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple[int, ...]:
-    """The numbers of requests at which a proof is one for any number, in order; the last is the cutoff.
+    """The numbers of requests that prove a property for any number, in ascending order; the last is the cutoff.
 
-    The cutoff is the greatest number that a question needs: its named requests and the witnesses of its quantifiers.
-    With fewer, an unnamed request can be duplicated up to the cutoff. If there is no unnamed one, the question may name
-    all requests, so those numbers must be proved too.
+    The cutoff is the greatest number of requests that a question needs: its named requests and the witnesses of its
+    quantifiers. A bad state with fewer requests becomes one at the cutoff, if an unnamed request is duplicated. This is
+    impossible where a question names all requests, so those numbers must be proved too.
 
-    Raises `NotUniformError` if a question refers to the rest in another way, or needs more than `CUTOFF_MAX`.
+    Raises `NotUniformError` if a question refers to the unnamed requests in another way than by quantifiers, or if the
+    cutoff is above `CUTOFF_MAX`.
     """
     readers.check_symmetry(read)
     rests = readers.rests_of(read)
@@ -428,7 +436,7 @@ def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple
         if named not in standing:
             standing[named] = {found for each in assumed for found in rest.witnesses(each, 1)}
         witnesses = standing[named] | rest.witnesses(helps, 1) | rest.witnesses(harms, -1)
-        # Keep at least one unnamed request: a statement about each of the rest needs one to be about.
+        # Keep at least one unnamed request, or a statement about every unnamed request would hold vacuously.
         cutoff = max(cutoff, len(named) + max(1, len(witnesses)))
     if cutoff > CUTOFF_MAX:
         raise NotUniformError(f"{cutoff} requests would be needed, more than {CUTOFF_MAX}")
@@ -437,7 +445,7 @@ def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple
 
 
 def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozenset[int], Bool, Bool]]:
-    """Every question of the proof: (requests named, condition true in the state, condition false in it)."""
+    """Every question of the proof: (named requests, condition that holds in a bad state, condition that does not)."""
     inductive = set(kept)
     start: Effect = {variable.name: variable.first for variable in read.model.variables}
     by_label = {action.label: action for action in read.model.actions}

@@ -1,18 +1,20 @@
-"""The worlds of a proof for any number of requests: which ones are enough, and the proof in each.
+"""The configurations of a proof for any number of requests: which of them are enough, and the proof in each one.
 
-A feature that adds behaviour may also weaken a promise: less is promised of a truncated queue. So no single world
-covers everything, and the theorem is proved in several. Each is also explored, and no proof may hold vacuously: each
-world must show its `vacuity`. The proof itself: `any_number`.
+The code calls a configuration a world: the bounds of a model, with the features that are on. A feature that adds
+behaviour may also weaken a promise; for example, the specification promises less about a truncated queue. So no single
+configuration covers everything, and the properties are proved in several (`any_number` has the proof in one). Each
+configuration is also explored, and must show the situations of `vacuity`, so that no proof holds vacuously.
 
-A question asks whether a step of one action preserves one statement, or whether a step that breaks it is possible. A
-question contains a feature if one of its terms is another where the feature is on: the guard, a new value of a variable
-that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
-feature and without it, so nothing has to be declared.
+A question of the proof asks whether a step of one action preserves one statement, or whether a forbidden step is
+possible. A question contains a feature if the feature changes one of its terms: the guard, a new value of a variable
+that the statement reads, the statement, or the condition of a forbidden step. `questions_of` finds this by building the
+terms with the feature and without it, so a feature need not declare what it changes.
 
-`CONFIGURATIONS` are the worlds without features, with one, with each two, with all, and with all but truncation. So
-every exploration of `check` is one of them, and in the presets every three features of a question are taken.
-`not_taken` names the combinations that are left. Purely restrictive features, such as a limit on held requests, are
-parameters that a proof leaves open (`variables.SWITCHES`). So every world but the first two takes both.
+`CONFIGURATIONS` has a configuration without features, one for each feature and each pair of features, one with all, and
+one with all except truncation. They include every exploration of `longpoll check`, and for the presets they cover all
+combinations of three features in a question. `not_taken` returns the combinations that no configuration covers. A
+feature that only restricts behaviour, such as a limit on held requests, is a parameter that a proof leaves open
+(`variables.SWITCHES`). So every configuration except `plain` and `bare` covers such a feature both on and off.
 """
 
 from __future__ import annotations
@@ -51,17 +53,17 @@ from longpoll_spec.terms import variables_of
 
 Features: TypeAlias = frozenset[str]
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
-"""Everything that the specification can branch on. A world has one or two queues, and one or three tags: two with
-different hashes, and two with the same one.
+"""The features on which the specification can branch. Without `queues` there is one queue, with it two. Without `tags`
+there is one tag, with it three, two of which have the same hash.
 """
 QUEUES_ALONE: Final = 3
-"""The number of queues where they are the only feature: a third one next to other features is not proved."""
+"""The number of queues if they are the only feature. Three queues together with other features are not proved."""
 REQUESTS: Final = 2
-"""The number of requests for which the terms are built: one that acts and another."""
+"""The number of requests for which terms are built to find features: one that acts and another."""
 
 
 def world_with(features: Iterable[str]) -> Bounds:
-    """The world with these features and the purely restrictive ones, which the proof leaves open."""
+    """The configuration with these features, and with those that only restrict, which the proof leaves open."""
     on = frozenset(features)
     return attrs.evolve(
         PLAIN,
@@ -72,7 +74,7 @@ def world_with(features: Iterable[str]) -> Bounds:
 
 
 def features_of(world: Bounds) -> Features:
-    """The features that are on in a world."""
+    """The features that are on in a configuration."""
     several = {"queues": world.queues > 1, "tags": world.tags > 1}
     return frozenset(name for name in FEATURES if several.get(name) or name in world.aspects)
 
@@ -85,10 +87,10 @@ WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "whole": WORLD,
     }
 )
-"""The named worlds. Any other is named by its features, such as `crash+queues`.
+"""The configurations that have a name. Any other is named by its features, such as `crash+queues`.
 
-`bare` has three queues and no other feature. `no-truncate` is the whole one without truncation of queues: for
-truncated queues the specification promises less.
+`bare` has three queues and no other feature. `no-truncate` has all features except truncation of queues, because the
+specification promises less about truncated queues.
 """
 
 
@@ -102,11 +104,14 @@ CONFIGURATIONS: Final[Mapping[str, Bounds]] = MappingProxyType(
     dict(WORLDS)
     | {"+".join(sorted(on or SWITCHES)): world_with(on) for on in _subsets(FEATURES, 2) if on != {"queues"}}
 )
-"""The worlds of a proof, by name; `bare` is the one with several queues alone."""
+"""Name -> configuration, with all configurations of a proof. The one with queues as its only feature is `bare`."""
 
 
 def configurations_of(policy: Policy) -> Mapping[str, Bounds]:
-    """The worlds in which a policy is proved. The core has no features, so a file from it has at most two worlds."""
+    """The configurations in which a policy is proved.
+
+    A file that is based on the core has no features, so at most two.
+    """
     own = policy.extension
     if own is None or not own.is_alone:
         return CONFIGURATIONS
@@ -115,39 +120,39 @@ def configurations_of(policy: Policy) -> Mapping[str, Bounds]:
 
 @frozen
 class Question:
-    """An action and a statement, with the features that their terms contain."""
+    """A question of the proof: an action, a statement, and the features that change their terms."""
 
     action: str
     statement: str
     features: Features
     assumed: bool = True
-    """Whether the proof of another statement may assume this one: it is about states."""
+    """Whether the statement is about states, so that the proof of another statement may assume it."""
 
 
 @frozen
 class NotTaken:
-    """A feature combination that proof obligations need but no configuration has."""
+    """A combination of features that occurs in questions of the proof but in no configuration."""
 
     features: tuple[str, ...]
-    """The features that the questions contain."""
+    """The features that change the terms of these questions."""
     on: tuple[str, ...]
-    """Those of them that are on."""
+    """Those of the features that are on in the combination."""
     questions: tuple[str, ...]
-    """`action: statement` of each question."""
+    """Each of these questions, as `action: statement`."""
 
 
 def questions_of(make: ModelOf) -> tuple[Question, ...]:
-    """Every question of a proof, in any world, with its features; `make` gives the model under bounds."""
+    """Every question of a proof, in any configuration, with its features. `make` returns the model for given bounds."""
     return _Reader(make).questions()
 
 
 def not_taken(
     questions: Iterable[Question], worlds: Iterable[Bounds], names: Collection[str] = ()
 ) -> tuple[NotTaken, ...]:
-    """The combinations of all features of a question that no world covers.
+    """The combinations of a question's features that no configuration covers.
 
-    With `names`, only the questions that the proof of these properties rests on count: their own, and those of every
-    statement that an induction assumes.
+    With `names`, only the questions count on which the proof of these properties rests. These are their own questions
+    and those of every statement that the induction may assume.
     """
     taken = [features_of(world) for world in worlds]
     by_features: dict[Features, list[str]] = {}
@@ -164,20 +169,23 @@ def not_taken(
 
 
 Place: TypeAlias = tuple[str, ...]
-"""The place of a term: `guard` and an action, `value` and an action and a variable, `says` and a statement, or `breaks`
-and an action and a statement.
+"""Where a term occurs: (`guard`, action), (`value`, action, variable), (`says`, statement), or (`breaks`, action,
+statement).
 """
 
 
 @define
 class _Reader:
-    """Builds the terms with each feature on and off. Invariant: `texts` keeps every model, so equal terms stay one."""
+    """Builds the terms with each feature on and off.
+
+    Invariant: `kept` has every model, so that ids of terms stay unique.
+    """
 
     make: ModelOf
     texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
     kept: list[Statements] = field(factory=list)
     read_by: dict[str, set[str]] = field(factory=dict)
-    """Statement -> names of the variables it reads, without the numbers of requests and queues."""
+    """Statement -> names of the variables that it reads, without the numbers of requests and queues."""
 
     def questions(self) -> tuple[Question, ...]:
         features = self._features()
@@ -232,7 +240,7 @@ class _Reader:
         for item in law.all:
             for part in parts_of(item.here):
                 names = {_without_number(name) for name in variables_of(part)}
-                # `in_range` is split into one statement per variable.
+                # `in_range` is about every variable, so each of its parts counts as a statement about one variable.
                 statement = f"{item.name} {next(iter(names))}" if item.name == "in_range" else item.name
                 self.read_by.setdefault(statement, set()).update(names)
                 yield ("says", statement), id(part)
@@ -247,7 +255,7 @@ def _without_number(variable: str) -> str:
 
 @frozen
 class WorldProof:
-    """The proof in one world, and the situations that occur in it."""
+    """The proof in one configuration, and the situations that must occur there."""
 
     name: str
     world: Bounds
@@ -256,21 +264,22 @@ class WorldProof:
 
     @property
     def in_vain(self) -> tuple[Situation, ...]:
-        """The required situations that were not observed."""
+        """The required situations that no run was found for."""
         return tuple(each for each in self.situations if each.found != "reached")
 
     @property
     def whole(self) -> Answer:
-        """The proof's verdict; unknown if a required situation never occurs."""
+        """The verdict of the proof; unknown instead of proved if a required situation was not found."""
         verdict = self.found.proof.whole
         return "unknown" if verdict == "proved" and self.in_vain else verdict
 
 
 def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
-    """The worlds of these names; with `changes` to a world's bounds, one world called `own`.
+    """The configurations with these names, or one called `own` if `changes` changes the bounds of one.
 
-    Without names and changes: the plain one for a given number of requests; for any number none, which leaves the
-    choice to `prove_worlds`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
+    Without names and changes, a proof for a given number of requests gets the plain one. A proof for any number gets an
+    empty mapping, so that `prove_worlds` chooses. Raises `UnknownWorldError` for an unknown name, and for several names
+    where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):
@@ -282,7 +291,10 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
 
 
 def world_named(name: str) -> Bounds:
-    """The world of a name, such as `whole`, or of its features, such as `crash+queues`; raises `UnknownWorldError`."""
+    """The configuration with a name, such as `whole`, or with these features, such as `crash+queues`.
+
+    Raises `UnknownWorldError`.
+    """
     if name in WORLDS:
         return WORLDS[name]
     features = name.split("+")
@@ -304,10 +316,10 @@ def prove_worlds(
     record: Record | None = None,
     processes: int = 1,
 ) -> list[WorldProof]:
-    """As `any_number.prove_any`, in each of the worlds. A named property is proved wherever it is stated.
+    """Prove as `any_number.prove_any` does, in each configuration. A named property is proved wherever it is stated.
 
-    By default these are its `configurations_of`. With several processes `record` cannot be used. Raises
-    `UnknownPropertyError` for a property that no world states.
+    By default `worlds` are `configurations_of` the policy. With several processes you cannot use `record`. Raises
+    `UnknownPropertyError` for a property that no configuration states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: specification_of(policy, bounds))
@@ -344,7 +356,7 @@ def prove_worlds(
     asked = [name for name in worlds if not wanted or any(item.name in wanted for item in stated[name])]
     if processes == 1:
         return [proved(name, report) for name in asked]
-    # The dearest come first, so that no process is left alone with one at the end.
+    # The configurations that take longest come first, so that no process works on one while the others have ended.
     dearest = sorted(asked, key=lambda name: (-worlds[name].queues, -len(worlds[name].aspects)))
     found = in_processes({name: partial(proved, name) for name in dearest}, processes, report or (lambda _text: None))
     return [found[name] for name in asked]
@@ -355,7 +367,7 @@ def _refuted(found: Verdict) -> Obligation:
 
 
 def worst(proofs: Sequence[WorldProof]) -> Answer:
-    """The verdict over all worlds: refuted if refuted in one, proved only if proved in each."""
+    """The verdict over all configurations: refuted if it is refuted in one, and proved only if it is proved in each."""
     found = {each.whole for each in proofs}
     return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
 
@@ -367,9 +379,10 @@ def headline(
     named: bool = False,
     explored: Sequence[str] = (),
 ) -> str:
-    """The verdict in words: plainly `proved` only if no combination of features and no property is left.
+    """The verdict in words: `proved` without an exception only if no combination of features and no property is left.
 
-    If the user has `named` the worlds, the proof is about these. `explored` are properties that are not proved at all.
+    If the user has `named` the configurations, the verdict is about these only. `explored` has the names of properties
+    that are not proved but only explored.
     """
     verdict: str = worst(proofs)
     if verdict != "proved":
@@ -383,7 +396,7 @@ def headline(
 
 
 def exception(explored: Sequence[str]) -> str:
-    """The end of a verdict that does not include these properties."""
+    """The end of a verdict that excludes these properties; empty if there are none."""
     return f", except {', '.join(explored)}, only explored" if explored else ""
 
 
@@ -391,7 +404,10 @@ _NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", 
 
 
 def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
-    """Property -> its worst verdict in the worlds that state it; unknown if a required situation never occurs."""
+    """Property -> its worst verdict in the configurations that state it.
+
+    Where a required situation was not found, proved counts as unknown.
+    """
     worse: Mapping[Answer, int] = {"proved": 0, "unknown": 1, "refuted": 2}
     found: dict[str, Answer] = {}
     for each in proofs:
@@ -404,9 +420,9 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """World -> the properties that it does not state, or that hold vacuously there, although other worlds state them.
+    """Configuration -> the properties that only other configurations state, or that hold vacuously only in this one.
 
-    Such a property is not proved in this world.
+    The proof in this configuration says nothing about these properties.
     """
     says_something = {name for each in proofs for name in _says(each)}
     every = list(dict.fromkeys(name for each in proofs for name in each.found.proof.needed))

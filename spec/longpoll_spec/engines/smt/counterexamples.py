@@ -1,15 +1,15 @@
-"""Refutation: search for runs that break a property, by exploring small bounds and by unrolling.
+"""Refutation: it searches for runs that break a property, first by exploring small bounds and then by unrolling.
 
-A hundred thousand states take a second, and many violating runs are longer than a solver reaches in a minute. So the
-world of a proof is explored first up to that size, with two requests, one or two messages and a timeout of one tick or
-three. If that does not reach all states, random runs follow. A run is reported as a token. Finding none decides
-nothing.
+The packed engine explores a hundred thousand states in a second, and many violating runs are longer than those that a
+solver reaches in a minute. So the configuration of a proof is explored first, with at most two requests, one or two
+messages and a timeout of one tick or three, up to a limit of states. If the limit is reached, random runs follow. A run
+that breaks a property is reported as a token. If no run is found, nothing is decided.
 
 Then a solver unrolls runs of a given number of steps: bounded model checking (Biere and others, 1999) over unbounded
-messages and any timeout and scan period not below those of the bounds. Lengths are tried in turn, so the first run
-found is shortest; its token replays in every engine. Statements proved by induction are asserted for every step: this
-changes no result and saves most of the time. A property without a counterexample up to the greatest length is `unknown`
-here.
+messages and any timeout and scan period not below those of the bounds. Lengths are tried in ascending order, so the
+first run found is a shortest one; its token replays in every engine. Statements that were proved by induction are
+asserted for every step, which changes no result and saves most of the time. A property without a counterexample up to
+the greatest length is `unknown` here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ Report: TypeAlias = Callable[[str], None]
 
 @frozen
 class Refutation:
-    """The result for one property. Without a token: no run up to `depth` steps if `exhausted`, else time ran out."""
+    """The result for one property.
+
+    Without a token, no run of up to `depth` steps breaks the property; if not `exhausted`, time ran out after that.
+    """
 
     depth: int
     seconds: float
@@ -47,7 +50,10 @@ class Refutation:
 
 @define
 class _Unrolling:
-    """A growing run. Invariant: `choices[k][i]` says that step k + 1 is action i; exactly one i is true."""
+    """A run of growing length.
+
+    Invariant: `choices[k][i]` means that step k + 1 is action i, and exactly one i is true.
+    """
 
     model: Model
     lemmas: Sequence[Bool]
@@ -57,7 +63,7 @@ class _Unrolling:
     choices: list[list[Any]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        # Switches are fixed here: a token's bounds say whether their feature is on.
+        # Switches keep their values, because the bounds in a token say whether the feature of a switch is on.
         switches = {each.args[0] for each in SWITCHES.values()}
         opened = open_parameters(self.model)
         self.parameters = {name: constant for name, constant in opened.items() if name not in switches}
@@ -74,7 +80,7 @@ class _Unrolling:
         return [(constant, least[name]) for name, constant in self.parameters.items()]
 
     def lengthen(self) -> None:
-        """Add one step, by any action."""
+        """Add one step, which may be of any action."""
         moment = len(self.frames)
         before, after = self.frames[-1], frame_of(self.model, f"@{moment}", self.parameters)
         chosen = [z3.Bool(f"{action.label}@{moment}") for action in self.model.actions]
@@ -87,7 +93,7 @@ class _Unrolling:
         self.choices.append(chosen)
 
     def breaking(self, item: Property) -> Any:
-        """The property is false at the last step, or the last step is one that it forbids."""
+        """The constraint that the property is false in the last state, or that it forbids the last step."""
         bad = [self.frames[-1].meaning(~item.here)]
         if self.choices:
             chosen = {action.label: choice for action, choice in zip(self.model.actions, self.choices[-1], strict=True)}
@@ -96,7 +102,7 @@ class _Unrolling:
         return z3.Or(*bad)
 
     def ask(self, item: Property, timeout_s: float) -> tuple[str, str | None]:
-        """Whether a run of exactly this length breaks the property: `sat` with its token, `unsat` or `unknown`."""
+        """Ask for a run of exactly this length that breaks the property; returns z3's answer, and a token if `sat`."""
         self.solver.push()
         self.solver.set("timeout", max(1, round(timeout_s * 1000)))
         self.solver.add(self.breaking(item))
@@ -124,7 +130,10 @@ class _Unrolling:
 
 @define
 class _Search:
-    """The search for one property. Invariant: while undecided, no run of at most `depth` steps breaks it."""
+    """The search for one property.
+
+    Invariant: while it is undecided, no run of at most `depth` steps breaks the property.
+    """
 
     item: Property
     depth: int = -1
@@ -132,7 +141,7 @@ class _Search:
     decided: Refutation | None = None
 
     def go_on(self, unrolling: _Unrolling, timeout_s: float) -> None:
-        """Try one more length, if there is time left."""
+        """Try the next length, if there is time left."""
         began = time.perf_counter()
         left_s = timeout_s - self.seconds
         answer, token = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", None)
@@ -154,9 +163,10 @@ def refute(
     lemmas: Sequence[Bool] = (),
     report: Report | None = None,
 ) -> Mapping[str, Refutation]:
-    """Search for a shortest run of at most `depth_max` steps that breaks each property; `timeout_s` is per property.
+    """For each property, search for a shortest run of at most `depth_max` steps that breaks it.
 
-    `lemmas` must be true of every reachable state. `report` gets each length before it is tried.
+    `timeout_s` is the time per property, in seconds. `lemmas` must hold in every reachable state. `report` gets a text
+    for each property and length before it is tried.
     """
     unrolling = _Unrolling(model, lemmas)
     unrolling.start()
@@ -176,21 +186,22 @@ def refute(
 
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 STATES: Final = 200_000
-"""A search ends with the level in which the number of its states reaches this."""
+"""The number of states at which exploring ends, with the level in which it is reached."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
-"""(messages, ticks of a timeout), tried in order: one tick hides a deadline that is restarted."""
+"""(messages, ticks of a timeout), tried in this order. Three ticks show a deadline that is restarted, which one hides.
+"""
 RUNS: Final = 16_384
-"""Random runs, if the states are too many."""
+"""The number of random runs, if there are too many states to explore."""
 STEPS: Final = 40
 
 
 def explored(
     model_of: ModelOf, world: Bounds, requests: int, names: Sequence[str], report: Report | None = None
 ) -> Mapping[str, Refutation]:
-    """The named properties that a run breaks in the world, each with the first run found.
+    """Those of the named properties that a run breaks in this configuration, each with the first run found.
 
-    `model_of` gives the model under bounds; names that it does not state are ignored. `report` gets each search before
-    it begins.
+    `model_of` returns the model for given bounds. Names of properties that the model does not have are ignored.
+    `report` gets a text for each search before it begins.
     """
     found: dict[str, Refutation] = {}
     for bounds in _small(world, requests):

@@ -1,12 +1,12 @@
-"""Proof by induction: which statements every step preserves, and what follows from them.
+"""Proof by induction: it finds the statements that every step preserves, and proves what follows from them.
 
-Statements are candidates. A candidate is dropped if the first state breaks it, or if some step breaks it from a state
-in which all other candidates hold. The state and step that show this are kept (a counterexample to induction, which
-need not be reachable). The rest is tried again until nothing is dropped. The remaining candidates are inductive
-together, so true of every reachable state (Flanagan and Leino's Houdini). Effects are substituted into the statement,
-so one copy of the variables is enough.
+Each statement is a candidate at first. A candidate is dropped if the first state breaks it, or if a step breaks it from
+a state in which all candidates hold. The state and the step are kept as a counterexample to induction; the state need
+not be reachable. The other candidates are tried again until none is dropped. They are inductive together, so they hold
+in every reachable state (the algorithm Houdini of Flanagan and Leino). Effects are substituted into the statement, so
+the solver needs only one copy of the variables.
 
-Runs from the first state: see `counterexamples`.
+For runs from the first state see `counterexamples`.
 """
 
 from __future__ import annotations
@@ -35,32 +35,35 @@ from longpoll_spec.terms import TRUE, Bool, after
 Answer: TypeAlias = Literal["proved", "refuted", "unknown"]
 Report: TypeAlias = Callable[[str], None]
 Record: TypeAlias = Callable[[str], None]
-"""Takes each question as SMT-LIB text that ends with `(check-sat)`: unsat means proved."""
+"""Receives each question as SMT-LIB text that ends with `(check-sat)`; `unsat` means that the statement is proved."""
 _ANSWERS: Final[Mapping[str, Answer]] = {"unsat": "proved", "sat": "refuted", "unknown": "unknown"}
 _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
 
 @frozen
 class Counterexample:
-    """A state in which every assumed statement holds, and what is wrong after it. It need not be reachable."""
+    """A counterexample to induction: a state in which every assumed statement holds, and a step that breaks another.
+
+    The state need not be reachable.
+    """
 
     model: Model
     state: tuple[int, ...]
     parameters: Mapping[str, int]
     action: Action | None
-    """The step that breaks the statement; None if the state itself does."""
+    """The step that breaks the statement; None if the state itself breaks it."""
 
 
 @frozen
 class Outcome:
-    """The result of one obligation."""
+    """The result of one proof obligation; `seconds` is the time that the solver took."""
 
     verdict: Answer = "proved"
     seconds: float = 0.0
     counterexample: Counterexample | None = None
 
     def also(self, other: Outcome) -> Outcome:
-        """The conjunction: the worse verdict, the first counterexample, the total time."""
+        """The result of both obligations: the worse verdict, the first counterexample, and the total time."""
         worse = max(self, other, key=lambda outcome: _FROM_BEST.index(outcome.verdict))
         found = self.counterexample or other.counterexample
         return Outcome(worse.verdict, self.seconds + other.seconds, found)
@@ -68,39 +71,42 @@ class Outcome:
 
 @frozen
 class Induction:
-    """The statements that are inductive together with their outcomes, and those that were dropped."""
+    """The result of an induction: the statements that are inductive together, and the outcome for each candidate."""
 
     kept: tuple[Property, ...]
     initial: Mapping[str, Outcome]
     inductive: Mapping[str, Outcome]
-    """For a dropped statement: why, in the round in which it was dropped."""
+    """Statement -> its outcome; that of a dropped statement is from the round in which it was dropped."""
 
 
 @define
 class Lemmas:
-    """Questions that were proved, each with the assumptions that its proof used. Another model may have the same ones.
+    """Questions that are proved already, each with the assumptions that its proof used.
 
-    A question is a term, which is one object in all models. It is proved for all values of the open parameters.
-    Invariant: `kept` keeps every term alive, so ids stay unique.
+    Another model may ask the same question: equal terms are one object in all models. A proof is for all values of the
+    open parameters. Invariant: `kept` has every term, so that ids stay unique.
     """
 
     proved: dict[tuple[int, tuple[str, ...]], list[frozenset[int]]] = field(factory=dict)
     kept: list[Bool] = field(factory=list)
 
     def follows(self, question: Bool, opened: tuple[str, ...], assumed: Container[int]) -> bool:
-        """Whether a proof of the question is known that needs no other assumptions than these."""
+        """Whether the question is proved already, from no other assumptions than these."""
         known = self.proved.get((id(question), opened), ())
         return any(all(each in assumed for each in used) for used in known)
 
     def add(self, question: Bool, opened: tuple[str, ...], used: Sequence[Bool]) -> None:
-        """Remember a proof of the question from these assumptions."""
+        """Record that the question is proved from these assumptions."""
         self.kept += [question, *used]
         self.proved.setdefault((id(question), opened), []).append(frozenset(map(id, used)))
 
 
 @define
 class Prover:
-    """Queries one solver. Invariant: between two questions the solver's assertions are the parts of what is assumed."""
+    """Asks one solver.
+
+    Invariant: between questions, the solver's assertions are the parts of the assumed statements.
+    """
 
     model: Model
     timeout_ms: int
@@ -109,7 +115,7 @@ class Prover:
     record: Record | None = None
     lemmas: Lemmas = field(factory=Lemmas)
     parts: dict[int, Bool] = field(factory=dict)
-    """The parts of the assumed statements, by id; each is asserted under its id as a name."""
+    """Id -> part of an assumed statement. Each part is asserted under its id, which the unsat core then names."""
     solver: Any = None
 
     def assume(self, statements: Sequence[Property]) -> None:
@@ -118,7 +124,7 @@ class Prover:
         self.solver = None
 
     def _solver(self) -> Any:
-        """The solver, made at the first question that needs it."""
+        """The solver. It is made for the first question that needs it, because `lemmas` may answer all of them."""
         if self.solver is None:
             self.solver = solver_of()
             self.solver.set("timeout", self.timeout_ms)
@@ -138,7 +144,7 @@ class Prover:
         return self._all(self._ask(part, None) for part in parts_of(statement) if self._is_needed(None, part))
 
     def steps(self, statement: Bool, actions: Iterable[Action]) -> Outcome:
-        """Whether every step from a state that satisfies the assumptions leads to one that satisfies the statement."""
+        """Whether every step from a state that satisfies the assumptions leads to one in which the statement holds."""
         return self._all(
             self._ask(action.guard.implies(after(part, action.effect)), action)
             for action in actions
@@ -147,7 +153,7 @@ class Prover:
         )
 
     def no_step(self, action: Action, condition: Bool) -> Outcome:
-        """Whether the step is never enabled where the condition holds."""
+        """Whether the step is never enabled in a state that satisfies the assumptions and the condition."""
         return self._ask(~(action.guard & condition), action) if self._is_needed(action) else Outcome()
 
     def _is_needed(self, action: Action | None, part: Bool | None = None) -> bool:
@@ -182,7 +188,7 @@ class Prover:
         return Outcome(answer, time.perf_counter() - began, found)
 
     def _smt_lib(self, statement: Bool, action: Action | None, said: str) -> str:
-        """The question as SMT-LIB, with its step and z3's answer."""
+        """The question as SMT-LIB text, with the label of its step and z3's answer."""
         solver = z3.Solver()
         solver.add(*plausible(self.frame.parameters), *map(self.frame.meaning, self.parts.values()))
         solver.add(z3.Not(self.frame.meaning(statement)))
@@ -207,9 +213,10 @@ def prover_of(
     record: Record | None = None,
     lemmas: Lemmas | None = None,
 ) -> Prover:
-    """A prover for a model whose timeout and scan period are open. `properties` are all that it will be asked about.
+    """A prover for a model whose timeout and scan period are open.
 
-    Symmetry of requests is checked here unless the caller already knows it. Proofs in `lemmas` are reused and added.
+    `properties` are all properties that it will be asked about. Symmetry of requests is checked here unless the caller
+    knows it already (`symmetric`). The prover reuses the proofs in `lemmas`, and adds its own.
     """
     frame = frame_of(model, parameters=open_parameters(model))
     if symmetric is None:
@@ -220,7 +227,7 @@ def prover_of(
 
 
 def induction(prover: Prover, candidates: Sequence[Property], report: Report | None = None) -> Induction:
-    """The largest inductive subset of the candidates."""
+    """The largest subset of the candidates that is inductive. `report` gets each candidate's name in each round."""
     say = report or (lambda _text: None)
     initial = {item.name: prover.first_state(item.here) for item in candidates}
     left = [item for item in candidates if initial[item.name].verdict == "proved"]
@@ -239,7 +246,7 @@ def induction(prover: Prover, candidates: Sequence[Property], report: Report | N
 
 
 def implied(prover: Prover, item: Property) -> Outcome:
-    """Whether the property follows from the assumptions, in every state and for every step it mentions."""
+    """Whether the property follows from the assumptions: in every state, and for every step that it forbids."""
     labels = {action.label: action for action in prover.model.actions}
     whole = prover.state(item.here)
     for label, condition in item.closing:
@@ -249,5 +256,5 @@ def implied(prover: Prover, item: Property) -> Outcome:
 
 
 def parts_of(statement: Bool) -> tuple[Bool, ...]:
-    """The conjuncts of this statement."""
+    """The conjuncts of a statement."""
     return statement.args if statement.op == "and" else (statement,)

@@ -1,7 +1,7 @@
-"""Tasks in several processes: each process takes the next task that no other has taken, until none is left.
+"""Runs tasks in several processes: each process takes the next task that no other has taken, until none is left.
 
-The processes are forked, so a task may be any function. Its result is pickled. Ctrl-C interrupts the caller only, and
-the processes end with the call.
+The processes are forked, so a task may be any function; its result is pickled. Ctrl-C interrupts the caller only, and
+the processes end when the call ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from longpoll_spec.errors import LongpollError, MemoryShortError
 T = TypeVar("T")
 Report: TypeAlias = Callable[[str], None]
 Task: TypeAlias = Callable[[Report], T]
-"""Returns its result, and reports what it is doing."""
+"""Returns its result, and reports its progress as text."""
 
 
 def in_processes(tasks: Mapping[str, Task[T]], count: int, report: Report) -> Mapping[str, T]:
-    """The result of each task, from `count` processes; tasks begin in the order given.
+    """Run the tasks in `count` processes; returns the result of each. The tasks begin in the given order.
 
     Raises the `LongpollError`, `MemoryError` or `OSError` of a task, and `MemoryShortError` if a signal ends a process.
     Any other exception is a bug: its process prints the traceback, and the call raises `RuntimeError`.
@@ -79,7 +79,10 @@ def _end(process: ForkProcess) -> None:
 def _work(
     tasks: Mapping[str, Task[T]], taken: Synchronized[int], pipe: Connection, callers: Sequence[Connection]
 ) -> None:
-    """What one process does. It closes the caller's ends, so that it fails to send once the caller is gone."""
+    """Run tasks in one process, until none is left.
+
+    It closes its copies of the caller's pipe ends, so that sending fails if the caller has exited.
+    """
     for each in callers:
         each.close()
     while (name := _next(list(tasks), taken)) is not None:

@@ -1,12 +1,12 @@
-"""The proving engine: every property of a policy for R requests, any number of messages, any timeout and scan period.
+"""Proves properties of a policy for a given number of requests, any number of messages, any timeout and scan period.
 
 A property is proved if the first state satisfies it and every step preserves it (`inductive`), or if it follows from
-inductive statements (`implies`). Otherwise a run that breaks it is searched for (`bounded`); its token replays in every
-engine. If none is found the property is unknown. A counterexample to induction alone proves nothing about the broker,
-because its state need not be reachable.
+inductive statements (`implies`). Otherwise a run that breaks the property is searched for (`bounded`); its token
+replays in every engine. If no such run is found, the property is unknown. A counterexample to induction alone shows
+nothing about the broker, because its state need not be reachable.
 
-R is given; for any number of requests see `any_number`. An idle request does nothing, so a run with fewer requests is a
-run with R. Counterexamples are searched for with one request, then two.
+For any number of requests see `any_number`. Counterexamples are searched for with one request and then with two. They
+are also counterexamples with more requests, because the others may stay idle.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ StepName: TypeAlias = Literal["initial", "inductive", "implies", "bounded"]
 Report: TypeAlias = Callable[[str], None]
 REQUESTS: Final = 8
 TIMEOUT_S: Final = 10.0
-"""Seconds per solver question, and for the whole search for a run that breaks one property."""
+"""The seconds allowed for one question to the solver, and for the search for a run that breaks one property."""
 DEPTH_MAX: Final = 13
-"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). A lower
-`depth_max` excludes longer runs, so nothing is explored then.
+"""The number of steps of the longest run that is unrolled. The deepest known race of a policy takes 11 steps, and 12 in
+strict-clone. With a lower `depth_max` longer runs are not wanted, so nothing is explored, because exploring could find
+one.
 """
 REQUESTS_IN_RUNS: Final = 2
 PLAIN: Final = Bounds("proof", messages=None)
@@ -53,32 +54,32 @@ PLAIN: Final = Bounds("proof", messages=None)
 
 @frozen
 class Obligation:
-    """One thing to prove, and its result."""
+    """One proof obligation, and its result."""
 
     property_name: str
     step: StepName
     verdict: Answer
     seconds: float
     token: str | None = None
-    """The run that breaks the property, for a `bounded` obligation."""
+    """For a `bounded` obligation: the run that breaks the property."""
     depth: int | None = None
-    """For a `bounded` obligation: steps of that run, or of the longest runs tried."""
+    """For a `bounded` obligation: the number of steps of that run, or of the longest runs tried."""
     counterexample: Counterexample | None = None
 
 
 @frozen
 class Proof:
-    """The result for one policy. `stated` are its properties, in the order of the spec."""
+    """The result of a proof. `stated` has the properties to prove, in the order of the specification."""
 
     model: Model
     stated: tuple[Property, ...]
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
-    """Dropped statements of the strengthening, and why; harmless if the rest is enough."""
+    """Statement of the strengthening that is not inductive -> why. This is harmless if the others are enough."""
 
     def verdict(self, name: str) -> Answer:
-        """Proved if its last obligation is; refuted only by a run from the first state."""
+        """The verdict on a property: proved if its last obligation is, refuted only by a run from the first state."""
         last = [obligation for obligation in self.obligations if obligation.property_name == name][-1]
         if last.verdict == "proved":
             return "proved"
@@ -86,31 +87,31 @@ class Proof:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the properties it is about."""
+        """The names of the properties to prove."""
         return tuple(item.name for item in self.stated)
 
     @property
     def by_construction(self) -> tuple[str, ...]:
-        """The needed properties that hold vacuously: the specification contains nothing that could break them."""
+        """The names of the properties that hold vacuously, because the model contains nothing that could break them."""
         return tuple(item.name for item in self.stated if item.by_construction)
 
     @property
     def whole(self) -> Answer:
-        """The worst verdict of all: refuted before unknown before proved."""
+        """The worst verdict of all properties: refuted is worse than unknown, which is worse than proved."""
         found = {self.verdict(name) for name in self.needed}
         return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
 
 
 @define
 class _Case:
-    """A proof in progress. Invariant: `rows` has every obligation tried, in order."""
+    """A proof in progress. Invariant: `rows` has every obligation that was tried, in order."""
 
     prover: Prover
     made: Induction
     rows: list[Obligation] = field(factory=list)
 
     def show(self, item: Property) -> bool:
-        """Whether the property is proved; adds its obligations."""
+        """Try to prove the property and add its obligations; returns whether it is proved."""
         if item in self.made.kept:
             self._inductive(item)
             return True
@@ -149,8 +150,8 @@ def prove(
 ) -> Proof:
     """Prove the named `always` properties of a policy, by default all, or find runs that break them.
 
-    `world` gives the number of queues and tags and the features. `report` gets the current step, `record` each question
-    of the induction as SMT-LIB. Raises `BoundsError` and `UnknownPropertyError`.
+    `world` has the features and the numbers of queues and tags. `report` gets the current step of the proof as text,
+    and `record` gets each question of the induction as SMT-LIB. Raises `BoundsError` and `UnknownPropertyError`.
     """
     model = specification_of(policy, attrs.evolve(world, requests=requests))
     return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, record=record)
@@ -167,9 +168,9 @@ def prove_model(
     smaller: Callable[[Bounds], Model] | None = None,
     record: Record | None = None,
 ) -> Proof:
-    """As `prove`, for any model, such as a mutant, and any strengthening.
+    """Prove properties as `prove` does, for any model, such as a mutant, and any strengthening.
 
-    `smaller` makes the same model with fewer requests, in which runs are searched for.
+    `smaller` returns the same model with fewer requests, in which runs are searched for.
     """
     began = time.perf_counter()
     stated = [item for item in properties_of(model) if item.kind == "always"]
@@ -202,7 +203,7 @@ def _why(made: Induction, item: Property) -> Outcome:
 
 @frozen
 class _Runs:
-    """Searches for runs: by exploring, then by unrolling, with one request and then with two for the rest."""
+    """Searches for runs that break properties, by exploring and then by unrolling with one request and with two."""
 
     world: Bounds
     model_of: Callable[[Bounds], Model]

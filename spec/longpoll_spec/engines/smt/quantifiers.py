@@ -1,13 +1,13 @@
 """Read terms about all requests as quantifiers over the requests that are not named, "the rest".
 
-A term names some requests: the acting one, or the one a statement is about. A conjunction or disjunction in which every
-other request has the same part, up to renaming, means "for every" or "for some" of the rest. Terms that refer to the
-rest in any other way are refused: comparing two requests, or treating one differently.
+A term names some requests: the acting one, or the one that a statement is about. If every other request has the same
+part in a conjunction or a disjunction, up to renaming, the term means "for every one" or "for some one" of the rest. A
+term that refers to the rest in any other way is rejected, for example because it compares two requests or treats one of
+them differently.
 
-Two functions use this. `restricted` gives the term's meaning where fewer requests exist. `witnesses` gives the
-quantifiers that need a request to stay true when the other requests are removed.
-
-The proof that uses it: see `any_number`.
+Two functions use this reading. `restricted` returns the term's meaning for fewer requests. `witnesses` returns the
+quantifiers that need a request of the rest as a witness, so that they stay true when the other requests are removed.
+The proof in `any_number` needs both.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from longpoll_spec.engines.symmetry import Renaming, Shapes, slot_of
 from longpoll_spec.terms import Bool, Int, Term, nodes, rebuild
 
 Polarity: TypeAlias = int
-"""1 if the term helps by being true, -1 by being false, 0 if either may matter."""
+"""1 if a question needs the term to be true, -1 if it needs the term to be false, 0 if it may need either."""
 Witness: TypeAlias = tuple[str, int]
-"""A quantifier: its junction, and the shape of the part for one request."""
+"""A quantifier: its operator (`and` or `or`), and the shape of its part for one request."""
 _JUNCTIONS: Final = frozenset({"and", "or"})
 
 
 class NotUniformError(Exception):
-    """A term refers to the rest other than by a quantifier, so no proof for any number can use it."""
+    """A term refers to the rest in another way than by a quantifier, so a proof for any number cannot use it."""
 
 
 @define(eq=False)
 class Rest:
     """Reads terms in which the requests of `rest` are not named.
 
-    Invariant: for each term read, `free_in` has the requests of the rest that it names outside quantifiers, and
-    `quantified` the quantifiers of each junction. The term is stored with its result, so its id stays unique.
+    Invariant: for each term that was read, `free_in` has the requests of the rest that it names outside quantifiers,
+    and `quantified` has the quantifiers of each conjunction and disjunction. Each term is stored with its result, so
+    that its id stays unique.
     """
 
     rest: frozenset[int]
@@ -46,7 +47,7 @@ class Rest:
     needed: dict[tuple[int, Polarity], set[Witness]] = field(factory=dict)
     dropped: frozenset[int] = frozenset()
     left: dict[int, Term] = field(factory=dict)
-    """Cache: node -> the node without the requests dropped last."""
+    """A cache: id of a node -> the node without the requests in `dropped`."""
 
     def free(self, term: Term) -> frozenset[int]:
         """The requests of the rest that a term names outside quantifiers."""
@@ -56,13 +57,13 @@ class Rest:
         return self.free_in[id(term)][1]
 
     def closed(self, term: Term) -> None:
-        """Check that the term refers to the rest by quantifiers only; raises `NotUniformError`."""
+        """Check that the term refers to the rest only by quantifiers; raises `NotUniformError` if not."""
         odd = self.free(term)
         if odd:
             raise NotUniformError(f"request {min(odd)} is not treated like the others")
 
     def restricted(self, term: Term, dropped: frozenset[int]) -> Term:
-        """The term where the requests of `dropped`, part of the rest, do not exist; raises `NotUniformError`."""
+        """The term without the requests in `dropped`, which are part of the rest; raises `NotUniformError`."""
         self.closed(term)
         if self.dropped != dropped:
             self.dropped, self.left = dropped, {}
@@ -79,7 +80,7 @@ class Rest:
         return made[id(term)]
 
     def witnesses(self, term: Term, polarity: Polarity) -> set[Witness]:
-        """The quantifiers of a term that need a witness; raises `NotUniformError`."""
+        """The quantifiers of a term that need a witness to keep its value; raises `NotUniformError`."""
         self.closed(term)
         if (id(term), polarity) not in self.needed:
             self.needed[id(term), polarity] = self._witnesses(term, polarity)
@@ -93,7 +94,7 @@ class Rest:
             if (id(node), sign) in seen:
                 continue
             seen.add((id(node), sign))
-            # "For every" stays true when requests are removed, "for some" if its witness stays.
+            # "For every one" stays true when requests are removed; "for some one" stays true only if its witness stays.
             if node.op in _JUNCTIONS and sign != (1 if node.op == "and" else -1):
                 found |= {(node.op, shape) for shape in self._quantifiers(node)}
             pending += _inside(node, sign)
@@ -129,13 +130,13 @@ class Rest:
 
 @define
 class Rests:
-    """One cached reader for each choice of named requests among `requests`."""
+    """The readers of terms for `requests` requests: one for each choice of named requests."""
 
     requests: int
     made: dict[frozenset[int], Rest] = field(factory=dict)
 
     def but(self, *named: int) -> Rest:
-        """The reader of terms that name these requests."""
+        """The reader of terms that name these requests, so that the rest is all others."""
         rest = frozenset(range(self.requests)) - set(named)
         return self.made.setdefault(rest, Rest(rest))
 

@@ -1,7 +1,7 @@
-"""Terms as z3 expressions: unbounded integers, truth values, and parameters that are open unless fixed.
+"""Translates terms to z3 expressions: to unbounded integers and truth values, in which a parameter is a z3 constant.
 
-One `Frame` has a z3 constant for each variable at one step. During a call z3 handles SIGINT itself: it aborts, answers
-`unknown`, and Python does not see the signal. `check` reports Ctrl-C as Ctrl-C.
+A `Frame` has a z3 constant for each variable at one step of a run. During a call, z3 would handle SIGINT itself: it
+would abort and answer `unknown`, and Python would not see the signal. `check` raises `KeyboardInterrupt` then.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ite": z3.Z3_mk_ite,
 }
 _MANY: Final = frozenset({"add", "sub", "and", "or"})
-"""The operators to which z3 takes an array of operands."""
+"""The operators for which z3's C function takes an array of operands."""
 
 
 def _applied(node: Term, operands: list[Any]) -> Any:
-    """The operator over z3 expressions. z3's own operators would check and convert them, which takes most of the time.
+    """Apply a node's operator to z3 expressions, by z3's C functions.
 
-    The types need no check, because terms are typed.
+    The operators of z3's Python classes check and convert their operands, which would take most of the time of a
+    translation. Terms are typed, so these checks are not needed.
     """
     context = z3.main_ctx()
     refs = [each.as_ast() for each in operands]
@@ -44,16 +45,16 @@ def _applied(node: Term, operands: list[Any]) -> Any:
 
 @define(eq=False)
 class Frame:
-    """The variables at one step. Invariant: `known` keeps each translated term alive, so its id is unique."""
+    """The variables at one step of a run. Invariant: `known` has each translated term, so that ids stay unique."""
 
     variables: Mapping[str, Any]
-    """Variable name -> z3 constant (in the first state of a run, z3 value)."""
+    """Variable name -> z3 constant, or a z3 value in the first state of a run."""
     parameters: Mapping[str, Any]
-    """Parameter name -> z3 constant; a parameter that is missing keeps its value."""
+    """Parameter name -> z3 constant. A parameter that is missing here has the value from the model's bounds."""
     known: dict[int, tuple[Term, Any]] = field(factory=dict)
 
     def meaning(self, term: Term) -> Any:
-        """The term's z3 expression at this step."""
+        """The z3 expression of a term at this step."""
         for node in nodes(term, done=self.known):
             self.known[id(node)] = (node, self._meaning(node))
         return self.known[id(term)][1]
@@ -74,7 +75,7 @@ class Frame:
 
 
 def frame_of(model: Model, suffix: str = "", parameters: Mapping[str, Any] | None = None) -> Frame:
-    """The variables of a model at one step, each as a z3 constant named after it."""
+    """A frame for a model, in which each variable is a z3 constant with the variable's name and the suffix."""
     made = {
         variable.name: (z3.Bool if variable.truth else z3.Int)(variable.name + suffix) for variable in model.variables
     }
@@ -87,14 +88,14 @@ def open_parameters(model: Model) -> dict[str, Any]:
 
 
 def plausible(parameters: Mapping[str, Any]) -> list[Any]:
-    """The constraints on open parameters: hold time and scan period are at least one tick, a switch is on or off."""
+    """The constraints on open parameters: hold time and scan period are at least one tick, and a switch is 0 or 1."""
     switches = {term.args[0] for term in SWITCHES.values()}
     known = [z3.And(constant >= 0, constant <= 1) for name, constant in parameters.items() if name in switches]
     return known + [constant >= 1 for name, constant in parameters.items() if name not in switches]
 
 
 def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[Any]:
-    """The constraints of an effect on the state after a step; a variable that it does not name keeps its value."""
+    """The constraints on the state after an effect. A variable that the effect does not assign keeps its value."""
     return [
         after.variables[variable.name] == before.meaning(effect.get(variable.name, variable.term))
         for variable in model.variables
@@ -102,29 +103,29 @@ def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[A
 
 
 def solver_of() -> Any:
-    """A new solver that leaves Ctrl-C to Python; z3 would swallow it and answer unknown."""
+    """A new solver that leaves Ctrl-C to Python; by default z3 handles it and answers `unknown`."""
     solver = z3.Solver()
     solver.set("ctrl_c", False)
     return solver
 
 
 def value_in(solution: Any, constant: Any) -> int:
-    """The value of a constant in a z3 solution; truth is 0 or 1, an unconstrained value is the least."""
+    """The value of a constant in a z3 solution; a truth value is 0 or 1. z3 chooses a value if any is possible."""
     value = solution.eval(constant, model_completion=True)
     return int(z3.is_true(value)) if z3.is_bool(value) else int(value.as_long())
 
 
 def state_in(model: Model, solution: Any, frame: Frame) -> tuple[int, ...]:
-    """The state that a z3 solution gives to a frame."""
+    """The state that a z3 solution assigns to the variables of a frame."""
     return tuple(value_in(solution, frame.variables[variable.name]) for variable in model.variables)
 
 
 INTERRUPTED: Final = "interrupted from keyboard"
-"""z3's reason for an answer that Ctrl-C cut short (`Z3_solver_get_reason_unknown`)."""
+"""The reason that z3 gives for an answer that Ctrl-C cut short (`Z3_solver_get_reason_unknown`)."""
 
 
 def check(solver: Any) -> str:
-    """`sat`, `unsat` or `unknown`; raises KeyboardInterrupt when it is unknown because of Ctrl-C."""
+    """z3's answer: `sat`, `unsat` or `unknown`. Raises `KeyboardInterrupt` if it is unknown because of Ctrl-C."""
     answer = str(solver.check())
     if answer == "unknown" and solver.reason_unknown() == INTERRUPTED:
         raise KeyboardInterrupt

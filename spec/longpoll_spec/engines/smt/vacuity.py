@@ -1,9 +1,8 @@
-"""Check that the proofs in a world do not hold vacuously: the situations that must occur in it.
+"""Checks that the proofs in a configuration do not hold vacuously, by finding runs to situations that must occur.
 
-A theorem about what never happens says nothing. So after each proof for any number of requests this searches for runs:
-every action of the world must occur, and every `sometimes` property must be reached (`reached`).
-
-Two requests are used: enough for each situation.
+A theorem about an action that never happens says nothing. So after each proof for any number of requests, random runs
+must reach every `sometimes` property of the configuration; among these is one for each action. Two requests are enough
+for each situation.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ ModelOf: TypeAlias = Callable[[Bounds], Model]
 REQUESTS: Final = 2
 MESSAGES: Final = 2
 STATES: Final = 100_000
-"""A world is explored up to this number of states, which most worlds with two features do not reach."""
+"""The number of states at which exploring a configuration ends; most configurations with two features have fewer."""
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
-"""The actions of a run without faults; in some policies more of them are urgent than in others."""
+"""The actions of a run without faults, next to those that are urgent, which differ between policies."""
 TRIES: Final[tuple[tuple[bool, int, int], ...]] = (
     (True, 512, 40),
     (False, 512, 40),
@@ -40,7 +39,7 @@ TRIES: Final[tuple[tuple[bool, int, int], ...]] = (
     (True, 81_920, 80),
     (False, 40_960, 60),
 )
-"""(without faults, random runs, their steps), until every situation is reached."""
+"""(whether faults are excluded, number of random runs, steps of a run), tried until every situation is reached."""
 
 
 @frozen
@@ -51,13 +50,13 @@ class Situation:
     sentence: str
     found: Found
     token: str | None = None
-    """A run that shows it."""
+    """The token of a run to the situation; None if it was not found."""
 
 
 def seen_in(make: ModelOf, world: Bounds) -> tuple[Verdict, ...]:
-    """The verdicts of an exploration of the world, with two requests and one message, up to `STATES` states.
+    """The verdicts of exploring a configuration with two requests and one message, up to `STATES` states.
 
-    The restrictions of the world are left out. With three queues one request is enough.
+    Features that only restrict are off. With three queues, one request is enough.
     """
     bounds = attrs.evolve(_free(world), requests=REQUESTS if world.queues < 3 else 1, messages=1)
     model = make(bounds)
@@ -69,10 +68,10 @@ def _free(world: Bounds) -> Bounds:
 
 
 def situations_of(make: ModelOf, world: Bounds, seen: Mapping[str, str] | None = None) -> tuple[Situation, ...]:
-    """Every situation of a world; `make` gives the model under bounds.
+    """Every situation of a configuration, and whether it occurs. `make` returns the model for given bounds.
 
-    A restriction of the world is a choice in a proof, so situations are checked with and without it. `seen` has a run
-    for each situation that is known to occur.
+    A proof leaves open whether a feature that only restricts is on, so a run with such features on or off is enough.
+    `seen` maps each situation that is known to occur to the token of a run.
     """
     stated: dict[str, Property] = {}
     tokens = dict(seen or {})
@@ -88,9 +87,9 @@ def situations_of(make: ModelOf, world: Bounds, seen: Mapping[str, str] | None =
 
 
 def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]:
-    """(situation, token of a run) for the situations that the tries reach; equal models give equal runs.
+    """(situation, token of a run) for the situations that random runs reach; equal models give equal runs.
 
-    Runs without faults get deepest, so they come first.
+    Runs without faults reach the deepest states, so they come first.
     """
     left = list(sought)
     for seed, (quiet, runs, steps) in enumerate(TRIES):
@@ -102,10 +101,10 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
 
 
 def _quiet(model: Model) -> Model:
-    """The model without faults and with one tag, with the same urgency: its runs are runs of the model."""
+    """The model without faults and with one tag. Urgent actions stay urgent, so its runs are runs of the model."""
     state = model.state
     others = {*(tag.name for tag in state.tags[1:]), *(wish.name for wish in state.wishes[1:])}
-    # A slave that does not notify shows little: it becomes master first.
+    # A slave that does not notify reaches few situations, so it may become the master.
     quiet = NOTHING_WRONG | {"role_change"} if model.policy.slave == "reads_only" else NOTHING_WRONG
     kept = [each.urgent or (each.name in quiet and others.isdisjoint(map(str, each.actors))) for each in model.actions]
     pairs = zip(model.actions, kept, strict=True)

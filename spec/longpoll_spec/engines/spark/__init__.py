@@ -1,1 +1,1 @@
-"""The engine on Spark: the same packed words, as columns of a cluster."""
+"""The engine on Spark: it distributes the search of the packed engine over a cluster."""

@@ -1,4 +1,4 @@
-"""The directory of a search on Spark: whole levels, and the state of the search after the last one.
+"""The directory of a search on Spark: it has the complete levels, and the state of the search after the last one.
 
 | in the directory | holds                                                                                         |
 |------------------|-----------------------------------------------------------------------------------------------|
@@ -40,29 +40,29 @@ LOCK_FILE: Final = "lock"
 class _State(msgspec.Struct, kw_only=True):
     format_version: int = FORMAT
     law: str
-    """Identifies the model, its bounds and the properties checked."""
+    """A digest that identifies the model, its bounds and the checked properties."""
     shares: int
-    """The number of shards of all heads: each is a task of every step."""
+    """The number of shards into which heads are divided. Each step has one task per shard."""
     levels: list[int]
-    """States of each whole level."""
+    """The number of states of each complete level."""
     expanded: int = 0
-    """Levels whose successors are known."""
+    """The number of levels that are expanded."""
     fired: list[int]
-    """Transitions by action instance."""
+    """The number of transitions of each action instance, by index."""
     witnesses: list[tuple[int, int, int | None, str]] = []
     """(property index, depth, index of the closing action or None, key as a hexadecimal number)."""
 
 
 @define
 class Checkpoint:
-    """A directory. Invariant: every level in `levels` of the state is whole, and no other level is used."""
+    """The directory of a search. Invariant: every level in `state.levels` is complete, and no other level is used."""
 
     path: Path
     state: _State = field(init=False)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the directory for the block; raises `CheckpointError` if another search has it."""
+        """Lock the directory until the block ends; raises `CheckpointError` if another search uses it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK_FILE).open("w")
@@ -82,9 +82,10 @@ class Checkpoint:
         return CheckpointError(f"cannot use {self.path}: {error.strerror}; fix this, or use another --checkpoint")
 
     def open(self, law: str, first: Words, actions: int, shares: int) -> None:
-        """Resume the search in the directory, with its number of shards, or begin with the first states, mixed.
+        """Resume the search in the directory, or begin one.
 
-        Raises `CheckpointError` if the directory belongs to another search.
+        A new search has `shares` shards and the mixed states `first` as level 0; a resumed one keeps its number of
+        shards. Raises `CheckpointError` if the directory belongs to another search.
         """
         file = self.path / STATE_FILE
         try:
@@ -118,27 +119,27 @@ class Checkpoint:
         return state
 
     def save(self) -> None:
-        """Write the state; a reader sees the old file or the new one."""
+        """Write the state atomically: a reader sees the old file or the new one."""
         fresh = self.path / f"{STATE_FILE}.new"
         fresh.write_bytes(msgspec.json.encode(self.state))
         fresh.replace(self.path / STATE_FILE)
 
     def level(self, depth: int) -> Path:
-        """The directory of a level."""
+        """The directory of the level at this depth."""
         return level_in(self.path, depth)
 
     @property
     def made(self) -> Path:
-        """The directory of a step's output."""
+        """The directory for the successors that the current step computes."""
         return self.path / MADE
 
     @property
     def answers(self) -> Path:
-        """The directory of the answers of a step's tasks."""
+        """The directory for the answers of the tasks of the current step."""
         return self.path / ANSWERS
 
     def empty(self, directory: Path) -> Path:
-        """The directory, emptied."""
+        """Delete the contents of a directory, or create it; returns the directory."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         return directory
@@ -155,12 +156,12 @@ class Checkpoint:
         return self.state.expanded == len(self.state.levels)
 
     def ledger_into(self, ledger: Ledger) -> None:
-        """Note the known witnesses."""
+        """Note the witnesses of the checkpoint in the ledger."""
         for item, depth, closing, key in self.state.witnesses:
             ledger.note(item, Witness(int(key, 16), depth, closing))
 
     def expanded(self, told: Sequence[Told], ledger: Ledger) -> None:
-        """Record the results of expanding the last level, with the new level."""
+        """Record that the last level is expanded: the results of all shards, and the new level if it has states."""
         depth = self.state.expanded
         for each in told:
             self.state.fired = [before + more for before, more in zip(self.state.fired, each.fired, strict=True)]

@@ -1,13 +1,13 @@
-"""The work of a Spark worker for one shard: expand its states, or add the states that are new to it.
+"""The tasks of a Spark worker for one shard: expand the states of the shard, or add new states to it.
 
 | step   | reads                                 | writes                                                             |
 |--------|---------------------------------------|--------------------------------------------------------------------|
 | expand | the shard's states of a level         | their successors in every shard, sorted, in `made`                 |
 | take   | the shard's part of all successors    | those in no earlier level, as the shard's states of the next level |
 
-It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing. A run is a
-NumPy array of the form `Words`, mixed, sorted by heads, without duplicates. The driver and every worker map it from a
-file:
+The worker gets the packed engine's expanding function as text, and compiles it. States pass through files, so Spark
+shuffles nothing. A run is a NumPy array of the form `Words`: mixed, sorted by heads, without duplicates. The driver and
+every worker map it from a file:
 
 | file or directory | holds                                                                                   |
 |-------------------|-----------------------------------------------------------------------------------------|
@@ -15,8 +15,9 @@ file:
 | `level-D`         | the runs of one level                                                                   |
 | `seen/Q/A-B`      | the states of shard Q in levels A to B, merged into fewer runs (`Visited`)              |
 
-A file appears whole or not at all, and writing it again gives the same states: a task that Spark retries does no harm.
-Only whole levels are merged, and they stay: a directory missing under `seen` is made again or not needed.
+A file appears complete or not at all, and writing it again gives the same states, so a task that Spark retries does no
+harm. Only complete levels are merged, and their own runs stay. So a directory that is missing under `seen` can be made
+again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from longpoll_spec.tables import with_table
 
 
 def write_run(directory: Path, share: int, number: int, words: Words) -> None:
-    """Write a run, unless it has no states."""
+    """Write run `number` of a shard, unless it has no states."""
     if not words.shape[1]:
         return
     with whole(directory / f"share-{share}-{number}.npy") as file:
@@ -49,7 +50,7 @@ def write_run(directory: Path, share: int, number: int, words: Words) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to; it gets its name when the block ends, whole or not at all."""
+    """A file to write to. It gets its name when the block ends, so that a reader never sees an incomplete file."""
     fresh = path.with_name(f"new-{uuid.uuid4().hex}")
     with fresh.open("wb") as file:
         yield file
@@ -57,19 +58,19 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_cut(directory: Path, words: Words, shares: int) -> None:
-    """Write mixed states, sorted by heads, as one run per shard."""
+    """Write mixed states, which are sorted by heads, as one run per shard."""
     for share in range(shares):
         write_run(directory, share, 0, of_share(words, share, shares))
 
 
 def of_share(words: Words, share: int, shares: int) -> Words:
-    """The sorted states whose heads lie in a shard."""
+    """Those of the sorted states whose heads lie in a shard."""
     first, end = (lesser(words, first_head(number, shares)) for number in (share, share + 1))
     return words[:, first:end]
 
 
 def runs_in(directory: Path, share: int | None = None) -> list[Words]:
-    """The runs of a shard, or of all, as mapped pages that the system may drop; raises ValueError for a damaged one."""
+    """The runs of a shard, or of all shards, mapped into memory; raises `ValueError` if a file is damaged."""
     return [_mapped(file) for file in sorted(directory.glob(f"share-{'*' if share is None else share}-*.npy"))]
 
 
@@ -87,7 +88,7 @@ def count(runs: Iterable[Words]) -> int:
 
 SEEN: Final = "seen"
 Span: TypeAlias = tuple[int, int]
-"""The first and the last of consecutive levels."""
+"""The first and the last depth of a range of consecutive levels."""
 
 
 def level_in(directory: Path, depth: int) -> Path:
@@ -97,19 +98,19 @@ def level_in(directory: Path, depth: int) -> Path:
 
 @frozen
 class Visited:
-    """The states that one shard has seen."""
+    """The states of one shard in all levels so far."""
 
     directory: Path
     share: int
     sorted_states: int
-    """The number of states sorted at once."""
+    """The number of states that are sorted at once."""
 
     @property
     def _merged(self) -> Path:
         return self.directory / SEEN / str(self.share)
 
     def runs(self, last: int) -> list[Words]:
-        """All states of the levels up to the last one; no state is in two runs."""
+        """The states of the levels up to `last`, as runs; no state is in two runs."""
         spans = self._spans(last)
         while len(spans) > 1 and self._states(spans[-2]) <= 2 * self._states(spans[-1]):
             begin, end = spans[-2][0], spans[-1][1]
@@ -120,7 +121,7 @@ class Visited:
         return [run for span in spans for run in self._runs(span)]
 
     def _spans(self, last: int) -> list[Span]:
-        """The levels up to the last one, in as few merged spans as exist."""
+        """The levels up to `last`, as merged spans where these exist and as single levels otherwise."""
         made, spans, begin = self._made(), [], 0
         while begin <= last:
             spans.append((begin, max((end for first, end in made if first == begin), default=begin)))
@@ -142,7 +143,7 @@ class Visited:
         return count(self._runs(span))
 
     def _merge(self, spans: list[Span]) -> None:
-        """Merge two spans into one directory, which appears whole or not at all."""
+        """Merge two spans into one directory, which appears complete or not at all."""
         fresh = self._merged / f"new-{uuid.uuid4().hex}"
         fresh.mkdir(parents=True)
         runs = [run for span in spans for run in self._runs(span)]
@@ -153,14 +154,14 @@ class Visited:
 
 MADE: Final = "made"
 SORTED_STATES: Final = 4 << 20
-"""States that a task sorts at once."""
+"""The number of states that a task sorts at once."""
 _parts: dict[tuple[tuple[str, ...], int], Part] = {}
-"""Cache of a worker process: (text of an expanding function, batch size) -> its compiled part."""
+"""A cache of each worker process: (text of an expanding function, batch size) -> its compiled part."""
 
 
 @with_table
 class Told(msgspec.Struct, frozen=True):
-    """The results of expanding some states. Keys are hexadecimal, because JSON numbers are not exact."""
+    """The results of expanding some states. Keys are hexadecimal strings, because JSON numbers are not exact."""
 
     fired: list[int]
     """Transitions by action instance."""
@@ -168,7 +169,7 @@ class Told(msgspec.Struct, frozen=True):
     """(property index, index of the closing action or None, key)."""
 
     def with_stretch(self, stretch: Stretch) -> Told:
-        """These results and those of a batch."""
+        """The sum of these results and those of a batch."""
         fired = [before + more for before, more in zip(self.fired, stretch.fired, strict=True)]
         found = [(item, closing, f"{key:x}") for item, closing, key in stretch.found]
         return Told(fired, [*self.found, *found])
@@ -176,18 +177,21 @@ class Told(msgspec.Struct, frozen=True):
 
 @with_table
 class Sources(msgspec.Struct, frozen=True):
-    """States that lead to others."""
+    """For some states, the least states that lead to them."""
 
     rows: list[tuple[str, str, int]]
-    """(key, the least key of a state here that leads to it, index of the action)."""
+    """(key, least key of a state in the shard that leads to the key's state, index of the action)."""
 
 
 @frozen
 class Partition:
-    """One shard of a search, as sent to a worker."""
+    """The data that a worker needs for the tasks of a search.
+
+    Its methods `expand`, `take` and `before` do one task each.
+    """
 
     directory: Path
-    """The search's directory, which the driver and all workers see."""
+    """The directory of the search, which the driver and all workers can read and write."""
     shares: int
     source: Source
     words: int
@@ -197,7 +201,7 @@ class Partition:
     sorted_states: int = field(factory=lambda: SORTED_STATES)
 
     def part(self) -> Part:
-        """The part of this process that expands this model."""
+        """The `Part` of this process that expands states of the model; it is compiled only once."""
         name = (self.source.lines, self.stretch_states)
         if name not in _parts:
             expand = self.source.function("expand")
@@ -207,7 +211,7 @@ class Partition:
         return _parts[name]
 
     def expand(self, share: int, depth: int, still_open: Sequence[bool]) -> Told:
-        """Expand the shard's states of a level."""
+        """Expand the shard's states of a level, and write their successors to `made`."""
         part, made, number = self.part(), self.directory / MADE, 0
         told = Told([0] * self.actions, [])
         for run in runs_in(level_in(self.directory, depth), share):
@@ -220,7 +224,7 @@ class Partition:
         return told
 
     def take(self, share: int, depth: int) -> None:
-        """Write the shard's states of a level: the successors less those in earlier levels."""
+        """Write the shard's states of a level: the successors that no earlier level has."""
         seen = Visited(self.directory, share, self.sorted_states).runs(depth - 1)
         made = [of_share(run, share, self.shares) for run in runs_in(self.directory / MADE)]
         for number, (low, pieces) in enumerate(ranges(made, self.sorted_states)):
@@ -228,14 +232,14 @@ class Partition:
             write_run(level_in(self.directory, depth), share, number, not_in(states, seen, low))
 
     def before(self, keys: Sequence[int], depth: int, share: int) -> Sources:
-        """For each key the least of the shard's states of a level that leads to it, if any."""
+        """For each key the least state, of the shard's states of a level, that leads to it, if there is one."""
         runs = runs_in(level_in(self.directory, depth), share)
         found = self.part().sources(keys, (chunk for run in runs for chunk in _chunks(run)))
         return Sources([(f"{key:x}", f"{source:x}", index) for key, (source, index) in found.items()])
 
 
 def sources_in(several: Iterable[Sources]) -> dict[int, tuple[int, int]]:
-    """For each key the least state that leads to it, with the index of the action."""
+    """For each key the least state that leads to it in any of these answers, with the index of the action."""
     sources: dict[int, tuple[int, int]] = {}
     for name, text, action in (row for each in several for row in each.rows):
         key, source = int(name, 16), (int(text, 16), action)

@@ -1,10 +1,11 @@
 """The Spark engine: the packed engine's search on a Spark cluster, without symmetry reduction.
 
-A state is exact 64-bit words, as in the packed engine. Heads are divided into shards. Each level takes two jobs with
-one task per shard: one expands the shard's states, one adds the states new to it (`partition`). Spark schedules the
-tasks and retries them if a worker is lost. Tasks pass states as files in a shared directory, so nothing is shuffled.
-A killed search resumes from the last whole level with the same result. The driver expands small levels itself with the
-same functions. Workers need this package.
+A state is packed into 64-bit words, as in the packed engine, and the heads of states are divided into shards. Each
+level takes two jobs with one task per shard: the first job expands the shard's states, and the second adds the
+successors that are new to it (`partition`). Spark schedules the tasks and retries them if a worker is lost. Tasks pass
+states as files in a shared directory, so nothing is shuffled. If a search is killed, the next one resumes from the last
+complete level and finds the same result. The driver expands small levels itself, with the same functions. Workers need
+this package.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from longpoll_spec.model import Action, Model, Property
 NAME: Final = "spark"
 TASKS_A_CORE: Final = 2
 HERE_STATES_MAX: Final = 200_000
-"""The driver expands levels of at most this many states itself: a job would take longer to start."""
+"""The driver expands a level of at most this many states itself, because starting a job would take longer."""
 _FAULT_CHARACTERS_MAX: Final = 300
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _Answer = TypeVar("_Answer")
@@ -45,7 +46,7 @@ _Answer = TypeVar("_Answer")
 
 @define
 class _Search:
-    """A breadth-first search. Invariant: all results are in `checkpoint`, and a step counts only when it is whole."""
+    """A breadth-first search. Invariant: `checkpoint` has all results, and a step counts only when it is complete."""
 
     model: Model
     ledger: Ledger
@@ -74,7 +75,7 @@ class _Search:
         self.checkpoint.empty(made)
 
     def _by_shares(self, do: Callable[[int], _Answer], kind: type[_Answer], is_here: bool) -> list[_Answer]:
-        """The result for each shard, in any order: computed here, or by one task each."""
+        """The result of `do` for each shard, in any order: computed in this process, or by one Spark task per shard."""
         shares = self.checkpoint.state.shares
         if is_here:
             return [do(number) for number in range(shares)]
@@ -102,7 +103,7 @@ class _Search:
         return sources_in(self._by_shares(lambda number: share.before(keys, depth, number), Sources, is_here))
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs to witnesses."""
+        """The runs that lead to the witnesses, with their closing steps."""
         return runs_backwards(self.model, witnesses, self.before)
 
 
@@ -117,14 +118,14 @@ def explore(
     report: Report | None = None,
     limit_states: int | None = None,
 ) -> Exploration:
-    """Explore the model on a session; Ctrl-C ends the search and returns the results of whole levels.
+    """Explore the model on a Spark session; Ctrl-C ends the search and returns the results of the complete levels.
 
-    `parallel` is the number of tasks at once, if the session cannot report it (Spark Connect). `travelling` wraps the
-    functions for workers, to add this package for workers that lack it.
+    `parallel` is the number of tasks that run at once; give it if the session cannot report it (Spark Connect).
+    `travelling` wraps the functions that are sent to workers, for example to add this package for workers that lack it.
 
-    Levels are written to `checkpoint`, and a search found there resumes. The default is a temporary directory, which
-    works only with a local master. `seconds` covers this call only. Raises `CheckpointError`, `SparkFailedError`, and
-    `BoundsError` as the packed engine does.
+    Levels are written to the directory `checkpoint`, and a search that is found there is resumed. The default is a
+    temporary directory, which works only with a local master. The `seconds` of the result cover this call only. Raises
+    `CheckpointError`, `SparkFailedError`, and `BoundsError` as the packed engine does.
     """
     began = time.perf_counter()
     layout = layout_of(model)
@@ -163,7 +164,7 @@ def explore(
 
 @contextmanager
 def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report faults of Spark and the disk as one line."""
+    """Raise faults of Spark and of the disk as errors with a message of one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -174,7 +175,7 @@ def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
-    """A context manager for the directory of the levels."""
+    """A context manager that gives the directory of the search."""
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
     if not _master(session).startswith("local"):
@@ -183,7 +184,7 @@ def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
 
 
 def _master(session: SparkSession) -> str:
-    """The session's master; "" for Spark Connect, which has none."""
+    """The URL of the session's master; "" for Spark Connect, which does not report it."""
     try:
         return session.sparkContext.master or ""
     except PySparkException:
@@ -204,6 +205,6 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 def _name_of(source: Source, properties: Sequence[str]) -> str:
-    """Identifies a model with its bounds and properties: a digest of both."""
+    """The SHA-256 of a model, its bounds and the checked properties, which identifies a search."""
     constants = [f"{name}={value!r}" for name, value in sorted(source.constants.items())]
     return hashlib.sha256("\n".join([*source.lines, *constants, *properties]).encode()).hexdigest()
