@@ -1,8 +1,9 @@
-"""How large a state space to explore, and which features of the model it contains, as data.
+"""The bounds of a state space: how large it is, and which features of the model it contains.
 
-A bound cuts the state space and never changes what an action means: guards disable at a bound, nothing is clamped. A
-feature is a part of the model that can be left out, such as several queues or offset commits. Its variables and actions
-exist only where it is on. Why features, and not one large state: docs/decisions/0002-specification.md.
+A bound cuts the state space without changing the meaning of an action, because a guard disables the action at a bound
+and no value is clamped. A feature is a part of the model that can be left out, such as several queues or offset
+commits. Its variables and actions exist only if the feature is on. docs/decisions/0002-specification.md explains why
+there are features instead of one large state.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MESSAGES_MAX: Final = 255
 TICKS_MAX: Final = 255
 QUEUES_MAX: Final = 8
 TAGS_MAX: Final = 3
-"""The first two tags differ in name and hash; the third has the hash of the first."""
+"""The greatest number of tags. The first two differ in name and hash, and the third has the hash of the first."""
 
 ASPECTS: Final[dict[str, str]] = {
     "buckets": "A bucket is an entry of the table that the first hold creates and that may be removed.",
@@ -35,8 +36,8 @@ ASPECTS: Final[dict[str, str]] = {
     "role": "The broker is a slave. Once, its master comes back or it becomes master itself.",
     "lateness": "Each request counts the ticks that it is late, and those that it waits although a message is visible.",
 }
-"""Feature -> what it adds to the model. Several queues and several tags are features too, switched on by their
-numbers.
+"""Feature -> its addition to the model. Several queues and several tags are features too, which their numbers switch
+on.
 """
 
 
@@ -46,19 +47,19 @@ class Bounds:
 
     name: str
     requests: int = 2
-    """Request slots, one per consumer: a consumer has one pull in flight."""
+    """The number of request slots. Each slot belongs to one consumer, which has at most one pull in flight."""
     messages: int | None = 1
-    """The number of messages appended to one queue, at most."""
+    """The greatest number of messages that are appended to one queue."""
     hold_ticks: int = 1
-    """A pull's deadline, in ticks from its receipt."""
+    """The hold time: ticks from the receipt of a pull to its deadline."""
     scan_ticks: int = 2
-    """Ticks between two scans. One tick would hide lateness, because a scan would always be due, so two or more."""
+    """The ticks between two scans, at least 2. With one tick a scan would always be due, which would hide lateness."""
     queues: int = 1
-    """Queues that share one dispatcher, one scanner and one executor."""
+    """The number of queues, which share one dispatcher, one scanner and one executor."""
     tags: int = 1
-    """Tags that a message can have and a pull can want; with one nothing is ever filtered."""
+    """The number of tags that messages can have and pulls can ask for. With one tag, no message is ever filtered."""
     aspects: frozenset[str] = frozenset()
-    """Names in `ASPECTS`."""
+    """The names of the features that are on, from `ASPECTS`."""
 
     def __attrs_post_init__(self) -> None:
         """Reject bounds that cannot be explored; raises `BoundsError`."""
@@ -79,7 +80,7 @@ class Bounds:
 
     @property
     def late_max(self) -> int:
-        """The number of ticks of lateness counted; at this number time stops, the count is not clamped."""
+        """The greatest lateness that is counted, in ticks. Time stops there, because the count is not clamped."""
         return self.hold_ticks + self.scan_ticks
 
     @property
@@ -99,7 +100,7 @@ def _within(name: str, value: int, lower: int, upper: int) -> None:
 
 
 SIZES: Final = ("tiny", "small", "wide", "bench")
-"""Bounds of the model without features."""
+"""The names of bounds of the model without features."""
 
 EXPLORATIONS: Final[dict[str, Bounds]] = {
     "queues": Bounds("queues", requests=2, messages=1, queues=2),
@@ -124,10 +125,11 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
     "timeout-5": Bounds("timeout-5", requests=2, messages=1, hold_ticks=5, scan_ticks=3),
     "timeout-8": Bounds("timeout-8", requests=2, messages=1, hold_ticks=8, scan_ticks=5),
 }
-"""Hold times of more than a tick, none a multiple of its period: with one tick a restarted deadline does not show.
+"""Bounds with hold times of more than one tick, because with one tick a restarted deadline does not show.
 
-The first has tags: without them, all requests that a dispatcher keeps arrived in the same tick. It is explored with
-every policy that is checked by name; the others are pinned.
+No hold time is a multiple of the scan period. The first of them has tags, because without tags all requests that a
+dispatcher keeps arrived in the same tick. It is explored with every policy that is checked by name; the results of the
+others are pinned.
 """
 
 NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)

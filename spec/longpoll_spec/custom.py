@@ -1,10 +1,10 @@
-"""Load a specification file, and the declarations that it may have.
+"""Loads a specification file, and provides the class `Specification` that such a file uses.
 
-A file makes one `Specification`, from a policy or from the core (`actions.core`), and adds variables, knobs, actions
-and properties to it by decorators. All engines take the result, because it is a policy with an extension.
+A file creates one `Specification`, from a policy or from the core (`actions.core`), and adds variables, knobs, actions
+and properties to it, most of them by decorators. All engines take the result, because it is a policy with an extension.
 
-The module runs as ordinary Python. Every mistake in it is reported as `SpecificationFileError`, with file and line.
-How to write one: docs/own-specification.md.
+The file runs as ordinary Python. Every mistake in it is reported as `SpecificationFileError`, with file and line.
+docs/own-specification.md explains how to write such a file.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _NAME: Final = re.compile(r"(?!.*_q?\d+$)[a-z][a-z0-9_]*")
 _TAKEN: Final = frozenset(THREADS).union(
     *((each.name for each in attrs.fields(kind)) for kind in (Request, Queue, State))
 )
-"""Names of variables that a policy may have under some bounds."""
+"""The names of the variables that a policy may have under some bounds, which a file must not use."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @frozen
 class CoreRequest:
-    """A request of the core, as an action of a file sees it."""
+    """A request of the core, as the functions of a file see it."""
 
     kind: ClassVar[str] = "request"
     index: int
     phases: Phases
-    """Label -> the value of `phase`."""
+    """Label of a phase -> the value that `phase` has in it."""
     phase: Int
     deadline: Int
-    """Ticks that are left; a tick lowers it, and 0 stays 0."""
+    """The ticks left until the deadline. A tick lowers it by one, and 0 stays 0."""
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request is in one of these phases."""
@@ -67,30 +67,30 @@ class CoreRequest:
 
 @frozen
 class CoreQueue:
-    """A queue of the core, as an action of a file sees it."""
+    """A queue of the core, as the functions of a file see it."""
 
     kind: ClassVar[str] = "queue"
     index: int
     visible_end: Int
-    """The number of messages in it."""
+    """The number of messages in the queue."""
     due: Bool
-    """A message was appended, and no action has handled that yet."""
+    """Whether a message was appended that no action of the file has handled yet."""
     has_room: Bool
-    """The bounds allow one more message."""
+    """Whether the bounds allow one more message."""
 
 
 @frozen
 class CoreState:
-    """The state of the core, as an action or a property of a file sees it."""
+    """The state of the core, as the functions of a file see it."""
 
     requests: tuple[CoreRequest, ...]
     queues: tuple[CoreQueue, ...]
     queue: CoreQueue
-    """The queue of a file in which nothing belongs to a queue: there is one."""
+    """The first queue. It is the only one if the file declares nothing per queue."""
     hold_ticks: Int
-    """The ticks that a deadline begins with."""
+    """The hold time: the number of ticks from which a deadline counts down."""
     knob: Callable[[str], Any]
-    """The value of one of the file's knobs."""
+    """Returns the value of one of the file's knobs, by its name."""
 
 
 def _view(of: object, bounds: Bounds) -> Any:
@@ -107,7 +107,7 @@ def _view(of: object, bounds: Bounds) -> Any:
 
 @frozen
 class _Said:
-    """A function of a file, with its place. Calling it reports every mistake there."""
+    """A function of a file, with its place. A mistake in a call is reported with file and line."""
 
     function: Callable[..., Any]
     path: str
@@ -116,12 +116,12 @@ class _Said:
 
     @property
     def place(self) -> str:
-        """File and line."""
+        """The file's name and the line of the function."""
         return f"{Path(self.path).name}:{self.line}"
 
     @property
     def sentence(self) -> str:
-        """The first paragraph of the docstring on one line."""
+        """The first paragraph of the function's docstring, on one line."""
         return " ".join((self.function.__doc__ or "").partition("\n\n")[0].split())
 
     def called(self, state: State, *given: object) -> Any:
@@ -133,7 +133,10 @@ class _Said:
         return SpecificationFileError(f"{self.path}:{self.line}: {self.function.__name__} {why}")
 
     def truth(self, made: object, model: Model, together: Callable[[Iterable[Bool]], Bool] = all_of) -> Bool:
-        """The result of the function as one term: a truth value, or several put together."""
+        """The result of the function as one term.
+
+        If the function yields several truth values, `together` combines them.
+        """
         parts: list[Bool] = []
         for part in made if isinstance(made, Iterable) else [made]:
             if not isinstance(part, Bool):
@@ -144,7 +147,7 @@ class _Said:
         return whole
 
     def reads(self, term: Term, known: Iterable[str]) -> None:
-        """Refuse a term that reads an unknown variable."""
+        """Raise an error if the term reads an unknown variable."""
         names = list(known)
         for name in sorted(term.reads.difference(names)):
             raise self.refuse(f"reads {not_known('variable', name, names)}")
@@ -152,7 +155,7 @@ class _Said:
 
 @frozen
 class _Action:
-    """The text of an action of a file (`Family.text`)."""
+    """The function of a file's action, with checks of its result (`Family.text`)."""
 
     said: _Said
 
@@ -177,7 +180,7 @@ class _Action:
 
 @frozen
 class _State:
-    """A property of states: always true, or a situation that must occur."""
+    """A property of states in a file: it is always true, or it must be true in at least one state."""
 
     said: _Said
     kind: Kind
@@ -190,7 +193,7 @@ class _State:
 
 @frozen
 class _NoStep:
-    """A property of steps: none of these actions happens while this is true."""
+    """A property of steps in a file: none of these actions happens while a condition is true."""
 
     said: _Said
     actions: tuple[str, ...]
@@ -218,7 +221,7 @@ class _NoStep:
 
 @frozen
 class _LeadsTo:
-    """A property of fair runs: one statement for each choice of its participants."""
+    """A property of fair runs in a file, with one statement for each choice of its participants."""
 
     said: _Said
     who: tuple[Who, ...]
@@ -235,13 +238,12 @@ class _LeadsTo:
 
 @define(eq=False)
 class Specification:
-    """A specification as a file declares it.
+    """A specification that a file declares.
 
-    Args:
-        base: The policy that it changes: a name, as on the command line, or a `Policy`. Without one it starts from the
-            core: queues with messages, requests with a phase and a deadline, `append` and `tick`.
-        phases: The phases of a request, the first one first; with a policy, those that are added to its own.
-        without: Actions of the policy that are left out.
+    Args: base: The policy that the file changes: a name, as on the command line, or a `Policy`. Without it the file
+    starts from the core: queues with messages, requests with a phase and a deadline, `append` and `tick`. phases: The
+    phases of a request, beginning with the first one. With `base`, the phases that the file adds. without: The names of
+    actions of the policy that the file leaves out.
     """
 
     base: str | Policy | None = None
@@ -268,13 +270,16 @@ class Specification:
         return STRICT if self.base is None else policy_of(self.base)
 
     def flag(self, name: str, sentence: str, *of: Who, initial: bool = False) -> Any:
-        """Declare a truth value: one, or one for each request, queue, or both; the variable, or `each[request]`."""
+        """Declare a truth-valued variable; with `of`, one per request, one per queue, or one per pair of both.
+
+        Returns the variable as a term, or with `of` a mapping, in which `each[request]` is the term.
+        """
         return self._declare(Declared(name, sentence, of, truth=True, initial=int(initial)))
 
     def number(self, name: str, sentence: str, *of: Who, greatest: int | None = None, words: Sequence[str] = ()) -> Any:
-        """Declare a number that begins with 0, as `flag` does.
+        """Declare an integer variable that begins with 0. The arguments and the result are as for `flag`.
 
-        Its greatest value is `greatest`, or the number of messages; `words` names each value for readers.
+        The greatest value is `greatest`, or by default the number of messages. `words` names each value for readers.
         """
         most = len(words) - 1 if words else greatest
         return self._declare(Declared(name, sentence, of, greatest=most, labels=tuple(words)))
@@ -298,7 +303,7 @@ class Specification:
         self._names.add((kind, name))
 
     def knob(self, name: str, *values: Any) -> None:
-        """Declare a knob, or more values of a knob of the policy. The first value is what the file starts with."""
+        """Declare a knob, or more values of a knob of the policy. The first value is the default of the file."""
         self._new("knob", name)
         known = knob_values().get(name, ())
         if len({str(each).lower() for each in (*known, *values)}) < max(2, len(known) + len(values)):
@@ -308,11 +313,11 @@ class Specification:
     def action(
         self, *who: Who, urgent: bool = True, thread: str = "", exists: Callable[[Any], bool] = everywhere
     ) -> Callable[[_F], _F]:
-        """Add an action, or replace those of its name: a function from state and participants to `Step`.
+        """Decorate a function from state and participants to `Step`: it adds an action, or replaces that of its name.
 
-        There is an instance for each choice of the participants `who`: `request`, `queue`, and with a policy also
-        `notifier`, `tag` and `wish`. While an urgent one is enabled no time passes. `thread` names the actor for
-        readers. `exists` says from the state, and so from a knob, whether the action exists.
+        The action has an instance for each choice of the participants `who`: `request`, `queue`, and with a policy also
+        `notifier`, `tag` and `wish`. No time passes while an urgent action is enabled. `thread` names the thread that
+        takes the step, for readers. `exists` decides from the state, which has the knobs, whether the action exists.
         """
         self._check_participants(who)
         return self._adding(
@@ -328,27 +333,27 @@ class Specification:
         )
 
     def always(self, function: _F) -> _F:
-        """Add a property: what the function returns, or everything that it yields, is true of every state."""
+        """Decorate a function of the state: each term that it returns or yields must hold in every reachable state."""
         return self._adding(lambda said: self._properties.append(_State(said, "always")))(function)
 
     def sometimes(self, function: _F) -> _F:
-        """Add a situation that must occur: what the function returns is true of some state."""
+        """Decorate a function of the state: the term that it returns must be true in at least one reachable state."""
         return self._adding(lambda said: self._properties.append(_State(said, "sometimes")))(function)
 
     def no_step(self, *actions: str, who: Sequence[Who] = ()) -> Callable[[_F], _F]:
-        """Add a property: no step of these actions happens while what the function returns is true.
+        """Decorate a function of the state: these actions must not happen while the term that it returns is true.
 
-        If the function yields several conditions, none of them may be true then. With `who`, such as `("request",)`, it
-        is called with those participants of each step.
+        If the function yields several terms, none of them may be true then. With `who`, such as `("request",)`, the
+        function also gets these participants of the step.
         """
         self._check_participants(who)
         return self._adding(lambda said: self._properties.append(_NoStep(said, actions, tuple(who))))
 
     def leads_to(self, *who: Who) -> Callable[[_F], _F]:
-        """Add a property of fair runs: the function returns a premise and a conclusion.
+        """Decorate a function of the state that returns the premise and the conclusion of a property of fair runs.
 
-        Whenever the premise is true, the conclusion is true then or later. Fair: every urgent action that stays enabled
-        happens, and time passes.
+        Whenever the premise is true, the conclusion must be true at that time or later. A run is fair if every urgent
+        action that stays enabled happens, and time passes.
         """
         self._check_participants(who)
         return self._adding(lambda said: self._leads_to.append(_LeadsTo(said, who)))
@@ -376,7 +381,7 @@ class Specification:
         return decorate
 
     def as_policy(self, path: str, text: str) -> Policy:
-        """The policy of this specification, which the file of this text declares."""
+        """The policy of this specification, which the file at `path` with this text declares."""
         own = {name: values for name, values in self._knobs.items() if name not in knob_values()}
         extension = Extension(
             path=path,
@@ -403,17 +408,20 @@ def _line_of_def(path: str, line: int) -> int:
 
 @frozen
 class _Located:
-    """A block in which every exception is a mistake of the file, reported at the last line of it that ran."""
+    """A context in which every exception counts as a mistake of the file.
+
+    The mistake is reported with the last line of the file that ran.
+    """
 
     path: str
     line: int
-    """The line to report if the exception comes from no line of the file."""
+    """The line to report if no line of the file is in the traceback."""
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Raise `SpecificationFileError`; Ctrl-C and an error that names its line pass unchanged."""
+        """Raise `SpecificationFileError` for an exception. Ctrl-C, and an error that names its line, pass unchanged."""
         if not isinstance(error, Exception | SystemExit) or str(error).startswith(f"{self.path}:"):
             return
         here = [each.lineno for each in traceback.extract_tb(trace) if each.filename == self.path]
@@ -437,7 +445,7 @@ def load(path: str) -> Policy:
     module = ModuleType(f"longpoll_specification_{zlib.crc32(f'{path} {text}'.encode()):08x}")
     module.__file__ = path
     linecache.checkcache(path)
-    sys.modules[module.__name__] = module  # its functions are pickled by name
+    sys.modules[module.__name__] = module  # pickle finds the functions of the file by the module's name
     with _Located(path, 1):
         exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102 - the user's own file
     found = [each for each in vars(module).values() if isinstance(each, Specification)]
@@ -448,14 +456,14 @@ def load(path: str) -> Policy:
 
 @cache
 def _pop(name: str) -> Policy:
-    """A preset of pops: this package's file `pop.py` with its knobs."""
+    """A preset of the table that holds pops: the file `pop.py` of this package, with the preset's knobs."""
     policy = with_knobs(load(str(files("longpoll_spec") / "pop.py")), POP_KNOBS[name])
     assert policy.extension is not None
     return attrs.evolve(policy, name=name, extension=attrs.evolve(policy.extension, is_preset=True))
 
 
 def policy_from(text: str) -> Policy:
-    """The policy of a specification file, whose name ends with `.py`, or of a name; raises a `SpecUserError`."""
+    """The policy of a specification file, if the text ends with `.py`, or else of a name; raises `SpecUserError`."""
     if text.endswith(".py"):
         return load(text)
     name, *settings = text.split("+")

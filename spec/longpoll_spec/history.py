@@ -1,9 +1,9 @@
-"""The schema of a recorded history: the events and the metadata. Writers and readers are elsewhere.
+"""The schema of a recorded history: its events and its metadata.
 
 A history is a directory of part files (`part-*.ndjson`, one event a line, or `part-*.parquet`, one event a row) and one
-`meta.json`. The time of an event is the interval [after_ns, before_ns]: it happened after the first and before the
-second, so an observer need not know the exact time. Times are nanoseconds of the source's clock. Adding the source's
-`offset_ns` from `meta.json` gives Unix time; `uncertainty_ns` widens every interval of a source on both sides.
+`meta.json`. The time of an event is the interval [after_ns, before_ns]: the event happened between these times, because
+an observer may not know the exact time. Times are nanoseconds of the source's clock. Adding the source's `offset_ns`
+from `meta.json` gives Unix time; `uncertainty_ns` widens every interval of a source on both sides.
 
 Black-box events are those that a proxy can observe. White-box events carry the names of the specification's actions,
 which only the broker itself can observe. Five rules make a history judgeable:
@@ -22,7 +22,7 @@ An excerpt holds the events behind one finding. An `omitted` event replaces `los
 excerpt leaves out, numbered from its own `sequence` on. Its `cause` is the clause that the excerpt shows to be broken.
 Only that clause is checked, so an excerpt can show a violation but never that there is none.
 
-Writer: `longpoll_recorder.recorder`. Reader: `longpoll_judge.read.source`.
+`longpoll_recorder.recorder` writes histories, and `longpoll_judge.read.source` reads them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from longpoll_spec.tables import with_table
 
 FORMAT_VERSION: Final = 1
 ABSENT: Final = 1 - (1 << 61)
-"""Marks a missing field of a pull's answer in an integer column without nulls: -1 is a valid value there."""
+"""The value of a missing field of a pull's answer, because integer columns have no nulls and -1 is a valid value."""
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
-"""The parts that a recorder writes."""
+"""The names of the parts that a recorder writes."""
 NDJSON_SUFFIX: Final = ".ndjson"
 PARQUET_SUFFIX: Final = ".parquet"
 PART_SUFFIXES: Final = (NDJSON_SUFFIX, ".ndjson.zst", PARQUET_SUFFIX)
-"""The kinds of parts that can be judged."""
+"""The suffixes of the parts that the judge can read."""
 PART_FILES: Final = "part-*"
-"""Every part, of any kind."""
+"""The names of parts of any kind."""
 
 BlackBox = Literal[
     "source_started",
@@ -75,7 +75,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """
 
     event: str
-    """One of BLACK_BOX or WHITE_BOX."""
+    """The kind of event: one of BLACK_BOX or WHITE_BOX."""
     after_ns: int
     before_ns: int
     source: str
@@ -168,15 +168,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 @with_table
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer and its clock."""
+    """One observer of a history, and its clock."""
 
     name: str
     clock: str
-    """For instance `monotonic` or `unix`."""
+    """The kind of clock, such as `monotonic` or `unix`."""
     offset_ns: int = 0
     """Add this to the source's times to get Unix time in nanoseconds."""
     uncertainty_ns: int = 0
-    """Half the width by which every interval of this source is widened."""
+    """Nanoseconds by which every interval of this source is widened on each side."""
     hold_limit: int = -1
     """The most pulls that the broker may hold at once, if it declares a limit; -1 if unknown."""
 
@@ -186,15 +186,15 @@ class Law(msgspec.Struct, frozen=True, kw_only=True):
     """Declares that each source writes the steps of one run of the specification from its first state."""
 
     requests: int
-    """Request slots: the most pulls in progress at once."""
+    """The number of request slots, which is the greatest number of pulls in progress at once."""
     queues: int = 1
     tags: int = 1
     hold_ticks: int = 1
     scan_ticks: int = 2
     aspects: list[str] = []
     hidden: list[str] = []
-    """Actions, or instances such as `recheck(scanner)`, that the sources may omit: any number of them may have happened
-    between two events.
+    """Actions, or instances such as `recheck(scanner)`, that the sources do not record, so that any number of them may
+    have happened between two events.
     """
 
 
@@ -207,7 +207,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""
     """The broker's policy if known: a preset, and `+KNOB=VALUE` for each changed knob."""
     law: Law | None = None
-    """Present in histories of steps, which are checked directly against the specification."""
+    """Present if the history records the steps of runs, which are checked directly against the specification."""
 
 
 def _plain(kind: Any) -> type:
@@ -216,4 +216,4 @@ def _plain(kind: Any) -> type:
 
 
 FIELD_TYPES: Final[dict[str, type]] = {each.name: _plain(each.type) for each in msgspec.structs.fields(Event)}
-"""Every field of `Event` in order, with its Python type; lists are of int."""
+"""Field of `Event` -> its Python type, in order; the elements of lists are int."""

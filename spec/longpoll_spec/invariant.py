@@ -1,10 +1,10 @@
-"""The strengthening: statements true of every reachable state that only the proof needs.
+"""The strengthening of the induction: statements that hold in every reachable state and that only the proof needs.
 
-A property such as `no_lost_wakeup` is not inductive alone: an unreachable state that satisfies it may step into one
-that breaks it. The statements here, about the broker as a whole or about one request, exclude those states. They are
-candidates, not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not keep.
+A property such as `no_lost_wakeup` is not inductive alone, because a step from an unreachable state that satisfies it
+may lead to a state that breaks it. The statements in this module exclude such unreachable states. They are candidates
+and not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not satisfy.
 
-The engine adds the properties themselves, and `lists_have_owners`, as candidates.
+The engine also takes the properties themselves, and `lists_have_owners`, as candidates.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def kept_is_watched(model: Model) -> Iterable[Bool]:
 
 def held_is_watched(model: Model) -> Iterable[Bool]:
     """A held request that has something to read has a pending recheck, or a notifier that is due or rechecks."""
-    # A notifier past its take does not count, whatever it does at its end: this is stronger than no_lost_wakeup.
+    # This is stronger than no_lost_wakeup, because a notifier that has taken the bucket does not count here.
     state = model.state
     for each in state.requests:
         rechecks = any_of(
@@ -128,7 +128,7 @@ def held_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def _watched(state: State, request: Request) -> Bool:
-    """Its own recheck is pending, or a notifier is due at its bucket and announces no tag that the request rejects."""
+    """Whether the request's own recheck is pending, or a notifier that would wake the request is due at its bucket."""
     due = any_of(
         notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
         for notifier in state.notifiers
@@ -179,7 +179,9 @@ def moved_is_watched(model: Model) -> Iterable[Bool]:
 def queued_has_reason(model: Model) -> Iterable[Bool]:
     """A queued request has something to read, its deadline has passed, or a role change must be reported to it."""
     state = model.state
-    if not state.bounds.has("truncate"):  # what a request was woken for may be cut off before it runs
+    if not state.bounds.has(
+        "truncate"
+    ):  # the message that a request was woken for may be truncated before the request runs
         for each in state.requests:
             reason = state.is_answered_by_read(each) | (each.role_news > 0) | (each.deadline <= 0)
             yield each.is_("queued").implies(reason)
@@ -220,7 +222,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
 
 
 def strengthening_of(model: Model) -> tuple[Property, ...]:
-    """The strengthening of a model, without statements that do not apply to its policy."""
+    """The strengthening of a model, as properties. Statements that do not apply to its policy are left out."""
     made = []
     own = model.policy.extension
     for text in (in_range,) if own is not None and own.is_alone else STRENGTHENING:

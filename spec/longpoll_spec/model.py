@@ -1,6 +1,6 @@
-"""The records of a specification: actions, properties, and the model that holds them for one policy and bounds.
+"""The classes of a specification: actions, properties, the model of a policy under bounds, and its traces.
 
-Their definitions are in `actions` and `properties`; `specification` builds a model.
+`actions` and `properties` define the actions and properties, and `specification` builds a model of them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from longpoll_spec.state import State, Variable
 from longpoll_spec.terms import TRUE, Bool, Effect
 
 Actor: TypeAlias = str | int
-"""The actor: a request's index, or the name of a notifier, queue or tag."""
+"""A participant in an action: the index of a request, or the name of a notifier, queue, tag or wish."""
 Who: TypeAlias = Literal["request", "notifier", "queue", "tag", "wish"]
-"""The kind of an action's participant."""
+"""The kind of a participant in an action; a wish is what a pull asks for."""
 Kind: TypeAlias = Literal["always", "sometimes", "inductive", "leads_to"]
 
 
 @frozen
 class Step:
-    """The step of an action instance: enabled where `guard` holds, and then `effect` happens atomically."""
+    """The step of an action instance.
+
+    It is enabled in a state where `guard` holds, and `effect` then happens atomically.
+    """
 
     guard: Bool
     effect: Effect
@@ -34,7 +37,7 @@ class Step:
 
 @frozen
 class Action:
-    """One instance of an action: a step with its actors."""
+    """One instance of an action: a step, with the actors that take part in it."""
 
     name: str
     actors: tuple[Actor, ...]
@@ -42,21 +45,21 @@ class Action:
     guard: Bool
     effect: Effect
     urgent: bool
-    """Under maximal progress no time passes while this is enabled."""
+    """Whether time must wait while the action is enabled, under maximal progress."""
     thread: str = ""
-    """The actor, if the action is of a specification file; else see `threads`."""
+    """The thread that takes the step if a specification file defines the action; otherwise see `threads`."""
     place: str = ""
-    """File and line, if the action is of a specification file."""
+    """The file and line of the definition, if a specification file defines the action."""
 
     @property
     def label(self) -> str:
-        """For instance `hold(0)` or `notifier_throws(scanner,1)`."""
+        """The name with the actors, such as `hold(0)` or `notifier_throws(scanner,1)`."""
         return f"{self.name}({','.join(map(str, self.actors))})" if self.actors else self.name
 
 
 @frozen
 class Family:
-    """All instances of one action: definition, participants, where it exists, and in which policies it is urgent."""
+    """All instances of one action: its definition, its participants, and when it exists and is urgent."""
 
     name: str
     sentence: str
@@ -72,9 +75,10 @@ class Family:
 class Property:
     """A statement about states: `always` true in every reachable one, `sometimes` true in at least one.
 
-    `inductive` is an `always` that only a proof needs. A property about forbidden steps names them in `closing`, each
-    with the condition under which it breaks the property; a counterexample ends with that step. `term` is the whole as
-    one statement about states: `here`, and no closing step's guard and condition hold together.
+    An `inductive` property is always true too, but only a proof needs it. A property about forbidden steps has them in
+    `closing`, each with the condition under which it breaks the property; a counterexample ends with such a step.
+    `term` is the whole property as one statement about states: `here` is true, and no closing step is enabled where its
+    condition is true.
     """
 
     name: str
@@ -84,22 +88,22 @@ class Property:
     here: Bool = TRUE
     """The part of `term` that is about the state alone."""
     closing: tuple[tuple[str, Bool], ...] = ()
-    """(action label, the condition besides its guard under which the step breaks the property)."""
+    """(action label, condition under which the step breaks the property if it is enabled)."""
     place: str = ""
-    """File and line, if the property is of a specification file."""
+    """The file and line of the definition, if a specification file defines the property."""
 
     @property
     def by_construction(self) -> bool:
-        """Whether it holds vacuously: it is true of every state, reachable or not.
+        """Whether the property holds vacuously, because it is true of every state, reachable or not.
 
-        Such a property holds but proves nothing, so a report must mark it.
+        Such a property says nothing about the broker, so a report must mark it.
         """
         return self.kind != "sometimes" and self.term is TRUE
 
 
 @frozen
 class LeadsTo:
-    """A statement about fair runs: whenever `premise` is true, `conclusion` is true then or later."""
+    """A statement about fair runs: whenever `premise` is true, `conclusion` is true at that time or later."""
 
     name: str
     sentence: str
@@ -119,12 +123,12 @@ class Model:
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The variables, in the order of every engine's states."""
+        """The variables, in the order in which every engine stores their values in a state."""
         return self.state.variables
 
     @property
     def initial(self) -> tuple[int, ...]:
-        """The first state."""
+        """The first state: the values of the variables, in their order."""
         return self.state.initial
 
     @property
@@ -133,15 +137,15 @@ class Model:
         return tuple(dict.fromkeys(action.name for action in self.actions if action.urgent))
 
     def named(self, *names: str) -> tuple[Action, ...]:
-        """The instances of these actions."""
+        """The instances of the actions with these names."""
         return tuple(action for action in self.actions if action.name in names)
 
 
 @frozen(eq=False)
 class Said:
-    """A model and its statements as a dictionary key: equal if every term is the same.
+    """A model with properties, as a dictionary key. Two keys are equal if all their terms are the same objects.
 
-    Equal terms are one object while one of them is referenced, which this key ensures.
+    Equal terms are one object for as long as one of them is referenced, and the key references them.
     """
 
     model: Model
@@ -149,7 +153,7 @@ class Said:
     _key: tuple[object, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Compute the key once: it is used at each lookup."""
+        """Compute the key once, because each lookup uses it."""
         actions = tuple(
             (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
             for each in self.model.actions
@@ -169,7 +173,7 @@ class Said:
 
 @frozen
 class TraceStep:
-    """One step of a trace: the action (none at the start) and the state it led to."""
+    """One step of a trace: the action, and the state after it. The first step has the first state and no action."""
 
     action: Action | None
     state: tuple[int, ...]
@@ -177,7 +181,7 @@ class TraceStep:
 
 @frozen
 class Trace:
-    """A run of the model from its first state, with the property it shows."""
+    """A run of the model from its first state, with the name of the property that it violates or reaches."""
 
     model: Model
     steps: tuple[TraceStep, ...]
@@ -189,7 +193,7 @@ class Trace:
         return len(self.steps) - 1
 
     def changes(self, index: int) -> Sequence[tuple[Variable, int, int]]:
-        """(variable, before, after) of every variable that step `index` (from 1) changed."""
+        """(variable, value before, value after) for every variable that step `index` changed; indices start at 1."""
         before, after = self.steps[index - 1].state, self.steps[index].state
         return [
             (variable, old, new)
@@ -200,29 +204,30 @@ class Trace:
 
 @frozen
 class SeenStep:
-    """One observed step: its possible actions, its time, and the known part of the state after it."""
+    """One observed step: the actions that it may have been, its time, and the known part of the state after it."""
 
     actions: tuple[str, ...]
-    """Labels; several if the observer does not know the actor, none if the spec has no such action."""
+    """The labels of these actions: several if the observer does not know the actor, none if no action is like that."""
     after_ns: int
     before_ns: int
-    """It happened at some time from `after_ns` to `before_ns`."""
+    """The step happened at some time from `after_ns` to `before_ns`, in nanoseconds of one clock."""
     known: tuple[tuple[str, int], ...] = ()
-    """(variable, value) after the step."""
+    """(name of a variable, its value after the step) for what the observer saw."""
 
 
 OPEN_MAX: Final = 100
-"""The most steps that may come next at one point, judged by their times."""
+"""The greatest number of steps that may come next at one point by their times, before a check gives up."""
 
 
 @frozen
 class Order:
-    """The orders in which steps may have happened: a step is certainly first only if it ended before the other began.
+    """The possible orders of some steps: one step certainly precedes another only if it ended before the other began.
 
-    Steps are numbered in the order of their ends, so those that must precede a step are a prefix of that order. If the
-    first n steps have happened and step n has not, `open_at[n]` are the steps that may come next, less those that have
-    happened already. The order ends before a point at which more than `OPEN_MAX` steps may come next: too many orders
-    to follow. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
+    Steps are numbered in the order of their ends, so the steps that must precede a step are a prefix of that order. If
+    the first n steps have happened and step n has not, `open_at[n]` has the steps that may come next, some of which may
+    have happened already. `open_at` ends before a point at which more than `OPEN_MAX` steps may come next, because
+    there are too many orders to follow then. Source: just-in-time linearization (Lowe, Testing for linearizability,
+    2017).
     """
 
     steps: tuple[SeenStep, ...]
@@ -230,7 +235,7 @@ class Order:
 
 
 def order_of(steps: Iterable[SeenStep]) -> Order:
-    """Sort the steps of one run, given in any order."""
+    """The possible orders of the steps of one run, which may be given in any order."""
     ordered = tuple(sorted(steps, key=lambda step: (step.before_ns, step.after_ns)))
     ends = [step.before_ns for step in ordered]
     opens: list[list[int]] = [[] for _ in ordered]
@@ -286,7 +291,7 @@ ACTION_NAMES: Final = (
     "crash_and_recover",
     "stop",
 )
-"""Every action of the specification, in its order; the broker's scheduling points have the same names."""
+"""The names of all actions, in the order of the specification. The broker's scheduling points have the same names."""
 
 
 def select(properties: Sequence[Property], names: Iterable[str]) -> tuple[Property, ...]:

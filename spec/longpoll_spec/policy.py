@@ -48,41 +48,42 @@ Tick = Literal["maximal_progress", "free"]
 
 @frozen
 class Extension:
-    """The additions and replacements of a specification file, which `custom` loads."""
+    """The additions and replacements that a specification file makes to a policy; `custom` loads them."""
 
     path: str
-    """The file, as the user named it."""
+    """The path of the file, as the user wrote it."""
     digest: int
-    """CRC-32 of its text."""
+    """The CRC-32 of the file's text."""
     is_preset: bool = field(default=False, eq=False)
     """Whether the file is part of this package, so that the policy's name is enough to find it."""
     is_alone: bool = field(default=False, eq=False)
-    """Whether it starts from the core (`actions.core`), not from a policy."""
+    """Whether the file starts from the core (`actions.core`) instead of a policy."""
     knobs: Mapping[str, tuple[Any, ...]] = field(factory=dict, eq=False)
-    """Its own knobs with their values, and the values that it adds to known ones; the first is the default."""
+    """Knob that the file adds -> its values, the default first; knob of `Policy` -> the values that the file adds."""
     settings: tuple[tuple[str, Any], ...] = ()
-    """Its knobs, each with the chosen value."""
+    """The knobs that the file adds, each with the chosen value."""
     phases: tuple[str, ...] = field(default=(), eq=False)
-    """The phases that it adds; all of them, if it is alone."""
+    """The phases that the file adds. If it starts from the core, these are all phases."""
     variables: tuple[Any, ...] = field(default=(), eq=False)
-    """Its `state.variables.Declared`."""
+    """The variables that the file adds, as `state.variables.Declared`."""
     families: tuple[Any, ...] = field(default=(), eq=False)
-    """Its actions, as `model.Family`; one that has the name of another action replaces it."""
+    """The actions of the file, as `model.Family`. Such an action replaces an action of the policy with the same name.
+    """
     left_out: frozenset[str] = field(default=frozenset(), eq=False)
-    """The names of actions of the policy that it removes."""
+    """The names of the policy's actions that the file removes."""
     properties: tuple[Any, ...] = field(default=(), eq=False)
-    """Its properties: each a function from model to `model.Property`."""
+    """The properties of the file, as functions from a model to a `model.Property`."""
     leads_to: tuple[Any, ...] = field(default=(), eq=False)
-    """The same, to several `model.LeadsTo`."""
+    """The properties of runs in the file, as functions from a model to several `model.LeadsTo`."""
 
     @property
     def file(self) -> str | None:
-        """The file that a user has to name; None if it is part of this package."""
+        """The path of the file that a user has to name; None if the file is part of this package."""
         return None if self.is_preset else self.path
 
     @property
     def queues_max(self) -> int | None:
-        """The most queues that it can have: one, if it starts from the core and nothing in it belongs to a queue."""
+        """The greatest number of queues: 1 if the file starts from the core and has nothing per queue, else None."""
         has_queues = any("queue" in each.who for each in (*self.variables, *self.families))
         return 1 if self.is_alone and not has_queues else None
 
@@ -96,7 +97,8 @@ class Policy:
     """
 
     name: str = field(default="")
-    """The preset this policy started from, with `+knob=value` for each changed knob; by default made from the knobs."""
+    """The name of the preset, with `+knob=value` for each changed knob. By default the name is derived from the knobs.
+    """
 
     recheck_after_hold: RecheckAfterHold = field(default="after_insert")
     """When a pull that found nothing reads the visible end again: never, before it takes the bucket's lock, under the
@@ -256,7 +258,7 @@ def knobs_of(policy: Policy) -> Mapping[str, tuple[Any, ...]]:
 
 
 def setting_of(policy: Policy, knob: str) -> Any:
-    """The value of a knob, also of one that the policy's specification file adds."""
+    """The value of a knob of the policy, which may be a knob that its specification file adds."""
     own = {} if policy.extension is None else dict(policy.extension.settings)
     return own[knob] if knob in own else getattr(policy, knob)
 
@@ -399,7 +401,7 @@ NAME_LENGTH_MAX: Final = 4096
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """The policy, given as itself or by name; raises what `policy_named` raises."""
+    """The policy itself, or the policy of a name; raises what `policy_named` raises."""
     return policy_named(policy) if isinstance(policy, str) else policy
 
 
@@ -422,7 +424,7 @@ def with_knobs(policy: Policy, settings: Iterable[str]) -> Policy:
 
 
 def knob_sentences() -> dict[str, str]:
-    """Each knob's name with its docstring above, on one line."""
+    """Knob -> its docstring in `Policy`, on one line."""
     body = ast.parse(inspect.getsource(Policy)).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}

@@ -1,10 +1,11 @@
 """The states that must be reachable, so that no property holds vacuously: the `sometimes` properties.
 
-Every action occurs, every phase is reached, every cause of an answer occurs, every fix of the policy is needed at least
-once, and the two notifiers interfere.
+Each action must occur, each phase must be reached, each cause of an answer must occur, each fix of the policy must be
+needed at least once, and the two notifiers must interfere.
 
-An environment that acts only while the broker is idle makes every promise easier, and no other property would detect
-it. So each of its actions has to occur in each phase in which Java allows it (sources: 4.9.8, 5.3.3).
+If the model's environment acted only while the broker is idle, every promise would be easier to keep, and no other
+property would detect this. So each action of the environment must occur in each phase in which Java allows it (sources:
+4.9.8, 5.3.3).
 
 | phase         | in Java                                                    |
 |---------------|------------------------------------------------------------|
@@ -31,9 +32,10 @@ it. So each of its actions has to occur in each phase in which Java allows it (s
 | `role_change`, `master_returns`       | `BrokerController.changeToMaster`, `onMinBrokerChange`                      |
 | `flush`, `crash_and_recover`, `stop`  | `FlushRealTimeService`, the operating system, `BrokerController.shutdown`   |
 
-Excluded are combinations that the specification forbids: a change that needs all locks during a traversal in place, a
-second append where there is only one message, an append that waits for its announcement (`before_visible`),
-truncation while the dispatcher is working, and a change of the role while a slave notifies that does not notify.
+The combinations that the specification forbids are left out: a change that needs all locks during a traversal in place,
+a second append if the bounds allow only one message, an append while its announcement is pending (`before_visible`),
+truncation while the dispatcher is working, and a change of the role during a notification by a slave that never
+notifies.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ PHASES: Final[Mapping[str, str]] = {
     "unflushed": "a message is not on disk",
     "early": "the request has time left",
 }
-"""Phase -> its meaning. If one request takes part in the action, the pull is that request's."""
+"""Phase -> its meaning. If a request takes part in the action, "a pull" is the pull of that request."""
 _IN_A_THREAD: Final = ("inserting", "held", "queued")
 _ANY: Final = ("dispatching", "scanning", *_IN_A_THREAD)
 ACTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -77,13 +79,13 @@ ACTS: Final[Mapping[str, tuple[str, ...]]] = {
     "crash_and_recover": ("unflushed", *_ANY),
     "stop": _ANY,
 }
-"""Action of the environment -> the phases in which it has to occur."""
+"""Action of the environment -> the phases in which it must occur."""
 _UNDER_LOCK: Final = ("channel_closes", "role_change", "master_returns", "stop", "truncate", "queue_deleted")
-"""Actions that wait for the end of a traversal in place, some only where they take a request from its bucket."""
+"""Actions that wait for the end of a traversal in place. Some wait only if they take a request from its bucket."""
 
 
 def environment_of(model: Model) -> Iterator[Property]:
-    """For every action of the environment and each of its phases: the action occurs in the phase."""
+    """For every action of the environment and each of its phases, the property that the action occurs in the phase."""
     for name, phases in ACTS.items():
         actions = model.named(name)
         for phase in phases:
@@ -141,7 +143,7 @@ def sometimes_of(model: Model) -> Iterable[Property]:
 
 
 def _of_broker(model: Model) -> Iterable[Property]:
-    """Those that know the actions of a broker."""
+    """The `sometimes` properties about the actions of a broker, which a file that is based on the core lacks."""
     yield from _answers(model)
     yield from _remedies(model)
     if not model.bounds.has("limit"):
@@ -154,7 +156,7 @@ def _of_broker(model: Model) -> Iterable[Property]:
 
 
 def _of_others(model: Model) -> Iterable[Property]:
-    """Situations that need other requests: a feature that only restricts would make them impossible."""
+    """Properties that need several requests. A feature that only restricts would make them impossible."""
     state = model.state
     if not model.bounds.has("limit") and len(state.requests) > 1:
         beside = [
@@ -220,7 +222,10 @@ def _remedies(model: Model) -> Iterable[Property]:
 
 
 def _two_notifiers(state: State) -> Property:
-    """In place one has to wait for the other; with a clone both have a part of the bucket."""
+    """The property that two notifiers interfere.
+
+    If they traverse in place, one waits for the other. With a clone, both have requests of one bucket.
+    """
     if state.policy.take == "in_place":
         meet = any_of(
             state.dispatcher.at(DUE, queue) & state.scanner.at(WALKING, queue) & ~state.lock_free(queue)
@@ -286,7 +291,7 @@ def _int_after(term: Int, action: Action) -> Int:
 
 
 def _two_queues(state: State) -> Property:
-    """Notifiers share queues but do not wait for each other if their queues differ."""
+    """The property that two notifiers traverse different queues at the same time, because neither must wait then."""
     apart = [
         state.dispatcher.at(WALKING, one) & state.scanner.at(WALKING, other)
         for one in state.queues
@@ -299,7 +304,10 @@ def _two_queues(state: State) -> Property:
 
 
 def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:
-    """Whether an instance of the action is enabled for a request that satisfies a further condition."""
+    """The condition that an instance of the action is enabled.
+
+    `besides` has a further condition for each request, which the request that acts must satisfy.
+    """
     found: list[Bool] = []
     for action in model.named(name):
         actor = action.actors[0] if action.actors else None

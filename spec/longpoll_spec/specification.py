@@ -1,7 +1,7 @@
-"""The specification of one policy under bounds: state, actions and properties put together.
+"""The specification of a policy under bounds: it combines the state, the actions and the properties.
 
-Only time is decided here: under maximal progress `tick` waits for every urgent action. Everything else is in `actions`
-and `properties`.
+This module decides only when time passes: under maximal progress `tick` waits for every urgent action. Everything else
+is in `actions` and `properties`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from longpoll_spec.terms import all_of
 
 
 def specification_of(policy: Policy, bounds: Bounds) -> Model:
-    """The model of a policy under bounds."""
+    """The model of a policy under bounds; raises `BoundsError` for features that its specification file lacks."""
     state = state_of(policy, bounds)
     return assemble(state, actions_of(state))
 
 
 def assemble(state: State, actions: Iterable[Action]) -> Model:
-    """The model of a state and its actions, before `tick` waits for the urgent ones."""
+    """The model of a state and actions; under maximal progress, it makes `tick` wait for the urgent actions."""
     together = tuple(actions)
     if state.policy.tick == "maximal_progress":
         together = tuple(_waiting(action, together) for action in together)
@@ -48,39 +48,40 @@ def _waiting(action: Action, actions: tuple[Action, ...]) -> Action:
 
 @frozen
 class Fairness:
-    """The fairness assumed of an infinite run."""
+    """The fairness that is assumed of an infinite run."""
 
     weak: tuple[str, ...]
-    """Labels of action instances with weak fairness: each occurs if it is enabled continuously from some point on."""
+    """The labels of action instances with weak fairness: each of them occurs if it stays enabled from some time on."""
     time_passes: bool
-    """Time passes again and again, until it changes nothing any more."""
+    """Whether ticks occur again and again, unless a tick would change nothing."""
 
 
 def fairness_of(model: Model) -> Fairness:
-    """Every urgent action eventually occurs, and time passes.
+    """The fairness of a model's runs: every urgent action that stays enabled occurs, and time passes.
 
-    Nothing else is assumed: appends, pulls, commits, faults and stops may never occur. Fairness of `Next` as a whole is
-    not enough: in a queue that can be truncated a message may be appended, shown and cut off for ever, with no pull
-    answered. With one queue and no tags, weak fairness of each urgent action and of `tick` is enough. With several
-    queues, or where notifiers put back requests, dense appends and truncations may keep `tick` disabled. We assume that
-    they do not continue endlessly within one tick; `time_can_pass` shows that no state forbids it.
+    Nothing else is assumed, so appends, pulls, commits, faults and stops may never occur. Fairness of all actions
+    together (`Next` in TLA+) is not enough: in a queue that can be truncated, a message may be appended, shown and
+    truncated for ever while no pull is answered. With one queue and no tags, weak fairness of each urgent action and of
+    `tick` is enough. With several queues, or if notifiers put requests back, appends and truncations may keep `tick`
+    disabled. We assume that they do not continue for ever within one tick; the property `time_can_pass` shows that a
+    tick can be reached from every state.
     """
     return Fairness(tuple(action.label for action in model.actions if action.urgent or action.name == "tick"), True)
 
 
 def properties_of(model: Model) -> tuple[Property, ...]:
-    """Every property that applies to the model's policy: always, inductive, sometimes."""
+    """Every property that applies to a model, in the order `always`, `inductive`, `sometimes`."""
     return _properties_of(Said(model))
 
 
 @lru_cache(maxsize=64)
 def _properties_of(said: Said) -> tuple[Property, ...]:
-    """Cached: they are requested often, and cost five times as much as the actions."""
+    """The properties. The cache helps because they are requested often and take five times as long as the actions."""
     return (*stated_of(said.model), *sometimes_of(said.model))
 
 
 def stated_of(model: Model) -> tuple[Property, ...]:
-    """The properties that must always hold, also those that only a proof needs."""
+    """The properties that must always hold, those that only a proof needs included."""
     always, inductive = texts_of(model.policy)
     stated = [made for text in always if (made := text(model)) is not None]
     needed = [attrs.evolve(made, kind="inductive") for text in inductive if (made := text(model)) is not None]
@@ -88,9 +89,10 @@ def stated_of(model: Model) -> tuple[Property, ...]:
 
 
 def texts_of(policy: Policy) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
-    """The properties of a policy, and those that only a proof needs; the ones of its specification file come last.
+    """The properties of a policy, and those that only a proof needs. Properties of a specification file come last.
 
-    The rank of `time_can_pass` knows no other actions than those of the presets, so for a file `progress_of` has it.
+    The rank in `time_can_pass` is right for the actions of presets only, so for a file `survey.progress_of` checks that
+    time can pass.
     """
     own = policy.extension
     if own is None:
@@ -100,6 +102,6 @@ def texts_of(policy: Policy) -> tuple[tuple[Text, ...], tuple[Text, ...]]:
 
 
 def leads_to_of(model: Model) -> tuple[LeadsTo, ...]:
-    """The statements of the model's specification file about every fair run."""
+    """The statements about fair runs in the model's specification file; none for a preset."""
     own = model.policy.extension
     return () if own is None else tuple(said for text in own.leads_to for said in text(model))

@@ -1,8 +1,8 @@
 """The language of the specification: integer and truth-valued terms, built once and interpreted in several ways.
 
 A term is data. `engines` and `render` make Python source, packed columns, z3 formulas and text from it. Converting a
-term to `bool` raises, so an `if`, `and`, `or`, `not` or `==` written by habit cannot silently fix one branch. Equal
-terms are one object (hash-consing), so an interpreter may key its cache on `id`.
+term to `bool` raises an error, because an `if`, `and`, `or`, `not` or `==` that is written by habit would silently
+choose one branch. Equal terms are one object (hash-consing), so an interpreter may key its cache on `id`.
 
 | class | operators                                                                                   |
 |-------|---------------------------------------------------------------------------------------------|
@@ -42,7 +42,7 @@ class _Node:
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A term that is sent to another process is one object with its equals there as well."""
+        """Pickle the term so that another process interns it again: there, too, equal terms are one object."""
         leaf = self.op in _LEAVES or self.op in _OPPOSITE
         return (_leaf, (type(self), self.op, *self.args)) if leaf else (rebuild, (self.op, self.args))
 
@@ -54,7 +54,7 @@ class Int(_Node):
     op: str
     args: tuple[Any, ...] = ()
     reads: frozenset[str] = NOTHING
-    """The names of the variables in it."""
+    """The names of the variables that the term reads."""
 
     def __add__(self, other: Int | int) -> Int:
         return _arithmetic("add", self, lift(other))
@@ -75,11 +75,11 @@ class Int(_Node):
         return _comparison("le", lift(other), self)
 
     def is_(self, other: Int | int) -> Bool:
-        """Equality as a term."""
+        """The term that is true if both integers are equal."""
         return _comparison("eq", self, lift(other))
 
     def is_one_of(self, values: Iterable[int]) -> Bool:
-        """Whether this equals any of some constants."""
+        """The term that is true if this integer equals one of the values."""
         return any_of(self.is_(value) for value in values)
 
 
@@ -90,7 +90,7 @@ class Bool(_Node):
     op: str
     args: tuple[Any, ...] = ()
     reads: frozenset[str] = NOTHING
-    """The names of the variables in it."""
+    """The names of the variables that the term reads."""
 
     def __and__(self, other: Bool) -> Bool:
         return all_of((self, other))
@@ -118,18 +118,18 @@ class Bool(_Node):
 Term: TypeAlias = Int | Bool
 _T = TypeVar("_T", Int, Bool)
 Effect: TypeAlias = Mapping[str, Term]
-"""Variable name -> its value after the step, over the values before it; a variable that is not named keeps its
+"""Variable name -> its value after the step, as a term over the values before it. A variable without an entry keeps its
 value.
 """
 
 _LEAVES: Final = frozenset({"var", "const", "parameter"})
-"""Operators whose arguments are values."""
+"""The operators whose arguments are values instead of terms."""
 _OPPOSITE: Final = {"true": "false", "false": "true"}
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
 
 
 def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
-    """A variable or a constant, identified by its values. No operator has a value where another has a node."""
+    """The one object of a variable or a constant, found by its values."""
     key = (kind, op, *values)
     found: _T | None = _interned.get(key)
     if found is None:
@@ -138,7 +138,10 @@ def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
 
 
 def _node(kind: type[_T], op: str, *args: Term) -> _T:
-    """An inner node, identified by the ids of its arguments, which it keeps alive."""
+    """The one object of an inner node, found by the ids of its arguments.
+
+    The node references them, so ids stay unique.
+    """
     key = (kind, op, *map(id, args))
     found: _T | None = _interned.get(key)
     if found is None:
@@ -147,7 +150,7 @@ def _node(kind: type[_T], op: str, *args: Term) -> _T:
 
 
 def _reads(args: Collection[Term]) -> frozenset[str]:
-    """The variables that a node reads; reuses the set of an argument if that is equal."""
+    """The variables that a node reads. To save memory it is the set of an argument, if that is equal."""
     largest = NOTHING
     for arg in args:
         if len(arg.reads) > len(largest):
@@ -173,7 +176,7 @@ def const(value: int) -> Int:
 
 
 def parameter(name: str, value: int) -> Int:
-    """A named constant. Exploring uses its value; a proof may leave it open and so cover every value."""
+    """A named constant. An exploration uses its value. A proof may leave it open, and then covers every value."""
     return _leaf(Int, "parameter", name, value)
 
 
@@ -223,7 +226,7 @@ def _comparison(op: str, left: Int, right: Int) -> Bool:
 
 
 def _is_after_change(condition: Bool, then: Int, right: Int) -> Bool:
-    """`ite(x is k, then, x) is right`: x was right and not k, or x was k and `then` is right."""
+    """Simplify `ite(x is k, then, x) is right`: x is right and not k, or x is k and `then` is right."""
     term, changed = condition.args
     moved = condition if then is right else FALSE
     return moved if changed is right else _comparison("eq", term, right) | moved
@@ -234,19 +237,19 @@ def _chooses_constants(term: Int) -> bool:
 
 
 def all_of(terms: Iterable[Bool]) -> Bool:
-    """The conjunction; TRUE of none."""
+    """The conjunction of the terms; TRUE if there are none."""
     return _junction("and", FALSE, TRUE, terms)
 
 
 def any_of(terms: Iterable[Bool]) -> Bool:
-    """The disjunction; FALSE of none."""
+    """The disjunction of the terms; FALSE if there are none."""
     return _junction("or", TRUE, FALSE, terms)
 
 
 def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> Bool:
-    kept: dict[int, Bool] = {}  # by identity, in the order in which they are first written
+    kept: dict[int, Bool] = {}  # by id, in the order in which the terms occur first
     for term in terms:
-        if term.op == op:  # neither constant is ever inside of one
+        if term.op == op:  # a junction never has a constant as a part
             for part in term.args:
                 kept[id(part)] = part
         elif term is deciding:
@@ -255,7 +258,7 @@ def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> 
             kept[id(term)] = term
     if len(kept) < 2:
         return next(iter(kept.values()), neutral)
-    # Junctions are equal in any order; the order of the first one is kept for readers.
+    # Junctions with the same parts are one object. Its parts have the order of the first one that was built.
     key = (Bool, op, frozenset(kept))
     found: Bool | None = _interned.get(key)
     if found is None:
@@ -292,7 +295,7 @@ def _ite_bool(condition: Bool, then: Bool, otherwise: Bool) -> Bool:
 
 
 def substitute(term: Term, effect: Effect) -> Term:
-    """The term after a step: every variable that `effect` names is replaced by its new value.
+    """The term after a step, over the state before: each variable that `effect` assigns is replaced by its new value.
 
     For a truth-valued `term` and an action's effect this is Dijkstra's weakest precondition without the guard.
     """
@@ -330,7 +333,7 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
 
 
 def rebuild(op: str, args: Sequence[Any]) -> Term:
-    """The node `op` over built arguments, simplified as the operators simplify."""
+    """The node with operator `op` over these arguments, simplified as the Python operators of terms do."""
     match op:
         case "and":
             return all_of(args)
@@ -350,15 +353,15 @@ def rebuild(op: str, args: Sequence[Any]) -> Term:
 
 
 def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
-    """Every distinct node of the terms, arguments before the nodes that use them.
+    """Every distinct node of the terms, with arguments before the nodes that use them.
 
-    Nodes whose `id` is in `done` when reached are skipped, with everything that only they use.
+    A node is skipped if its `id` is in `done` when the node is reached, and so are the nodes that only it uses.
     """
     seen: set[int] = set()
     pending: list[Any] = list(reversed(terms))
     while pending:
         term = pending.pop()
-        if term is None:  # the arguments of the node below it have been yielded
+        if term is None:  # the arguments of the node below it on the stack were yielded
             yield pending.pop()
         elif id(term) not in seen and id(term) not in done:
             seen.add(id(term))

@@ -1,8 +1,9 @@
-"""Commits: a consumer reports its progress in an offset commit and in each pull.
+"""The actions of commits: a consumer reports its progress by an offset commit and in each pull.
 
 Source: `PullMessageProcessor.processRequest` commits the offset that a pull carries, after the hold (4.9.8) or before
-it (5.x, `tryCommitOffset`). In `ConsumerOffsetManager.commitOffset` the last writer wins. Each slot's consumer is a
-separate group. Its next pull waits for the commit of the last one; a slower thread would only make things worse.
+it (5.x, `tryCommitOffset`). In `ConsumerOffsetManager.commitOffset` the last writer wins. In the model, the consumer of
+each slot is a separate group. Its next pull waits for the commit of the last pull, although in Java the thread of the
+last pull may be slower, which would only make things worse.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ def _exists(state: State) -> bool:
 
 
 def carried_by(request: Request, committed: Int) -> Pairs:
-    """A new pull carries the offset that its consumer has committed so far."""
+    """The effect on a new pull: it carries the offset that its consumer has committed so far."""
     return ((request.committed, committed), (request.carried, committed))
 
 
 def by_read(state: State, request: Request, ends: Bool) -> Pairs:
-    """Commit at a read the offset that its pull carries; `ends`: the read answers the pull, which is not held."""
+    """The effect of a read on the committed offset.
+
+    `ends` says that the read answers the pull, so that it is not held.
+    """
     carried = state.corrected(request, request.carried)
     older = carried < request.committed
     committed = {
@@ -36,7 +40,7 @@ def by_read(state: State, request: Request, ends: Bool) -> Pairs:
 
 
 def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
-    """The group's committed offset once the queue ends at `end`: at most `end`, if the broker cuts commits back."""
+    """The effect on the committed offset of a queue that now ends at `end`: at most `end`, if the broker `cuts` it."""
     beyond = request.at(queue) & (request.committed > end)
     return request.committed, ite(beyond, end, request.committed) if cuts else request.committed
 

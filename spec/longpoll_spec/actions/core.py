@@ -1,7 +1,7 @@
-"""The small core from which a specification file may start: queues that get messages, and time.
+"""The core from which a specification file may start. It has queues that get messages, requests, and time.
 
-A queue has a visible end. It is due after an append, until an action of the file resets that. A request has a phase
-and a deadline. Everything that a broker does with them is in the file (`custom`).
+Each queue has a visible end, and is due from an append until an action of the file resets this. A request has a phase
+and a deadline. The file defines everything that a broker does with queues and requests (`custom`).
 """
 
 from __future__ import annotations

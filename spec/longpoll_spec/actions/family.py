@@ -1,4 +1,4 @@
-"""How an action is written: a function from state and actors to a step, whose docstring is the sentence of the spec.
+"""The form of an action: a function from the state and the actors to a step, whose docstring users read.
 
 Every action is a guard, then an effect.
 """
@@ -17,17 +17,17 @@ Participant: TypeAlias = Request | Notifier | Queue | Tag | Wish
 
 
 def always(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
-    """In every policy."""
+    """For `urgent`: the action is urgent in every policy."""
     return True
 
 
 def never(policy: Policy) -> bool:  # noqa: ARG001 - one signature for every such question
-    """In no policy."""
+    """For `urgent`: the action is urgent in no policy."""
     return False
 
 
 def everywhere(state: State) -> bool:  # noqa: ARG001 - one signature for every such question
-    """Under every policy and bounds."""
+    """For `exists`: the action exists under every policy and bounds."""
     return True
 
 
@@ -38,8 +38,10 @@ def action(
     urgent: Callable[[Policy], bool] = always,
     thread: str = "",
 ) -> Callable[[Callable[..., Step]], Family]:
-    """Make a family from an action function. `who` names the participants: one instance for every choice, passed as
-    terms. `thread`: see `model.Action`.
+    """Make a family from an action function.
+
+    `who` has the kinds of its participants. The family has an instance for every choice of participants, and the
+    function gets these as terms. For `thread` see `model.Action`.
     """
 
     def make(text: Callable[..., Step]) -> Family:
@@ -70,13 +72,13 @@ def instances(family: Family, state: State) -> Iterable[Action]:
 
 
 def _thread(family: Family, actors: Sequence[Actor]) -> str:
-    """The actor of a specification file's action: the one that it names, its request, or the action itself."""
+    """The thread of an action of a specification file: the one that it names, or its request, or the action itself."""
     request = next((f"request {actor}" for actor in actors if isinstance(actor, int)), family.name)
     return family.thread or (request if family.place else "")
 
 
 def _pool(state: State, who: Who) -> Sequence[tuple[tuple[Actor, ...], Participant]]:
-    """All actors of a kind, each with its name in labels; a single queue or tag needs no name."""
+    """All participants of a kind, each with its name in labels. A single queue or tag needs no name."""
     match who:
         case "request":
             return [((each.index,), each) for each in state.requests]

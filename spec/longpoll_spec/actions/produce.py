@@ -1,7 +1,7 @@
 """Produce and dispatch: a message is appended to the log, then becomes visible to pulls.
 
-Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues and takes their
-messages in any order, of which the log's order is one. The notification that follows: see `traversal`.
+Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues. It takes their
+messages in any order, which includes the order in the log. For the notification that follows see `traversal`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def append(state: State, queue: Queue) -> Step:
 
 
 def _is_due(state: State, queue: Queue) -> Pairs:
-    """The dispatcher must traverse the bucket, unless the broker is a slave that does not notify."""
+    """The effect that the dispatcher must traverse the bucket, unless the broker is a slave that does not notify."""
     dispatcher, silent = state.dispatcher, state.only_reads
     return (
         (dispatcher.counter, ite(silent, dispatcher.counter, DUE)),

@@ -1,7 +1,7 @@
-"""Time: one tick less until every deadline and until the next scan.
+"""The action of time: a tick brings every deadline and the next scan one tick nearer.
 
-Only remaining time is stored, so unbounded time is a finite state space. Each action says whether it is urgent (time
-waits for it); `specification` collects these.
+Only remaining time is stored, so the state space is finite although time is unbounded. Each action says whether it is
+urgent, which means that time waits for it, and `specification` collects the urgent actions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Traversals: how every notifier goes through a bucket, and the threads that do so.
+"""The actions of traversals: a notifier goes through the requests in a bucket. Notifiers are the threads in the table.
 
-Each traversal takes the bucket's requests, checks each, puts the kept ones back, and may recheck. It visits its
-requests in any order. Sources (4.9.8 unless noted):
+Each traversal takes the requests of the bucket, checks each one in any order, puts the kept ones back, and may recheck.
+Sources (4.9.8 unless noted):
 
 | thread     | source                                                                                              |
 |------------|-----------------------------------------------------------------------------------------------------|
@@ -63,7 +63,10 @@ def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
 
 
 def at_rest(state: State, notifier: Notifier, queue: Queue) -> tuple[int, Int]:
-    """The position of a notifier that is done with a bucket, and its queue: the scanner may still have to sweep."""
+    """The program counter and queue of a notifier that has finished with a bucket.
+
+    The scanner may still have to sweep.
+    """
     if notifier is state.scanner and sweeps(state.policy, state.bounds):
         return SWEEPING, const(queue.index)
     return IDLE, state.no_queue
@@ -100,14 +103,18 @@ def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
 
 
 def may_put_back(state: State, queue: Queue) -> Bool:
-    """A traversal in place holds the lock; a traversal of a clone must wait for it."""
+    """Whether a notifier can put requests back now.
+
+    In place it holds the lock; with a clone it must wait for the lock.
+    """
     return TRUE if state.policy.take == "in_place" else state.lock_free(queue)
 
 
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
-    """Where `here` holds, the request is back in the table.
+    """The effect that the request is in the table again, where `here` holds.
 
-    A broker that answers on stop or on a role change answers it instead, if that happened in the meantime.
+    If the broker has stopped or changed its role in the meantime, and its policy is to answer then, it answers the
+    request instead.
     """
     refused = here & ~state.running if state.policy.on_stop == "answer" else FALSE
     if state.policy.on_close == "drop":
@@ -121,7 +128,7 @@ def put_back(state: State, request: Request, here: Bool) -> Pairs:
 
 
 def ends_walk(state: State, notifier: Notifier) -> Pairs:
-    """The notifier aborts its traversal."""
+    """The effect that the notifier aborts its traversal."""
     swept = notifier is state.scanner and sweeps(state.policy, state.bounds)
     return (
         (notifier.counter, SWEEPING if swept else IDLE),

@@ -1,4 +1,4 @@
-"""Steps that several actions share: hand a request to the executor, read for it, answer it, lose it.
+"""Effects that several actions share: a request goes to the executor, is read for, is answered, or is dropped.
 
 Source: `executeRequestWhenWakeup` (4.9.8).
 """
@@ -14,12 +14,12 @@ Pairs = tuple[tuple[Term, Term | int | bool], ...]
 def to_executor(
     request: Request, wakes: Bool = TRUE, *, otherwise: int | None = None, recheck_due: Bool | None = None
 ) -> Pairs:
-    """Where `wakes` holds, the request leaves table and lists and enters the executor once more.
+    """The effect that the request leaves the table and the lists and enters the executor, where `wakes` holds.
 
-    Otherwise it goes to the phase `otherwise`, or stays where it is; `recheck_due` then sets its pending recheck, None
-    to keep it.
+    Where `wakes` does not hold, the request goes to the phase `otherwise`, or stays where it is if this is None, and
+    `recheck_due` sets its pending recheck, unless it is None.
 
-    It keeps its deadline, so a wake does not extend it. Its own recheck is cancelled: it would not find the request.
+    A woken request keeps its deadline. Its own recheck is cancelled, because the recheck would not find the request.
     """
     stays = request.phase if otherwise is None else otherwise
     left = request.recheck_due if recheck_due is None else recheck_due
@@ -33,7 +33,7 @@ def to_executor(
 
 
 def after_read(state: State, request: Request) -> Pairs:
-    """The effect of a read that answers: the next offset, and nothing left unread."""
+    """The effect of a read that answers: the offset moves to the next one, and nothing is left to read."""
     found = state.is_answered_by_read(request)
     # A consumer that learns that the queue begins later has read nothing yet, if the queue is not empty.
     read = found & ~(state.offset_after_read(request) < state.visible_end_of(request))
@@ -45,12 +45,12 @@ def after_read(state: State, request: Request) -> Pairs:
 
 
 def answered(request: Request, here: Bool = TRUE) -> Pairs:
-    """Where `here` holds, the request's pull is answered and the slot is idle again."""
+    """The effect that the request's pull is answered and its slot is idle again, where `here` holds."""
     return (*_gone(request, here), (request.open, request.open & ~here))
 
 
 def dropped(request: Request, here: Bool = TRUE) -> Pairs:
-    """Where `here` holds, the request is in no table, list or executor, and its pull still waits for an answer."""
+    """The effect that the request leaves table and lists without an answer to its pull, where `here` holds."""
     return _gone(request, here)
 
 
@@ -65,7 +65,7 @@ def _gone(request: Request, here: Bool) -> Pairs:
 
 
 def left(request: Request, here: Bool) -> Pairs:
-    """Where `here` holds, reset the bookkeeping of a request that is in no table, list or executor."""
+    """The effect that resets the bookkeeping of a request that has left table and lists, where `here` holds."""
     return (
         (request.orphan, request.orphan & ~here),
         (request.closed, request.closed & ~here),

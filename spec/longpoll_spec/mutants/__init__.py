@@ -1,1 +1,1 @@
-"""Mutants of the specification: one mistake each, by rule or by name, for the explorer, lessons and tests."""
+"""Mutants of the specification, each with one mistake, for the explorer, the lessons and the tests."""

@@ -1,8 +1,8 @@
-"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts.
+"""The explorer of a policy: a page with its specification, similar policies and mutants, and editable actions.
 
-A reader may edit parts of guards and lines of effects. They have the names that mutants (`generated`) use. The
-properties are stated over actions whose guards and new values are variables, and the interpreter substitutes the edited
-actions. So no property is written a second time. `law.js` makes the edits.
+A reader may edit parts of guards and lines of effects, which have the same names as in mutants (`generated`). On the
+page, the guards and new values that a property depends on are variables, for which the interpreter in `law.js`
+substitutes the edited actions. So an edit need not repeat the properties.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from longpoll_spec.terms import Bool, Term, bool_variable, changes, int_variable
 
 
 def edits_of(model: Model) -> ByHand:
-    """The editable parts of a model's actions, before `tick` waits for urgent ones."""
+    """The editable parts of a model's actions. The guard of `tick` has no condition about urgent actions yet."""
     actions = tuple(actions_of(model.state))
     parts = tuple(part_names(model.policy, action) for action in actions)
     return ByHand(tuple(_editable_texts(model, actions, parts)), parts, stated_of_named(model))
 
 
 def stated_of_named(model: Model) -> tuple[Property, ...]:
-    """The model's properties, over actions given by name only."""
+    """The model's properties over actions whose guards and new values are variables."""
     return properties_of(attrs.evolve(model, actions=tuple(map(_named, model.actions))))
 
 
@@ -73,7 +73,10 @@ def _editable_texts(model: Model, actions: Sequence[Action], parts: Sequence[tup
 
 
 def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
-    """The assignments of the effect, by variable names without numbers; those that keep a value are left out."""
+    """(name of a variable without numbers, its assignments as text) for the effect.
+
+    Assignments that keep a value are left out.
+    """
     written: dict[str, list[str]] = {}
     for name, term in changes(action.effect).items():
         written.setdefault(called(name), []).append(f"{name} := {bare(writer.value(term, name))}")
@@ -82,11 +85,13 @@ def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
 
 
 PAIRS_MAX: Final = 150
-"""With more pairs of knobs than this a page has none of them, because it would load too slowly."""
+"""The greatest number of policies that differ in two knobs on a page. A page with more would load slowly, so it has
+none.
+"""
 
 
 def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
-    """The page. `bounds_of` gives the bounds of each policy on the page.
+    """The page of a policy, as HTML. `bounds_of` gives the bounds of each policy on the page.
 
     Raises what `bounds_of` raises.
     """
@@ -94,16 +99,16 @@ def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 
 
 def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
-    """The page's data: the policy, then those that differ in one knob or two, then the other presets."""
+    """The data of the page, as JSON: the policy, then those that differ in one knob or two, then the other presets."""
     models = [specification_of(each, bounds_of(each)) for each in near(policy, bounds_of)]
     laws = [(model, token_of(model, ())) for model in models]
     return data_of(laws, _mistakes(models[0]), edits_of(models[0]))
 
 
 def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
-    """The policy, those that differ in one knob or two, and the other presets.
+    """The policy, those that differ from it in one knob or two, and the other presets.
 
-    Pairs are used only where each knob changes some step in addition to the other, and only if there are few pairs.
+    A pair of knobs is used only if the model differs from those with one of the knobs, and only if there are few pairs.
     """
     yield policy
     if policy.name in PRESETS:
@@ -147,6 +152,6 @@ def _what(slip: Mutant) -> str:
 
 
 def actions_with(slip: Mutant, model: Model) -> tuple[Action, ...]:
-    """All actions of the mutant, before `tick` waits for the urgent ones."""
+    """All actions of a mutant. The guard of `tick` has no condition about urgent actions yet."""
     state = state_of(model.policy, model.bounds)
     return tuple(slip.change(state, action) if slip.touches(action) else action for action in actions_of(state))

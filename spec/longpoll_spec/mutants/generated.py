@@ -1,9 +1,10 @@
-"""Mutants by rule: the specification with one small mistake in one action, to check that a property or test fails.
+"""Mutants by rule: the specification with one small mistake in one action, to show that a property or test fails.
 
-A mutant changes every instance of one action, before `tick` is made to wait for the urgent actions. `mutants_of` makes
-all of them: it drops each part of each guard, drops each assignment of an effect, and swaps the cases of each choice.
+A mutant changes every instance of one action, before `tick` is made to wait for the urgent actions. `mutants_of`
+returns all mutants: it drops each part of each guard, drops each assignment of an effect, and swaps the cases of each
+choice.
 
-The tests define which property or check must fail.
+The tests define which property or check must fail for each mutant.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ Change: TypeAlias = Callable[[State, Action], Action]
 
 @frozen
 class Mutant:
-    """One small mistake in one action."""
+    """A mutant: one small mistake in one action."""
 
     action: str
     kinds: tuple[str, ...]
-    """The kinds of its actors: two actions may share a name, and each notifier has its own variables."""
+    """The kinds of the action's actors, because two actions may share a name and each notifier has its own variables.
+    """
     what: str
     """A short description of the mistake."""
     change: Change
@@ -57,12 +59,15 @@ class Mutant:
         return action.name == self.action and kinds_of(action) == self.kinds
 
     def planted(self, policy: Policy, bounds: Bounds) -> Model:
-        """The model with the mistake."""
+        """The model of a policy under bounds, with the mistake."""
         state = state_of(policy, bounds)
         return assemble(state, [self._slipped(state, action) for action in actions_of(state)])
 
     def is_in(self, policy: Policy, bounds: Bounds) -> bool:
-        """Whether the mistake changes the model under these bounds, which may lack what it changes."""
+        """Whether the mistake changes the model under these bounds.
+
+        It does not if the changed variable does not exist.
+        """
         state = state_of(policy, bounds)
         return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
 
@@ -70,7 +75,7 @@ class Mutant:
         return filter(self.touches, actions_of(state))
 
     def shows(self, model: Model, states: Iterable[Packed]) -> bool:
-        """Whether the mistake changes behaviour in one of the states: enabledness, or the state after.
+        """Whether in one of these states the mistake changes if the action is enabled, or the state after it.
 
         If it does so in no reachable state, it is not a mistake under these bounds.
         """
@@ -83,9 +88,9 @@ class Mutant:
 
 
 def kinds_of(action: Action) -> tuple[str, ...]:
-    """The acting threads by name, and "" for each acting request: requests are alike.
+    """The acting threads by name, and "" for each acting request, because requests are interchangeable.
 
-    Queues and tags are left out: a single one has no name, and the action is the same.
+    Queues and tags are left out, because a model with one queue or tag does not name it, and the action is the same.
     """
     acting = ("" if isinstance(actor, int) else actor for actor in action.actors)
     return tuple(each for each in acting if not each or each in THREADS)
@@ -103,7 +108,7 @@ def called(variable: str) -> str:
 
 
 def same_text(one: Action, other: Action) -> bool:
-    """Whether two actions are equal, term for term."""
+    """Whether two actions have the same label and the same terms."""
     effects = [{name: id(term) for name, term in action.effect.items()} for action in (one, other)]
     return one.label == other.label and one.guard is other.guard and effects[0] == effects[1]
 
@@ -142,7 +147,7 @@ def reached(model: Model) -> list[Packed]:
 
 
 def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
-    """Every mutant by rule of every action, based on the action's first instance."""
+    """Every mutant by rule of every action. The parts to change are those of the action's first instance."""
     firsts: dict[tuple[str, tuple[str, ...]], Action] = {}
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
@@ -156,20 +161,20 @@ def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
 
 
 def mutated(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
-    """The model with every instance of action `name` changed; unchanged under bounds that lack it."""
+    """The model in which every instance of the action `name` is changed; bounds without the action change nothing."""
     assert name in ACTION_NAMES, f"the specification has no action {name}"
     state = state_of(policy, bounds)
     return assemble(state, [change(state, action) if action.name == name else action for action in actions_of(state)])
 
 
 def without(policy: Policy, bounds: Bounds, name: str) -> Model:
-    """The model without this action."""
+    """The model without the action of this name."""
     state = state_of(policy, bounds)
     return assemble(state, [action for action in actions_of(state) if action.name != name])
 
 
 def conjuncts(action: Action) -> tuple[Bool, ...]:
-    """The parts of an action's guard, all of which must hold."""
+    """The conjuncts of an action's guard."""
     return action.guard.args if action.guard.op == "and" else (action.guard,)
 
 
@@ -179,9 +184,9 @@ def _plain_variables(policy: Policy) -> frozenset[str]:
 
 
 def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
-    """Names each guard part by its variables; bounds do not change it.
+    """The names of the parts of an action's guard, by the variables that each part reads.
 
-    If several parts have the same variables, the first gets the bare name and the others numbers.
+    A name does not depend on the bounds. If several parts read the same variables, all but the first get a number.
     """
     plain = _plain_variables(policy)
     names: list[str] = []
@@ -204,7 +209,7 @@ def _forgetting_part(part: str) -> Change:
 
 
 def dropping_conjunct(position: int) -> Change:
-    """A mutant that drops one part of the guard."""
+    """A change that drops one conjunct of the guard."""
 
     def change(_state: State, action: Action) -> Action:
         parts = conjuncts(action)
@@ -214,7 +219,7 @@ def dropping_conjunct(position: int) -> Change:
 
 
 def with_effect(make: Callable[[State, Action], Effect]) -> Change:
-    """A mutant of the effect: the result of `make` replaces those variables' new values."""
+    """A change of the effect: the assignments that `make` returns replace or extend those of the action."""
 
     def change(state: State, action: Action) -> Action:
         return attrs.evolve(action, effect={**action.effect, **make(state, action)})
@@ -223,7 +228,7 @@ def with_effect(make: Callable[[State, Action], Effect]) -> Change:
 
 
 def forgetting(name: str) -> Change:
-    """A mutant that drops the assignments to the variables of this name, for any request or queue."""
+    """A change that drops the assignments to the variables of this name, whatever their request or queue."""
     forgets = _not_writing(name)
 
     def change(state: State, action: Action) -> Action:
@@ -235,7 +240,7 @@ def forgetting(name: str) -> Change:
 
 
 def _not_writing(name: str) -> Change:
-    """The same, also for actions that correctly write no such variable."""
+    """As `forgetting`, but an action that assigns no such variable stays as it is."""
 
     def change(_state: State, action: Action) -> Action:
         kept: dict[str, Term] = {key: value for key, value in action.effect.items() if called(key) != name}

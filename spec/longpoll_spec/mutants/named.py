@@ -1,9 +1,9 @@
 """Named mutants: small mistakes that once passed a check, or that are easy to make.
 
-Mutants by rule (`generated`) drop a part or swap a choice. These are written by hand: a condition that looks right, a
-loop that ends after its first pass. Each changes every instance of its action.
+A mutant by rule (`generated`) drops a part or swaps a choice. The mutants in this module are written by hand, such as a
+condition that looks right or a loop that ends after its first pass. Each mutant changes every instance of its action.
 
-The tests define which check must catch them.
+The tests define which check must catch each mutant.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def _after(term: Term, action: Action) -> Term:
 
 
 def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
-    """An insert that rechecks only if the bucket looked empty, on the assumption that otherwise another thread will."""
+    """The insert demands a recheck only if the bucket looked empty, as if otherwise another thread would recheck."""
     request = _acting(state, action)
     if request.recheck_due.op != "var":
-        return {}  # the policy has no recheck that could be forgotten
+        return {}  # this policy has no recheck after the insert
     due = _after(request.recheck_due, action)
     assert isinstance(due, Bool)
     return {str(request.recheck_due.args[0]): due & state.at_queue_of(request, state.bucket_looks_empty)}
 
 
 def drops_when_alone(state: State, action: Action) -> Effect:
-    """A rejection that answers busy only while the executor has another request, and otherwise drops the request."""
+    """A rejected request is answered as busy only while the executor has another request, and otherwise dropped."""
     request = _acting(state, action)
     alone = ~any_of(~(other.copies <= 0) for other in _others(state, request))
     answered = _after(request.open, action)
@@ -52,7 +52,7 @@ def drops_when_alone(state: State, action: Action) -> Effect:
 
 
 def renews_what_it_keeps(state: State, action: Action) -> Effect:
-    """A notifier that gives a request that it keeps a new deadline, as Redis did (#12998)."""
+    """A notifier gives each request that it keeps a new deadline, as Redis did (its issue #12998)."""
     request = _acting(state, action)
     kept = request.phases.labels
     phase = _after(request.phase, action)
@@ -62,7 +62,7 @@ def renews_what_it_keeps(state: State, action: Action) -> Effect:
 
 
 def stops_at_one(state: State, action: Action) -> Effect:
-    """A tick that reduces no deadline below one."""
+    """A tick lowers no deadline below one."""
     return {
         str(each.deadline.args[0]): ite(each.deadline <= 1, each.deadline, _number(_after(each.deadline, action)))
         for each in state.requests
@@ -70,18 +70,18 @@ def stops_at_one(state: State, action: Action) -> Effect:
 
 
 def no_deadline(state: State, action: Action) -> Effect:
-    """A pull that keeps the expired deadline of its slot's last pull."""
+    """A pull keeps the expired deadline of the last pull in its slot."""
     request = _acting(state, action)
     return {str(request.deadline.args[0]): request.deadline}
 
 
 def begins_anew(state: State, action: Action) -> Effect:
-    """A pull that reads from the beginning of the queue, whatever its client has received."""
+    """A pull reads from the beginning of the queue, although its client has received messages."""
     return {str(_acting(state, action).offset.args[0]): const(0)}
 
 
 def first_only(state: State, action: Action) -> Effect:
-    """A wake or answer to all requests reaches only the first."""
+    """An action that wakes or answers all held requests does so for the first one only."""
     told: dict[str, Term] = {}
     for each in state.requests:
         earlier = any_of(_leaves(other, action) for other in state.requests[: each.index])
@@ -92,7 +92,7 @@ def first_only(state: State, action: Action) -> Effect:
 
 
 def lone_only(state: State, action: Action) -> Effect:
-    """A wake or answer to all requests reaches none if there is more than one."""
+    """An action that wakes or answers all held requests does so for none if there are several."""
     told: dict[str, Term] = {}
     for each in state.requests:
         beside = any_of(_leaves(other, action) for other in _others(state, each))
@@ -144,11 +144,14 @@ _EFFECTS: Final = (
 NAMED: Final[Mapping[str, tuple[str, Change]]] = {
     f"{action} {make.__name__}": (action, with_effect(make)) for action, make in _EFFECTS
 }
-"""Name -> (the action that it changes, the change)."""
+"""Name of a mutant -> (name of the action that it changes, the change)."""
 
 
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
-    """The named mutants of the actions that exist; those of a specification file only share their names."""
+    """The named mutants of the actions that exist.
+
+    Actions of a specification file are left out, because only their names are the same.
+    """
     actions = actions_of(state_of(policy, bounds))
     there = {action.name: kinds_of(action) for action in actions if not action.place}
     for name, (action, change) in NAMED.items():

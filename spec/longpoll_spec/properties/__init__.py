@@ -1,7 +1,7 @@
-"""The properties of the pull path, one module per subject, and why time can always pass.
+"""The properties of the pull path, with one module per subject.
 
-Every property is a term over the state. The states that must be reached, so that no property holds vacuously: see
-`reachability`.
+Every property is a term over the state. `reachability` has the states that must be reached, so that no property holds
+vacuously.
 """
 
 from __future__ import annotations

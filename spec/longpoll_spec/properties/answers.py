@@ -1,4 +1,4 @@
-"""Answers: each pull gets exactly one, the right one, and none is lost."""
+"""Properties of answers: each pull gets exactly one answer, the answer is right, and no pull is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def answer_is_right(model: Model) -> Property:
 
 
 def _wrong_answers(model: Model) -> Wrong:
-    """Written out over offsets and ends, queue by queue, independently of the code of the read."""
+    """The steps that answer wrongly.
+
+    The condition repeats the rule for each queue, independently of the read's action.
+    """
     for action in model.named("pull_read", "run"):
         request = model.state.requests[int(action.actors[0])]
         yield (
@@ -30,11 +33,11 @@ def _wrong_answers(model: Model) -> Wrong:
 
 
 def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> Bool:
-    """A read of this queue has the wrong effect for its ends."""
+    """Whether a read of this queue has another effect than the queue's ends require."""
     offset_next, answers = int_after(request.offset, action), ~after(request.open, action.effect)
     misses = request.offset.is_(queue.visible_end)
-    # A first read that finds nothing goes on to the hold, if there is room and its broker does not redirect it to the
-    # master. A woken one is always answered.
+    # A first read that finds nothing continues to the hold, if there is room and the broker does not redirect the
+    # consumer to the master. The read of a woken pull always answers.
     full = FALSE
     if model.policy.hold_limit == "at_read" and model.bounds.has("limit"):
         full = any_of(each.is_listed for each in model.state.requests)
@@ -58,9 +61,9 @@ def _moving_offsets(model: Model) -> Wrong:
 
 
 def _is_moved(model: Model, action: Action, request: Request) -> Bool:
-    """The step moves the request's offset, and is not a turn that starts at the right offset.
+    """Whether the step changes the request's offset, other than by a turn to the end of another queue.
 
-    Written out here, independently of `next_pull`. A request that has read no queue yet turns to its first.
+    The rule is repeated here, independently of `next_pull`. The first pull of a request is a turn too.
     """
     moved = ~int_after(request.offset, action).is_(request.offset)
     if action.name != "next_pull" or moved is FALSE:

@@ -99,7 +99,10 @@ def hold_limit_kept(model: Model) -> Property | None:
 
 
 def _overfilling(model: Model) -> Wrong:
-    """Only an acting request may become held, and only if no other is held. So no two requests are compared."""
+    """The steps that hold too many requests: a request that does not act becomes held, or another one is held already.
+
+    Stated so, the condition compares no two requests, which a proof for any number of requests requires.
+    """
     requests = model.state.requests
     for action in model.actions:
         wrong: list[Bool] = []
@@ -171,7 +174,7 @@ def told_of_master_return(model: Model) -> Property | None:
 
 
 def _untold(model: Model, name: str, news: int) -> Wrong:
-    """Either the role change misses a request, or a later step loses the news before the answer."""
+    """The steps that lose the news of a role change: the change itself, or a later step before the request's answer."""
     for action in model.actions:
         forgotten = [
             (each.has_missed if action.name == name else each.role_news.is_(news))

@@ -1,4 +1,4 @@
-"""Internal consistency of the broker: ends, lists, rounds, and every variable within its range."""
+"""Properties of the broker's own consistency: its ends, lists and rounds, and the ranges of all variables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from longpoll_spec.state import WALKING
 from longpoll_spec.terms import FALSE, TRUE, Bool, Int, after, all_of, any_of, truth
 
 NEW_INCARNATION: Final = frozenset({"truncate", "queue_deleted", "crash_and_recover"})
-"""After these the queue is a new one with the same name."""
+"""The actions after which a queue counts as a new one with the same name."""
 
 
 def visible_is_monotone(model: Model) -> Property:

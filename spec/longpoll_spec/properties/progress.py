@@ -1,4 +1,4 @@
-"""Time can always pass: every urgent step lowers a rank, so a tick comes nearer."""
+"""The property that time can always pass: every urgent step lowers a rank, so a tick comes nearer."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ def time_can_pass(model: Model) -> Property | None:
     urgent = [action for action in model.actions if action.urgent]
     parts = rank(model.state)
     wrong = [(action, ~_gets_less(parts, action)) for action in urgent]
-    due = [action.guard for action in (*urgent, *model.named("tick"))]  # of the others none need ever happen
+    due = [action.guard for action in (*urgent, *model.named("tick"))]  # other actions need never happen
     return no_step(time_can_pass, wrong, also=any_of(due))
 
 
 Rank = tuple[tuple[tuple[Int, ...], ...], ...]
-"""Parts, most significant first. A part has one sum per request or thread; a sum is a tuple of terms."""
+"""The parts of a rank, most significant first. A part has one sum per request or thread, and a sum is a tuple of terms.
+"""
 
 
 def rank(state: State) -> Rank:
     """A rank that every urgent step lowers; no part is negative.
 
-    In order: messages to flush and to make visible; each request's distance from its answer; an announced tag; requests
-    that a notifier keeps although they have something to read; the rest of a due scan, and of a traversal after the
-    master's return; each notifier's distance from rest; requests that it has yet to check. A traversal that announces a
-    tag may keep a request that has something to read; one that announces none follows it.
+    The parts are, in this order: messages to flush and to make visible; each request's distance from its answer;
+    whether a tag is announced; requests that a notifier keeps although they have something to read; the rest of a due
+    scan, and of a traversal after the master's return; each notifier's distance from rest; requests that a notifier has
+    yet to check. The announced tag comes before the kept requests, because a traversal that announces a tag may keep a
+    request that has something to read, and a traversal that announces none follows it.
     """
     taken = {notifier.taken for notifier in state.notifiers}
     due = _one_if(state.running & (state.next_scan <= 0), len(state.queues))
@@ -66,7 +68,7 @@ def _return_walk(state: State) -> tuple[Int, ...]:
 
 
 def _kept_for_nothing(state: State, request: Request) -> Bool:
-    """A notifier keeps the request although it has something to read and no announced tag explains that."""
+    """Whether a notifier keeps a request that has something to read, without an announced tag that explains this."""
     kept = {notifier.kept for notifier in state.notifiers}
     explained = request.phase.is_(state.dispatcher.kept) & state.walks_for(state.dispatcher, request)
     told = explained & state.dispatcher.at(WALKING) & ~state.announced.is_(state.no_tag)
@@ -74,7 +76,10 @@ def _kept_for_nothing(state: State, request: Request) -> Bool:
 
 
 def _unrest(state: State, notifier: Notifier) -> Int:
-    """A notifier's distance from rest: greater if a request of its bucket will make it traverse again."""
+    """A notifier's distance from rest.
+
+    It is greater if a request in the bucket will make the notifier traverse again.
+    """
     waits = any_of(
         each.in_table & (state.fits(each) | state.is_told_moved(each)) & state.walks_for(notifier, each)
         for each in state.requests
@@ -103,9 +108,10 @@ def _one_if(condition: Bool, weight: int = 1) -> Int:
 
 
 def _gets_less(parts: Rank, action: Action) -> Bool:
-    """Whether the step lowers the rank, in lexicographic order; unchanged sums cancel.
+    """Whether the step lowers the rank, in lexicographic order.
 
-    A part is lower if one of its sums falls and none rises: stronger than comparing totals, and easy for a solver.
+    A part is lower if one of its sums falls and none rises. This is stronger than comparing totals, and easier for a
+    solver, because unchanged sums cancel.
     """
     less: Bool = FALSE
     for part in reversed(parts):

@@ -1,4 +1,4 @@
-"""No wakeup is lost: a request held while a message for it is visible will be checked."""
+"""Properties of wakeups: a request that is held while a message for it is visible will be checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from longpoll_spec.terms import Bool, after, all_of, any_of
 
 
 def lost(state: State, request: Request) -> Bool:
-    """A held request has something to read that passes its filter, but only a scan or an arrival will check it.
+    """Whether a held request has a message to read that passes its filter, and only a scan or arrival will check it.
 
-    Others would check it: its own pending recheck; a notifier that rechecks after it puts back; a notifier that is due
-    at its bucket, has not taken it yet and announces no tag that excludes the request. A notifier past its take does
-    not check it.
+    The request is not lost if another step will check it: its own pending recheck, a notifier that rechecks after it
+    puts requests back, or a notifier that is due at the bucket, has not taken it yet and announces no tag that excludes
+    the request. A notifier that has taken the bucket before does not check the request.
     """
     will_look = [
         notifier.at(DUE) & ~request.orphan & state.walks_for(notifier, request) & state.announces_for(notifier, request)
@@ -57,7 +57,7 @@ def woken_within(model: Model) -> Property | None:
 
 
 def _waits(state: State, request: Request) -> Bool:
-    """A message is appended for the request; one that is not visible yet may be for any request."""
+    """Whether a message for the request is appended. A message that is not visible yet may be for any request."""
     if not state.filters:
         return state.at_queue_of(request, lambda queue: request.offset < state.end_to_show(queue))
     return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < state.end_to_show(queue))

@@ -1,8 +1,9 @@
-"""When a part of the specification exists, in words, found by trying policies and bounds.
+"""Finds in words when a part of the specification exists, by trying policies and bounds.
 
-Tried are every preset, every preset with one knob changed, and each feature. The condition is the smallest set of knobs
-and features whose values separate the samples with the part from those without. The question is any function of policy
-and bounds; a test compares the answer on other policies and bounds.
+The samples are every preset, every preset with one knob changed, and presets with each feature. The condition is the
+smallest set of knobs and features whose values separate the samples that have the part from those that do not. A
+question can be any function of policy and bounds. A test compares the found conditions with the answers for other
+policies and bounds.
 """
 
 from __future__ import annotations
@@ -18,34 +19,37 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.policy import PRESETS, Policy, knob_values, other_settings, with_knob
 
 PARTS_MAX: Final = 3
-"""The most parts of a condition; more are never needed."""
+"""The greatest number of knobs and features in a condition; no part of the specification needs more."""
 PLAIN: Final = Bounds("plain", requests=2, messages=None)
-"""No features and an open log: the specification without what the bounds add."""
+"""Bounds without features and with an unbounded log."""
 YES, NO = "yes", "no"
 CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")
-"""The presets with each knob changed under each feature too: two that differ in most knobs."""
+"""The presets whose knobs are also changed under each feature. They differ from each other in most knobs."""
 Question: TypeAlias = Callable[[Policy, Bounds], bool]
 Features: TypeAlias = Mapping[str, str]
-"""Knob or feature -> its value, in words."""
+"""Knob or feature -> its value as text; a feature is "yes" or "no"."""
 
 
 Part: TypeAlias = tuple[str, frozenset[str]]
-"""A knob or a feature, and its required values."""
+"""(knob or feature, its values under which the condition can hold)."""
 
 
 @frozen
 class Condition:
-    """Alternatives of parts that must all hold; no alternative means never, one without parts means always."""
+    """A condition: one of the alternatives must hold, with all its parts.
+
+    Without alternatives it never holds, and an alternative without parts always holds.
+    """
 
     alternatives: tuple[tuple[Part, ...], ...]
 
     def holds(self, features: Features) -> bool:
-        """Whether the condition holds."""
+        """Whether the condition holds for these knobs and features."""
         return any(all(features[name] in values for name, values in parts) for parts in self.alternatives)
 
     @property
     def text(self) -> str:
-        """In words, such as "where `expiry` is `scan`"; or `always`, or `never`."""
+        """The condition in words, such as "where `expiry` is `scan`", "always" or "never"."""
         return ", or ".join(_told(parts) or "always" for parts in self.alternatives) or "never"
 
 
@@ -70,7 +74,7 @@ def _aspect(name: str, values: frozenset[str]) -> str:
 
 @cache
 def features_of(policy: Policy, bounds: Bounds) -> Features:
-    """The knobs and features of a policy under bounds."""
+    """The values of all knobs and features of a policy under bounds."""
     knobs = {name: str(getattr(policy, name)).lower() for name in knob_values()}
     numbers = {"queues": bounds.queues > 1, "tags": bounds.tags > 1}
     aspects = numbers | {name: name in bounds.aspects for name in ASPECTS}
@@ -79,7 +83,7 @@ def features_of(policy: Policy, bounds: Bounds) -> Features:
 
 @cache
 def samples() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples: presets and their changes without features, and our own with each feature."""
+    """The samples: presets and presets with one knob changed, without features and, fewer of them, with each feature."""
     return tuple(_samples())
 
 
@@ -95,14 +99,14 @@ def _samples() -> Iterator[tuple[Policy, Bounds]]:
 
 
 def changes_of(policy: Policy) -> Iterator[Policy]:
-    """The policy with one knob changed, for every such setting."""
+    """The policies that differ from this one in one knob."""
     return (with_knob(policy, setting) for setting in other_settings(policy))
 
 
 def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | None = None) -> Condition:
-    """The condition under which the answer is yes, from the samples, or from those given.
+    """The condition under which the answer to a question is yes, found from the samples, by default all of them.
 
-    At most two alternatives are supported.
+    It asserts that at most two alternatives are enough.
     """
     asked = [(features_of(*sample), question(*sample)) for sample in (samples() if tried is None else tried)]
     those, others = ([features for features, yes in asked if yes is wanted] for wanted in (True, False))

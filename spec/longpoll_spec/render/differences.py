@@ -1,6 +1,6 @@
-"""Compare two policies: the knobs in which they differ, and each action that differs.
+"""Compares two policies: it finds the knobs in which they differ, and each action that differs.
 
-What this means for the properties is found by exploring and proving.
+Whether properties differ is found by exploring and proving.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from longpoll_spec.policy import Policy, knobs_of, setting_of
 from longpoll_spec.render.spec_page import OPEN, action_lines, opened
 
 NO_FEATURE: Final = ""
-"""No features."""
+"""The value of `Changed.aspect` for a difference without any feature."""
 Pair = tuple[str, str]
-"""Corresponding lines of the two; empty where one has none."""
+"""Corresponding lines of the first and the second policy; a line that only one has is paired with ""."""
 
 
 @frozen
 class Changed:
-    """One action that differs."""
+    """One action that differs between two policies."""
 
     action: str
     aspect: str
-    """The feature with which it differs; `NO_FEATURE` if it differs without any."""
+    """The feature with which the action differs; `NO_FEATURE` if it differs without any feature."""
     pairs: tuple[Pair, ...]
 
 
@@ -40,12 +40,12 @@ class Difference:
     first: Policy
     second: Policy
     knobs: tuple[tuple[str, str, str], ...]
-    """(knob, the first's value, the second's)."""
+    """(knob, its value in the first policy, its value in the second)."""
     actions: tuple[Changed, ...]
 
 
 def difference(first: Policy, second: Policy) -> Difference:
-    """How the second differs from the first; raises `UserError` if they specify two different tables."""
+    """The differences between two policies; raises `UserError` if they specify two different tables."""
     if _table_of(first) != _table_of(second):
         raise UserError(f"{first.name} and {second.name} hold different requests: compare two policies of one table")
     values = ((knob, *(str(setting_of(each, knob)).lower() for each in (first, second))) for knob in knobs_of(first))
@@ -74,7 +74,7 @@ def _pairs(name: str, first: Policy, second: Policy, bounds: Bounds) -> list[Pai
 
 
 def aligned(first: Sequence[str], second: Sequence[str]) -> Iterator[Pair]:
-    """The lines of two texts, equal ones paired."""
+    """The lines of two texts as pairs, so that equal lines are paired with each other."""
     for kind, start, end, other_start, other_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         left, right = list(first[start:end]), list(second[other_start:other_end])
         if kind != "equal":

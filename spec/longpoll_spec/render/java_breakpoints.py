@@ -1,11 +1,11 @@
-"""Where the steps lie in the Java broker: the gates at which its threads are stopped, per version.
+"""The breakpoints at which a test stops the threads of the Java broker, per version of RocketMQ.
 
-A gate is a breakpoint in a method. A step of the specification is what a thread does from one gate to the next
-(`STEPS`), so this table is the refinement mapping from Java's source to the specification. Installing and following
-gates: `longpoll_java`.
+A thread takes a step of the specification between one breakpoint and the next (`STEPS`), so this table is the
+refinement mapping from Java's source to the specification. `longpoll_java` installs the breakpoints and follows the
+threads.
 
 Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
-5.4.0 and 5.5.0, and `PopMessageProcessor`, `PopLongPollingService` of 5.5.0; a test checks every location against the
+5.4.0 and 5.5.0, and `PopMessageProcessor`, `PopLongPollingService` of 5.5.0; a test compares every location with the
 jars.
 """
 
@@ -27,37 +27,37 @@ _PULL: Final = f"{_PROCESSOR}.PullMessageProcessor"
 _STORE: Final = "org.apache.rocketmq.store.MessageStore"
 _NOTIFY: Final = "notifyMessageArriving(String,int,long,Long,long,byte[],java.util.Map)"
 _QUEUE: Final = {"topic": "$1", "queue": "$2"}
-"""The first two parameters of the hold service's methods."""
+"""The first two parameters of the hold service's methods, in Byteman's syntax."""
 
 
 @frozen
 class Breakpoint:
-    """A breakpoint at which a thread can be stopped."""
+    """A location in a Java method at which a thread can be stopped."""
 
     name: str
     class_name: str
     method: str
-    """Name and, if it is overloaded, its parameter types, in Byteman's syntax."""
+    """The name of the method, with its parameter types if it is overloaded, in Byteman's syntax."""
     place: str
     """The location in the method, in Byteman's syntax."""
     told: Mapping[str, str] = attrs.Factory(dict[str, str])
-    """The known values there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
+    """Name of a value -> the Java expression for it: `topic`, `queue`, `request` (its opaque) or `suspends`."""
     bucket: str = ""
-    """The current ManyPullRequest, as a Java expression; `request` may use it by the name `bucket`."""
+    """The Java expression for the current ManyPullRequest, which `request` may use by the name `bucket`."""
     request: str = ""
-    """The current PullRequest, as a Java expression; `told` may use it by the name `held`."""
+    """The Java expression for the current PullRequest, which `told` may use by the name `held`."""
     request_class: str = "PullRequest"
-    """The class of `request`."""
+    """The Java class of `request`."""
     throws: str = ""
-    """The exception that can be thrown there."""
+    """The class of the exception that a test may let the thread throw there; empty if none."""
     does: tuple[str, str] = ("", "")
-    """An action added to a thread that continues there, and its condition, as Java expressions; empty in a shipped
-    broker.
+    """(condition, action) as Java expressions: the thread does the action when it continues, if the condition is true.
+    It is empty for the code of a release.
     """
 
     @property
     def words(self) -> str:
-        """The location for a reader: `PullRequestHoldService.suspendPullRequest, at entry`."""
+        """The location in words, such as `PullRequestHoldService.suspendPullRequest, at entry`."""
         method = self.method.partition("(")[0]
         *where, called = self.place.split(maxsplit=2)
         if len(where) < 2:
@@ -77,7 +77,7 @@ def _pull_gates(method: str, read: str) -> tuple[Breakpoint, ...]:
 
 
 def _notify_gates() -> tuple[Breakpoint, ...]:
-    """The gates of the threads that traverse a bucket: the dispatcher, and the scanner for each queue of its round."""
+    """The breakpoints of a traversal, by the dispatcher or by the scanner for each queue of its round."""
     one = {"request": "held.getRequestCommand().getOpaque()"}
     return (
         Breakpoint("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
@@ -153,7 +153,7 @@ _RETURN: Final = (
     ),
     Breakpoint("returned", _HOLD, "notifyMasterOnline", "AT EXIT"),
 )
-"""The gates of the thread that tells a slave that its master is back (5.x)."""
+"""The breakpoints of the thread that notifies a slave of its master's return (5.x)."""
 _CHANNEL: Final = "io.netty.channel.Channel,org.apache.rocketmq.remoting.protocol.RemotingCommand,boolean"
 _PULL_4: Final = f"processRequest({_CHANNEL})"
 _PULL_5: Final = f"processRequest({_CHANNEL},boolean)"
@@ -180,13 +180,13 @@ RECHECK: Final = Breakpoint(
     {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"},
     does=(f"{_END} > $3.getPullFromThisOffset()", f"$0.notifyMessageArriving($1, $2, {_END})"),
 )
-"""The recheck of upstream's pull request #7359, which no release has: after the insert the pull's thread checks whether
-the queue has grown, and if so traverses the bucket.
+"""The recheck of upstream pull request #7359, which no release has: after the insert the pull's thread checks if the
+queue has grown, and traverses the bucket if it has.
 """
 
 
 def breakpoints_of(version: str, *, lmq: bool = False) -> tuple[Breakpoint, ...]:
-    """The gates of a version, such as 4.9.7; with `lmq` those of the hold service for light message queues."""
+    """The breakpoints of a version, such as 4.9.7; with `lmq` those of the hold service for light message queues."""
     common = _GATES_4 if version.startswith("4.") else _GATES_5
     scan = _scan_gates(_LMQ_HOLD if lmq else _HOLD)
     return (*common, *scan, *(_SWEEP if lmq else ()))
@@ -225,9 +225,11 @@ POP_GATES: Final = (
     ),
     *(gate for gate in _COMMON if gate.name in {"dispatch", "closed"}),
 )  # fmt: skip
-"""The gates of the table of pops. The table of notifications runs the same code, and replays leave it empty."""
+"""The breakpoints of the table that holds pops. The table of notifications runs the same code, but is empty in a
+replay.
+"""
 POP_VERSION: Final = "5.5.0"
-"""The version of these gates."""
+"""The version of RocketMQ that `POP_GATES` belongs to."""
 
 
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
@@ -251,26 +253,27 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "notifier_throws": ("each", "each"),
     "scan_throws": ("queue", "queue"),
 }
-"""Action -> its two gates: the thread stops at the first, and goes on to the second at most.
+"""Action -> its two breakpoints: the thread stops at the first one, and the step takes it to the second one at most.
 
-In a traversal, a check continues to the check of the next request if there is one. Missing actions are taken by the
-driver (`append`, `next_pull`, `offset_commit`, ...), by time (`tick`), or do not exist in Java.
+In a traversal, the step that checks a request ends before the check of the next request, if there is one. An action
+that is missing here is taken by the driver of the test (`append`, `next_pull`, `offset_commit`, ...) or by time
+(`tick`), or does not exist in Java.
 """
 
 
 def presets_of(version: str) -> tuple[str, ...]:
-    """The policies that claim to describe a version, the plain one first."""
+    """The names of the presets that describe a version; the first is that of the default hold service."""
     return ("rocketmq-4.9" if version.startswith("4.") else "rocketmq-5", "rocketmq-lmq")
 
 
 SHOWN: Final = ("4.9.7", "5.5.0")
-"""The versions whose locations docs/model.md shows."""
+"""The versions whose locations docs/spec.md shows."""
 
 
 def stopped_at(name: str) -> list[str]:
-    """The locations between which an action lies, one sentence per version, or one for both.
+    """The locations between which a thread takes an action: a text per version, or one for both versions.
 
-    Empty for an action that no thread of the broker takes on its own.
+    The list is empty if no thread of the broker takes the action without the driver.
     """
     if name not in STEPS:
         return []

@@ -1,9 +1,10 @@
-"""Terms in a checker's notation, and for readers; and one state as readable lines.
+"""Writes terms in the notation of a checker or for readers, and a state as readable lines.
 
-A notation has infix operators, words for values and names for named parts; `promela` and `tla` lay out variables,
-actions and properties. `Reader` writes for people: `phase[r] = held`, and one line for a statement that is the same for
-every request. Its text is of a model with two requests. A statement about request 0 is one about `r`, the acting
-request, or about any request `s` if the same is stated of the other. Swapping the requests checks this.
+A `Notation` has the infix operators, and a `Writer` also has names for values and for frequent terms; `promela` and
+`tla` lay out variables, actions and properties. `Reader` writes for people, such as `phase[r] = held`, and writes a
+statement that is the same for every request once. It needs a model with two requests. A statement about request 0 is
+written as one about `r`, the acting request, or as one about any request `s` if the model states the same about request
+1, which swapping the requests shows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from longpoll_spec.terms import TRUE, Bool, Effect, Int, Term, changes, nodes, s
 
 @frozen
 class Notation:
-    """A checker's operators; `<`, `<=`, `+` and `-` are the same in all."""
+    """The operators of a notation; `<`, `<=`, `+` and `-` are the same in all notations."""
 
     conjunction: str
     disjunction: str
@@ -33,7 +34,7 @@ class Notation:
     true: str
     false: str
     choice: str
-    """If-then-else over `{condition}`, `{then}` and `{otherwise}`, with its parentheses."""
+    """The format of if-then-else, over `{condition}`, `{then}` and `{otherwise}`, with parentheses around it."""
 
 
 _OPPOSITE: Final = {"lt": ">=", "le": ">"}
@@ -44,30 +45,33 @@ _SIGNS: Final = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
 
 @frozen
 class Writer:
-    """Writes terms. `named` maps the identity of a term to its name; `kept` keeps those terms alive."""
+    """Writes terms in a notation.
+
+    `named` maps the id of a term to its name, and `kept` has these terms, so that ids stay unique.
+    """
 
     notation: Notation
     words: Mapping[str, Sequence[str]]
-    """Variable -> a word for each of its values, if it has words."""
+    """Variable -> the names of its values, if its values have names."""
     named: Mapping[int, str] = field(factory=dict)
     kept: tuple[Term, ...] = ()
 
     def naming(self, names: Iterable[tuple[Term, str]]) -> Writer:
-        """A writer that also uses these names for terms; the first name of a term counts."""
+        """A writer that also uses these names for terms. If a term has several names, the first one counts."""
         pairs = tuple(names)
         named = {**{id(term): name for term, name in reversed(pairs)}, **self.named}
         return attrs.evolve(self, named=named, kept=(*self.kept, *(term for term, _ in pairs)))
 
     def text(self, term: Term) -> str:
-        """The term; a comparison or a negation has no parentheses, any other operator has."""
+        """The term as text. There are parentheses around it unless its operator is a comparison or a negation."""
         return self._written(term, ())
 
     def operand(self, term: Term) -> str:
-        """The term as an operand, in parentheses where needed."""
+        """The term as an operand, in parentheses if it needs them."""
         return self._closed(term, ())
 
     def value(self, term: Term, variable: str) -> str:
-        """The term as a value of the variable: its constants are written in the variable's words."""
+        """The term as a value of the variable: its constants are written by the names of the variable's values."""
         return self._closed(term, self.words.get(variable, ()))
 
     def _closed(self, term: Term, words: Sequence[str]) -> str:
@@ -131,7 +135,10 @@ def _signed(value: int) -> str:
 
 
 def words_of(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
-    """Variable -> its values' words, such as PHASE_HELD; variables that differ only in their number share words."""
+    """Variable -> the names of its values, such as PHASE_HELD.
+
+    Variables that differ only in their number share names.
+    """
     return {
         each.name: tuple(f"{stem(each.name)}_{label}".upper() for label in each.labels)
         for each in variables
@@ -145,7 +152,7 @@ def stem(name: str) -> str:
 
 
 def identifier(text: str) -> str:
-    """The text with every run of other characters as one underscore: `hold(0)` becomes `hold_0`."""
+    """The text as an identifier: each run of other characters becomes one underscore, so `hold(0)` becomes `hold_0`."""
     return re.sub(r"\W+", "_", text).strip("_")
 
 
@@ -162,23 +169,23 @@ def guards_of(model: Model, prefix: str) -> list[tuple[Action, str]]:
 
 
 def parameters_of(model: Model) -> dict[str, int]:
-    """The named constants with their values, in the order in which the actions read them."""
+    """Name of a parameter -> its value, in the order in which the actions read the parameters."""
     terms: list[Term] = [term for action in model.actions for term in (action.guard, *action.effect.values())]
     return {node.args[0]: node.args[1] for node in nodes(*terms) if node.op == "parameter"}
 
 
 def named_parts(guards: Iterable[tuple[Action, str]]) -> list[tuple[Term, str]]:
-    """The guards that other terms refer to by name; a single comparison is written out where it occurs."""
+    """The guards that other terms refer to by name. A guard that is a single comparison is written out instead."""
     return [(action.guard, name) for action, name in guards if action.guard.op in {"and", "or"}]
 
 
 def setting_of(model: Model) -> str:
-    """Policy and bounds in one line, for the head of an export."""
+    """The policy and the bounds in one line, for the header of an export."""
     return f"policy {model.policy.name}, bounds {model.bounds.name}: {sizes_of(model.bounds)}"
 
 
 def sizes_of(bounds: Bounds) -> str:
-    """Bounds in words, by their sizes and not by their name."""
+    """The sizes and features of bounds, in words."""
     messages = "any" if bounds.messages is None else bounds.messages
     sizes = {
         "requests": bounds.requests,
@@ -203,19 +210,19 @@ NOTATION: Final = Notation(
     choice="(if {condition} then {then} else {otherwise})",
 )
 ACTING: Final = ("r", "other")
-"""The names of the two requests if the first one acts."""
+"""The names of the two requests in a statement in which the first one acts."""
 BOUND: Final = ("s", "other than s")
-"""The names if the statement is about every request, or some."""
+"""The names of the two requests in a statement about every request, or about some request."""
 _SLOT: Final = re.compile(r"_(\d+)$")
 _QUEUE: Final = re.compile(r"_(q\d+)$")
 
 
 @frozen
 class Reader(Writer):
-    """Writes terms of a model with two requests."""
+    """Writes terms of a model with two requests for people."""
 
     swap: Effect = field(factory=dict)
-    """Each variable of one request -> the other's."""
+    """Variable of one request -> the same variable of the other request, as a term."""
     letters: tuple[str, str] = ACTING
 
     def swapped(self, term: Term) -> Term:
@@ -253,7 +260,7 @@ class Reader(Writer):
         return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
 
     def folded(self, parts: Sequence[Term]) -> Iterator[tuple[Term, bool]]:
-        """The parts of a junction, each with a flag: whether it is the same for both requests, and then listed once."""
+        """(part of a junction, whether it is the same for both requests); such a part is yielded only once."""
         told = set[int]()
         for part in parts:
             twin = self.swapped(part)
@@ -266,9 +273,9 @@ class Reader(Writer):
 
 
 def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
-    """The reader of a model with two requests; `named` are terms that have names.
+    """The reader of a model with two requests. `named` has terms with the names to write for them.
 
-    Such a name ends with the number of its request, like a variable's, if it is about one.
+    The name of a term about one request must end with the number of the request, like the name of a variable.
     """
     assert model.bounds.requests == len(ACTING), "the readable text is of two requests"
     terms = {variable.name: variable.term for variable in model.variables}
@@ -280,13 +287,13 @@ def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
 
 
 def twin_of(name: str) -> str:
-    """The other request's variable, if there are two; the same variable if it belongs to no request."""
+    """The name of the same variable of the other request; the name itself if the variable belongs to no request."""
     found = _SLOT.search(name)
     return name if found is None else f"{name[: found.start()]}_{1 - int(found[1])}"
 
 
 def guard_lines(reader: Reader, guard: Bool) -> list[str]:
-    """A guard, one line per part."""
+    """The lines of a guard, one per conjunct."""
     if guard is TRUE:
         return ["always"]
     parts = guard.args if guard.op == "and" else (guard,)
@@ -297,7 +304,7 @@ def guard_lines(reader: Reader, guard: Bool) -> list[str]:
 
 
 def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> list[str]:
-    """An effect, one assignment per line, all simultaneous; unchanged variables are left out."""
+    """The lines of an effect, one per assignment or case. Assignments that change nothing are left out."""
     changed = changes(action.effect)
     lines: list[str] = []
     for name, term in changed.items():
@@ -327,7 +334,7 @@ def _value(reader: Reader, term: Term, variable: Variable) -> str:
 
 
 def bare(text: str) -> str:
-    """The text without parentheses around the whole."""
+    """The text without its parentheses, if one pair encloses all of it."""
     if not text.startswith("("):
         return text
     depth = 0
@@ -339,7 +346,7 @@ def bare(text: str) -> str:
 
 
 def state_text(model: Model, state: Sequence[int], parameters: Mapping[str, int] | None = None) -> str:
-    """The state, one line for the broker and one for each request that differs from the first state."""
+    """A state as text: one line for the broker, and one for each request that differs from the first state."""
     shown: dict[str, list[str]] = {}
     for variable, value in zip(model.variables, state, strict=True):
         name, _, slot = variable.name.rpartition("_")

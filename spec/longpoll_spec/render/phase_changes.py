@@ -1,8 +1,8 @@
-"""Which action moves a request from which phase to which, derived from the effects.
+"""Derives from the effects which action moves a request from which phase to which.
 
-For each action, each phase is substituted for the request's own in guard and effect. If the guard is then not false,
-the possible next phases are the constants that the effect can give. Some may need a condition that no run fulfils; a
-test compares the moves with those of all runs at tiny.
+For each action, every phase in turn is substituted for the request's phase in guard and effect. If the guard is then
+not false, the possible next phases are the constants in the effect. Some moves might need a condition that no run
+fulfils, so a test compares the moves with those of all runs under the bounds `tiny`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_spec.terms import FALSE, Term, after, const, substitute
 
 @frozen(order=True)
 class PhaseChange:
-    """One action that moves a request, by the names of the phases."""
+    """A move of a request by an action, from the phase `before` to the phase `after`, by their names."""
 
     action: str
     before: str
@@ -26,7 +26,7 @@ class PhaseChange:
 
 
 def phase_changes_of(model: Model) -> tuple[PhaseChange, ...]:
-    """Every move of some request to another phase, each once, in the order of the spec."""
+    """Every move of a request to another phase, each once, in the order of the specification."""
     request = model.state.requests[0]
     return tuple(dict.fromkeys(move for action in model.actions for move in _moves(model, action, request)))
 
@@ -47,7 +47,7 @@ def _moves(model: Model, action: Action, request: Request) -> Iterator[PhaseChan
 
 
 def leaves(term: Term) -> Iterator[int]:
-    """The constants that a choice can evaluate to."""
+    """The constants that a term of nested choices can evaluate to."""
     if term.op == "const":
         yield term.args[0]
     elif term.op == "ite":

@@ -1,6 +1,6 @@
-"""The participants, and where each action lies in Apache RocketMQ 4.9.8.
+"""Maps participants and actions of the specification to classes and methods of Apache RocketMQ 4.9.8.
 
-Maps the specification's words to Java's classes and methods. Actors of steps: `threads`.
+`threads` names the thread that takes each step.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from longpoll_spec.model import Action
 
 @frozen
 class Participant:
-    """One lifeline of a chart."""
+    """A participant in a story, which is one lane of a picture."""
 
     key: str
     name: str
     java: str
-    """The thread, class or field in RocketMQ; empty for an actor of a specification file."""
+    """The thread, class or field in RocketMQ; empty for a thread of a specification file."""
 
 
 _FIXED: Final = (
@@ -80,7 +80,7 @@ RECHECK_OF_NOTIFIER: Final = "after addPullRequest(replayList): not in RocketMQ"
 
 
 def place_of(action: Action) -> str:
-    """Where the action lies in RocketMQ's source, or in its specification file."""
+    """The place of an action in RocketMQ's source, or the file and line in its specification file."""
     if action.place:
         return action.place
     if action.name == "recheck":
@@ -101,7 +101,7 @@ def participant_of(key: str) -> Participant:
 
 
 def in_order(keys: set[str]) -> tuple[Participant, ...]:
-    """The participants of these keys: writers on the left, the table in the middle, readers on the right."""
+    """The participants with these keys, in the order of a picture: writers, then the table, then readers."""
 
     def rank(key: str) -> tuple[int, str, int]:
         kind, _, slot = key.partition(" ")

@@ -1,8 +1,8 @@
-"""Make docs/spec.md from the specification: state, moves, actions, policies and properties.
+"""Generates docs/spec.md from the specification: its state, moves, actions, policies and properties.
 
-`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it; a test compares the file. An action is its
-sentence, location in Java, guard and effect, as the policies have them; policies with the same text share a paragraph.
-Findings: docs/findings.md.
+`python -m longpoll_spec.render.spec_page > docs/spec.md` writes the page, and a test compares the file with it. An
+action is shown with its sentence, its location in Java, its guard and its effect. Policies with the same guard and
+effect share a paragraph. The findings are in docs/findings.md.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from longpoll_spec.state import State, Variable, state_of
 from longpoll_spec.terms import TRUE, Term
 
 OPEN: Final = Bounds("open", requests=2, messages=None)
-"""The bounds of the text: two requests and an open log."""
+"""The bounds of the page's text: two requests and an unbounded log."""
 Told = tuple[str, ...]
-"""An action in one policy: its sentence, then its lines."""
+"""An action under one policy: its sentence, then its lines."""
 
 
 @cache
 def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
-    """The model whose text is shown: its `tick` does not yet wait for the urgent actions."""
+    """The model whose text the page shows. The guard of its `tick` has no condition about urgent actions yet."""
     state = state_of(policy, bounds)
     return Model(policy, bounds, state, tuple(actions_of(state)))
 
 
 def named_terms(state: State) -> dict[str, Term]:
-    """Frequent terms that get a name; the name ends with the number of the request or queue that it is about."""
+    """Name -> frequent term. A name ends with the number of the request or queue that the term is about."""
     several = len(state.queues) > 1
     of_queues = {f"_{queue.name}" if several else "": queue for queue in state.queues}
     return {
@@ -74,7 +74,7 @@ def _in_presets(name: str) -> str:
 
 
 Groups = dict[tuple[Told, ...], list[str]]
-"""The texts of an action, each with its policies."""
+"""The texts of an action, each with the policies that have it."""
 
 
 def _groups(name: str, bounds: Bounds) -> Groups:
@@ -122,10 +122,10 @@ def opened(bounds: Bounds) -> Bounds:
 
 
 def places_text(name: str) -> str:
-    """Where an action lies in RocketMQ's source, over all policies and bounds that have it."""
+    """The places of an action in RocketMQ's source, whatever the policy and bounds that have it."""
     every = [model_of(*sample).named(name) for sample in samples()]
     places = dict.fromkeys(place_of(action) for actions in every for action in actions)
-    return "; ".join(filter(None, places)) or "nobody does it"
+    return "; ".join(filter(None, places)) or "no thread: time passes"
 
 
 def _block(words: str, told: tuple[Told, ...]) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
 
 @cache
 def action_lines(name: str, policy: Policy, bounds: Bounds) -> tuple[str, ...]:
-    """All kinds of an action in one policy, line by line; empty if the policy lacks it."""
+    """The lines of all kinds of an action under one policy; empty if the policy lacks the action."""
     model = model_of(policy, bounds)
     return tuple(line for action in kinds_of_action(model, name) for line in action_told(model, action)[1:])
 
@@ -164,7 +164,7 @@ def _is_another(actor: Actor) -> bool:
 
 
 def action_told(model: Model, action: Action) -> Told:
-    """An action in words: its sentence, its head, and a line for each part of guard and effect."""
+    """The text of an action: its sentence, its head, and a line for each part of its guard and effect."""
     reader = reader_of(model, [(term, name) for name, term in named_terms(model.state).items() if term is not TRUE])
     variables = {variable.name: variable for variable in model.variables}
     actors = ", ".join("r" if isinstance(actor, int) else actor for actor in action.actors)
@@ -197,11 +197,11 @@ KINDS: Final[dict[Kind, str]] = {
 }
 
 OTHER: Final = "_1"
-"""The suffix of names about the second request."""
+"""The suffix of the names of terms about the second request."""
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page, as Markdown."""
     parts = (_head(), _state(), _bounds(), _moves(), _actions(), policies("## Policies"), _properties(), _formulas())
     return "\n".join(line for part in parts for line in (*part, "")).rstrip("\n") + "\n"
 
@@ -235,7 +235,7 @@ def _variable(variable: Variable) -> tuple[str, ...]:
 
 @cache
 def _firsts() -> dict[str, dict[str, None]]:
-    """Each variable's first value in words, by its shown name, before words of different models are merged."""
+    """Shown name of a variable -> its first values in words, in the samples of policies and bounds."""
     found: dict[str, dict[str, None]] = {}
     for policy, bounds in samples():
         for each in state_of(policy, bounds).variables:
@@ -259,7 +259,7 @@ def _shown(name: str) -> str:
 
 @cache
 def _variables() -> dict[str, Variable]:
-    """Every variable of some policy by its shown name, with all words that it has in any."""
+    """Shown name -> variable. It has the variables of all samples, each with all its value names."""
     found: dict[str, Variable] = {}
     for policy, bounds in samples():
         for variable in state_of(policy, bounds).variables:
@@ -270,7 +270,7 @@ def _variables() -> dict[str, Variable]:
 
 
 def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """The words of both; a word that only the second has comes after its predecessor there."""
+    """The words of both. A word that only the second list has comes after the word before it in that list."""
     words = list(first)
     for before, word in pairwise(second):
         if word not in words:
@@ -328,7 +328,7 @@ def _moves() -> Iterator[str]:
 
 
 def diagram(moves: Iterable[PhaseChange]) -> Iterator[str]:
-    """Moves as a mermaid state diagram: one arrow from one phase to another, labelled with its actions."""
+    """The lines of a mermaid state diagram. An arrow is labelled with all actions that move a request along it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
         arrows.setdefault((move.before, move.after), []).append(move.action)
@@ -367,7 +367,7 @@ def _meanings() -> Iterator[tuple[str, str, str]]:
 
 
 def policies(head: str) -> Iterator[str]:
-    """Every preset and knob, below this heading."""
+    """The section about presets and knobs, with this heading."""
     yield head
     yield ""
     yield "A policy is a value for each knob; a preset is a policy with a name."
@@ -464,9 +464,9 @@ def _stated() -> dict[str, Property]:
 
 @cache
 def _stating() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples for properties, fewer than for states because stating properties takes longer.
+    """The samples for which properties are stated: fewer than for states, because stating properties takes longer.
 
-    With each feature they are the presets, and our own with each knob changed.
+    With a feature, the samples are the presets, and `strict` with each knob changed.
     """
     asked = {*PRESETS, *(policy.name for policy in changes_of(PRESETS["strict"]))}
     return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in asked)
@@ -474,7 +474,7 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
-    """By name, with an open log: the number of messages does not affect which properties exist."""
+    """Name -> property of a policy under bounds. The number of messages does not matter, so the log is unbounded."""
     return {item.name: item for item in properties_of(specification_of(policy, opened(bounds)))}
 
 
@@ -483,7 +483,7 @@ def _when_stated(name: str) -> str:
 
 
 def main() -> None:
-    """Print the page."""
+    """Write the page to standard output."""
     sys.stdout.write(page())
 
 

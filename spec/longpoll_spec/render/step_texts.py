@@ -1,7 +1,7 @@
-"""Each step in words: which thread does what to which request, from the values before and after the step.
+"""Describes a step in words, from the values before and after it: which thread does what to which request.
 
-With several queues a sentence names its queue, and with tags its tag. Steps of the features mostly have fixed
-descriptions (`PLAIN`). The final fault: `story`.
+If there are several queues, a sentence names its queue, and if there are tags, its tag. Most steps of the features have
+fixed descriptions (`PLAIN`). `story` describes the violation at the end.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "flush": ("store", "flush", "writes the appended messages to disk"),
     "crash_and_recover": ("bucket", "crash and restart", "kills the broker and restarts it with the data on disk"),
 }
-"""Action -> (the key of the target, a few words for an arrow, the rest of a sentence after the actor)."""
+"""Action -> (key of the arrow's target, a few words for the arrow, the sentence without its subject, the actor)."""
 
 
 @frozen
 class StepValues:
-    """One step with the values around it."""
+    """One step, with the values of all variables before and after it."""
 
     model: Model
     action: Action
@@ -52,14 +52,14 @@ class StepValues:
 
     @property
     def slot(self) -> int:
-        """The request of the step."""
+        """The index of the request that the step names."""
         return next(actor for actor in reversed(self.action.actors) if isinstance(actor, int))
 
     @property
     def queue(self) -> str:
-        """The name of the step's queue; empty if there is only one.
+        """The name of the step's queue; empty if the model has only one queue.
 
-        It is the queue that the action names, that its request reads, or at which its notifier is or was.
+        It is the queue that the action names, or that its request reads, or whose bucket its notifier is or was at.
         """
         names = [queue.name for queue in self.model.state.queues]
         if len(names) == 1:
@@ -75,27 +75,27 @@ class StepValues:
 
     @property
     def of_queue(self) -> str:
-        """The suffix with several queues, such as ` of q1`."""
+        """A suffix for sentences, such as ` of q1`; empty if the model has only one queue."""
         return f" of {self.queue}" if self.queue else ""
 
     @property
     def bucket(self) -> str:
-        """The key of the queue's bucket as a participant."""
+        """The key of the queue's bucket as a participant (`threads`)."""
         return f"bucket {self.queue}".rstrip()
 
     @property
     def tag(self) -> str:
-        """The tag that the step names; empty if there are none."""
+        """The tag that the step names; empty if it names none."""
         named = [str(actor) for actor in self.action.actors if str(actor).startswith("t")]
         return named[0] if named else ""
 
     def end(self, name: str, *, after: bool = False) -> int:
-        """An end of the step's queue."""
+        """The value of a variable such as `visible_end` for the step's queue."""
         values = self.after if after else self.before
         return values[f"{name}_{self.queue}" if self.queue else name]
 
     def phase(self, slot: int, *, after: bool = True) -> str:
-        """The phase of a request."""
+        """The phase of a request, by default after the step."""
         return self.model.state.phases.labels[(self.after if after else self.before)[f"phase_{slot}"]]
 
     def has_more(self, slot: int) -> bool:
@@ -116,7 +116,7 @@ class StepValues:
 
 
 Told = tuple[str, str, str]
-"""(key of the arrow's target, a few words for the arrow, the rest of the sentence after the actor)."""
+"""(key of the arrow's target, a few words for the arrow, the sentence without its subject, the actor)."""
 
 
 def _append(beat: StepValues) -> Told:
@@ -335,7 +335,7 @@ _TELLERS: Final[Mapping[str, Callable[[StepValues], Told]]] = {
 
 
 def text_of_step(beat: StepValues) -> Told:
-    """The step in words; an action of a specification file has its own."""
+    """The texts of a step. The step of a specification file is described by the docstring of its action."""
     thread = beat.action.thread
     if thread:
         return thread, beat.action.name.replace("_", " "), beat.action.sentence

@@ -1,8 +1,9 @@
-"""Describe a trace step by step: actor, target, changes, and the violation at the end.
+"""Describes a trace step by step: the actor, the target and the changes of each step, and the violation at the end.
 
-Every sentence comes from the states before and after its step, so it describes this run (`step_texts`). The violation,
-and the Java methods around the window, come from the last state and the steps before it. For properties of features the
-text is fixed (`WRONG`). The trace must be a counterexample; a trace of a `sometimes` property has no fault.
+`step_texts` derives the sentence of a step from the states before and after it, so the sentence describes this run. The
+violation, and the Java methods around the window, are derived from the last state and the steps before it. For
+properties of features the text about the violation is fixed (`WRONG`). A trace of a `sometimes` property has no
+violation.
 """
 
 from __future__ import annotations
@@ -100,22 +101,22 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "Fix: take each list in one step, whether it is empty or not (knob on_master_return=answer).",
     ),
 }
-"""Property -> (location, fix)."""
+"""Property -> (where the mistake is in RocketMQ, how to fix it)."""
 
 
 SCAN_MS: Final = 5000
-"""The wait of `PullRequestHoldService.run` between two scans."""
+"""The milliseconds that `PullRequestHoldService.run` waits between two scans."""
 
 
 @frozen
 class End:
-    """The end of a trace."""
+    """The last state of a trace, and the questions about it that a diagnosis asks."""
 
     trace: Trace
 
     @property
     def values(self) -> Mapping[str, int]:
-        """The last state."""
+        """The values of the variables in the last state, by name."""
         names = [variable.name for variable in self.trace.model.variables]
         return dict(zip(names, self.trace.steps[-1].state, strict=True))
 
@@ -126,7 +127,7 @@ class End:
 
     @property
     def slots(self) -> range:
-        """All requests."""
+        """The indices of all request slots."""
         return range(self.trace.model.bounds.requests)
 
     def phase(self, slot: int) -> str:
@@ -134,18 +135,21 @@ class End:
         return self.trace.model.state.phases.labels[self.values[f"phase_{slot}"]]
 
     def end_of(self, slot: int, name: str) -> int:
-        """An end of the queue that the request reads."""
+        """The value of a variable such as `visible_end` for the queue that the request reads."""
         queue = self.values.get(f"queue_{slot}")
         return self.values[name if queue is None else f"{name}_q{queue}"]
 
     def has_more(self, slot: int) -> bool:
-        """Whether the request has something to read that passes its filter; it reads a queue."""
+        """Whether the request has a message to read that passes its filter; false if it reads no queue."""
         reads = self.values.get(f"queue_{slot}", 0) < self.trace.model.bounds.queues
         passes = self.values.get(f"passes_{slot}", 1)
         return bool(reads and passes and self.values[f"offset_{slot}"] < self.end_of(slot, "visible_end"))
 
     def latest(self, *labels: str, before: int | None = None) -> int | None:
-        """The number of the last step with one of these actions, optionally before another step."""
+        """The number of the last step with one of these actions; None without one.
+
+        Only steps before step `before` count, if that is given.
+        """
         stop = len(self.trace.steps) if before is None else before
         found = [
             number
@@ -161,7 +165,7 @@ _STOPS: Final = f"This breaks the property {time_can_pass.__name__}: {sentence_o
 
 
 def diagnosis_of(trace: Trace) -> tuple[str, ...]:
-    """The sentences about the violation; empty without one."""
+    """The sentences about the violation at the end of a trace; empty if it shows none."""
     for said in leads_to_of(trace.model):
         if said.name == trace.property_name:
             return f"{_ENDLESS} {_NEVER}", f"This breaks the property {said.name} ({said.place}): {said.sentence}"
@@ -171,7 +175,7 @@ def diagnosis_of(trace: Trace) -> tuple[str, ...]:
     item = stated.get(trace.property_name)
     if item is None or item.kind == "sometimes":
         return ()
-    if item.place:  # of a specification file, which may give a property of its own the name of one here
+    if item.place:  # a specification file may have its own property with the name of a property in `_TELLERS`
         return (f"This breaks the property {item.name} ({item.place}): {item.sentence}",)
     teller = _TELLERS.get(trace.property_name)
     told = tuple(teller(End(trace))) if teller is not None else WRONG.get(trace.property_name, ())
@@ -222,7 +226,7 @@ def _window(end: End, slot: int) -> Iterable[str]:
 
 
 def _unannounced(end: End, slot: int) -> Iterable[str]:
-    """No traversal came between: the due one announces another message than the request waits for."""
+    """The text if no traversal came between: the traversal that is due announces a message with another tag."""
     announced, tags = end.values.get("announced"), end.trace.model.bounds.tags
     if announced is not None and announced < tags:
         yield (
@@ -308,23 +312,23 @@ _TELLERS: Final[Mapping[str, Callable[[End], Iterable[str]]]] = {
 
 @frozen
 class Scene:
-    """One step. An arrow goes from `source` to `target`; both are empty when time passes."""
+    """One step of a story. Its arrow goes from `source` to `target`; both are empty if time passes."""
 
     number: int
     action: str
     source: str
     target: str
     short: str
-    """A few words, for an arrow."""
+    """The text of the arrow: a few words."""
     sentence: str
     place: str
-    """Where the step lies in RocketMQ's source."""
+    """The class and method of the step in RocketMQ's source."""
     changes: tuple[str, ...]
 
 
 @frozen
 class Story:
-    """The description of a whole trace. `wrong` is empty for a run that shows no violation."""
+    """The description of a whole trace. `wrong` has the sentences about its violation; it is empty if there is none."""
 
     policy: str
     bounds: str
@@ -335,14 +339,14 @@ class Story:
 
     @property
     def title(self) -> str:
-        """One line that describes the trace."""
+        """A title of one line: the policy, the property and the number of steps."""
         what = f"{self.property_name} is violated" if self.wrong else self.property_name or "a run"
         when = f"in {len(self.scenes)} steps" if self.scenes else "in the first state"
         return f"{self.policy}: {what}, {when}"
 
 
 def story_of(trace: Trace) -> Story:
-    """Describe a trace."""
+    """Describe a trace; see `Story`."""
     scenes = tuple(_scene(trace, index) for index in range(1, len(trace.steps)))
     keys = {key for scene in scenes for key in (scene.source, scene.target) if key}
     return Story(

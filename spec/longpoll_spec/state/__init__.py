@@ -1,9 +1,10 @@
-"""The state of the pull path: its variables, as a function of policy and bounds.
+"""The state of the pull path: its variables depend on the policy and the bounds.
 
-It has queues, request slots, the notifiers that traverse buckets (the dispatcher, the scanner, and under one policy a
-pull's thread), and the executor. Time is stored as remaining time, so that the space is finite for unbounded time. A
-variable exists only where policy and bounds make its values distinguishable. Table, lists and executor do not exclude
-each other: `phase` says where a request is in the first two, `copies` how often it is in the third.
+The state has queues, request slots, the executor, and the notifiers that traverse buckets: the dispatcher, the scanner,
+and under one policy a pull's thread. Time is stored as remaining time, so that the state space is finite although time
+is unbounded. A variable exists only if its values can differ under the policy and bounds. A request may be in the
+executor and in the table or a list at the same time: `phase` says where it is in table and lists, and `copies` how
+often it is in the executor.
 
 | name           | belongs to                                                                       |
 |----------------|----------------------------------------------------------------------------------|
@@ -12,7 +13,7 @@ each other: `phase` says where a request is in the first two, `copies` how often
 | `scanner`      | the broker                                                                       |
 | `queue_1`, `scanner_queue` | as above; the value is the number of a queue (`numbers_queues`) or none |
 
-Why the state is modelled so: docs/decisions/0002-specification.md.
+docs/decisions/0002-specification.md explains why the state is modelled in this way.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, Term, all_of, an
 
 @frozen
 class State:
-    """Every variable of one (policy, bounds), as terms that the actions read and write."""
+    """Every variable of a policy under bounds, as terms that the actions read and write."""
 
     policy: Policy
     bounds: Bounds
@@ -77,11 +78,11 @@ class State:
     next_scan: Int
     changed: Bool
     is_master: Bool
-    """The broker, a slave at first, has become master; false where no action depends on it."""
+    """Whether the broker, which is a slave at first, has become master; false if no action depends on this."""
     return_queue: Int
-    """The queue whose bucket the traversal after the master's return has checked, or none."""
+    """The queue whose bucket the traversal after the master's return has seen occupied and will take, or none."""
     announced: Int
-    """The tag that the dispatcher announces; the number of tags for none."""
+    """The index of the tag that the dispatcher announces, or the number of tags for none."""
     queues: tuple[Queue, ...]
     tags: tuple[Tag, ...]
     wishes: tuple[Wish, ...]
@@ -97,7 +98,7 @@ class State:
         return tuple(variable.initial for variable in self.variables)
 
     def knob(self, name: str) -> Any:
-        """The value of a knob of the policy, also of one that a specification file adds."""
+        """The value of a knob of the policy, which may be a knob that a specification file adds."""
         return setting_of(self.policy, name)
 
     @property
@@ -117,7 +118,7 @@ class State:
 
     @property
     def log_end(self) -> Int:
-        """The first queue's end of the log."""
+        """The end of the first queue's log."""
         return self.queues[0].log_end
 
     @property
@@ -165,7 +166,7 @@ class State:
         return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
 
     def visible_end_of(self, request: Request) -> Int:
-        """The visible end of the queue that the request reads; the last branch covers no queue."""
+        """The visible end of the queue that the request reads; 0 if it reads none."""
         end = const(0)
         for queue in self.queues:
             end = ite(request.at(queue), queue.visible_end, end)
@@ -195,16 +196,16 @@ class State:
         return self.at_queue_of(request, lambda queue: request.offset > queue.visible_end)
 
     def is_told_moved(self, request: Request) -> Bool:
-        """Whether checking the request wakes it because its offset is past its queue's end."""
+        """Whether a check wakes the request because its offset is past its queue's end."""
         return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
 
     def corrected(self, request: Request, offset: Int) -> Int:
-        """The offset that the broker commits: at most the queue's end, if lost offsets are reported."""
+        """The offset that the broker commits: at most the queue's end, if the policy reports lost offsets."""
         end = self.visible_end_of(request)
         return ite(offset > end, end, offset) if self.policy.on_truncate == "wake" else offset
 
     def is_told_of_role(self, request: Request) -> Bool:
-        """Whether the request is answered instead of inserted: the broker's role changed since its read."""
+        """Whether the request is answered instead of inserted, because the broker's role has changed since its read."""
         knobs = {NEW_MASTER: self.policy.on_role_change, MASTER_BACK: self.policy.on_master_return}
         return request.role_news.is_one_of(news for news, knob in knobs.items() if knob == "answer")
 
@@ -224,7 +225,7 @@ class State:
 
     @property
     def is_full(self) -> Bool:
-        """Whether no more requests may be held; the limit, where there is one, is one."""
+        """Whether no more requests may be held. If the number of held requests is limited, the limit is 1."""
         return self.is_limited & any_of(each.is_listed for each in self.requests)
 
     @property
@@ -243,7 +244,7 @@ class State:
         return (self.hold_ticks, self.scan_ticks, *(each for name, each in SWITCHES.items() if self.bounds.has(name)))
 
     def end_to_show(self, queue: Queue) -> Int:
-        """How far the dispatcher may make messages visible: to the end of the log, or of what is on disk."""
+        """The offset up to which the dispatcher may make messages visible: the end of the log or its flushed part."""
         return queue.flushed_end if self.shows_flushed_only else queue.log_end
 
     @property
@@ -256,7 +257,10 @@ class State:
         return request.passes if self.filters else self.has_more(request)
 
     def announces_for(self, notifier: Notifier, request: Request) -> Bool:
-        """Whether the notifier would wake the request if there is something to read; without a tag it wakes all."""
+        """Whether the notifier would wake the request if it has something to read.
+
+        A notifier without a tag wakes all.
+        """
         if notifier is not self.dispatcher:
             return TRUE
         told = (self.announced.is_(tag.index) & tag.passes(request.wants) for tag in self.tags)
@@ -274,9 +278,9 @@ class State:
 
 
 def assign(*pairs: tuple[Term, Term | int | bool]) -> Effect:
-    """The effect that gives each variable its new value.
+    """The effect that assigns each variable its new value.
 
-    A variable that policy and bounds do not have is a constant in `State`; writing it has no effect.
+    A variable that does not exist under the policy and bounds is a constant in `State`, and assigning it has no effect.
     """
     effect: dict[str, Term] = {}
     for target, value in pairs:
@@ -297,7 +301,7 @@ def down(left: Int) -> Int:
 
 
 def state_of(policy: Policy, bounds: Bounds) -> State:
-    """The state of a policy under bounds; raises `BoundsError` for what its specification file does not have."""
+    """The state of a policy under bounds; raises `BoundsError` for features that its specification file lacks."""
     own = policy.extension
     if own is not None and own.is_alone:
         if bounds.aspects or bounds.tags > 1:

@@ -1,6 +1,6 @@
-"""The participants: requests, queues, tags and notifiers, each as the terms that actions read and write.
+"""The participants: requests, queues, tags and notifiers, each with the terms that actions read and write.
 
-Ranges and first values of their variables: `state.variables`.
+`state.variables` has the ranges and first values of their variables.
 """
 
 from __future__ import annotations
@@ -28,19 +28,24 @@ REMOVING: Final = 5
 """The scanner that has seen the bucket empty and is about to remove it."""
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
-"""One more than correct, so that a second copy in the executor shows."""
+"""The greatest number of copies of a request in the executor. One is correct; the second shows a broker's mistake."""
 NEW_MASTER: Final = 1
-"""The broker, a slave, has become master, and the request has not learned of it."""
+"""News for a request: the broker, which was a slave, has become master since the request's read."""
 MASTER_BACK: Final = 2
-"""The broker's master is back, and the request has not learned of it."""
+"""News for a request: the master of the broker, which is a slave, has come back since the request's read."""
 ROLE_NEWS: Final = ("none", "new_master", "master_back")
 HASHES: Final = (0, 1, 0)
-"""Tag -> its hash. The third has the first one's: two strings may collide in Java's `String.hashCode`."""
+"""Tag -> its hash. The third tag has the hash of the first, because two strings may collide in Java's
+`String.hashCode`.
+"""
 
 
 @frozen
 class Phases:
-    """The phases of a request. If notifiers traverse in place, one list serves all, because there is one lock."""
+    """The phases of a request.
+
+    Notifiers that traverse in place share one list, because the lock excludes the others.
+    """
 
     labels: tuple[str, ...]
 
@@ -89,7 +94,7 @@ class Wish:
 
     index: int
     name: str
-    """The wish as an actor."""
+    """The name of the wish as an actor in labels."""
 
 
 @frozen
@@ -98,19 +103,22 @@ class Tag:
 
     index: int
     name: str
-    """The tag as an actor."""
+    """The name of the tag as an actor in labels."""
     tag: int
     alike: tuple[int, ...]
-    """The tags of these bounds with its hash, including itself."""
+    """The tags that have the same hash as this one, itself included."""
     by_sql: Wish | None
-    """The wish for messages that pass the SQL filter, if this one does."""
+    """The wish for messages that pass the SQL filter; None if this message does not pass."""
 
     def passes(self, wants: Int) -> Bool:
-        """Whether the broker lets a message with this tag through to a pull that `wants` that: it compares hashes."""
+        """Whether the broker delivers a message with this tag to a pull that asks for `wants`.
+
+        It compares hashes of tags.
+        """
         return wants.is_one_of(self.alike) | self._passes_sql(wants)
 
     def is_wanted(self, wants: Int) -> Bool:
-        """Whether the consumer wants the message."""
+        """Whether a consumer that asks for `wants` keeps the message, because it compares the tags themselves."""
         return wants.is_(self.tag) | self._passes_sql(wants)
 
     def _passes_sql(self, wants: Int) -> Bool:
@@ -118,7 +126,7 @@ class Tag:
 
 
 def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
-    """Everything that a pull can ask for."""
+    """Everything that a pull may ask for: each tag, and with the feature `sql` the messages that pass the filter."""
     names = (*(f"t{tag}" for tag in range(bounds.tags)), *(["sql"] if bounds.has("sql") else []))
     return tuple(Wish(index, name) for index, name in enumerate(names))
 
@@ -135,26 +143,26 @@ def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
 
 @frozen
 class Queue:
-    """One queue with its consume queue's ends."""
+    """One queue, with the ends of its log and of its consume queue."""
 
     kind: ClassVar[str] = "queue"
     index: int
     log_end: Int
     visible_end: Int
     visible_start: Int
-    """Its first offset; earlier messages have been deleted."""
+    """The first offset of the queue, because earlier messages were deleted."""
     flushed_end: Int
     unscanned: Bool
     present: Bool
-    """Its bucket is in the table."""
+    """Whether the queue's bucket is in the table."""
     return_due: Bool
-    """The traversal after the master's return has not visited its bucket yet."""
+    """Whether the traversal after the master's return has yet to visit the queue's bucket."""
     due: Bool
-    """In the core: a message was appended, and no action has handled that yet."""
+    """Only in the core: whether a message was appended that no action has handled yet."""
 
     @property
     def name(self) -> str:
-        """The queue as an actor."""
+        """The name of the queue as an actor in labels."""
         return f"q{self.index}"
 
 
@@ -184,24 +192,24 @@ class Request:
     late: Int
     waited: Int
     role_news: Int
-    """The change of the broker's role since its read: 0 for none, `NEW_MASTER` or `MASTER_BACK`."""
+    """The change of the broker's role since the request's read: 0 for none, `NEW_MASTER` or `MASTER_BACK`."""
 
     def is_(self, *labels: str) -> Bool:
         """Whether the request is in one of these phases; false for a phase that the policy lacks."""
         return self.phase.is_one_of(self.phases[label] for label in labels if label in self.phases)
 
     def at(self, queue: Queue) -> Bool:
-        """Whether it reads this queue."""
+        """Whether the request reads this queue."""
         return self.queue.is_(queue.index)
 
     @property
     def in_table(self) -> Bool:
-        """Whether it is in the table's bucket for its queue, where a traversal finds it."""
+        """Whether the request is in the table's bucket for its queue, where a traversal finds it."""
         return self.is_("held") & ~self.orphan
 
     @property
     def has_missed(self) -> Bool:
-        """Whether its read found nothing and no notifier has woken it yet."""
+        """Whether the request's read found nothing and no notifier has woken the request yet."""
         return self.is_listed | self.is_("missed", "has_bucket", "rechecked")
 
     @property
@@ -223,7 +231,7 @@ class Notifier:
     phases: Phases
     counter: Int
     queue: Int
-    """The queue whose bucket it is at, or none."""
+    """The queue whose bucket the notifier traverses, or none."""
 
     @property
     def taken(self) -> int:

@@ -1,4 +1,4 @@
-"""The variables of the state: their class, those that exist under a policy and bounds, and the participants' terms.
+"""The variables of the state: their class, and functions that list those of a policy under bounds.
 
 First come the variables that belong to no request (queues, notifiers, scan), then those of each request slot. A term of
 a variable that policy and bounds do not have is a constant.
@@ -36,7 +36,10 @@ from longpoll_spec.terms import FALSE, Bool, Int, Term, bool_variable, const, in
 
 @frozen
 class Variable:
-    """One state variable: name, inclusive range (no upper end if unbounded), first value."""
+    """One state variable, with its range and first value.
+
+    Both ends are inclusive, and an unbounded variable has no upper end.
+    """
 
     name: str
     lower: int
@@ -44,13 +47,16 @@ class Variable:
     initial: int
     sentence: str
     truth: bool = False
-    """A truth value: 0 or 1 in every engine."""
+    """Whether the variable is a truth value, which is 0 or 1 in every engine."""
     labels: tuple[str, ...] = ()
-    """A word for each value, if the values are not quantities."""
+    """The name of each value, if the values are not quantities."""
     limit: Int | None = None
-    """The parameter that is its upper end: a proof that leaves the parameter open leaves this open too."""
+    """The parameter that is the upper end, if it is one. A proof that leaves the parameter open leaves the upper end
+    open.
+    """
     numbers_queues: bool = False
-    """Its value is the number of a queue, or the count of queues for none; renaming queues renames it."""
+    """Whether the value is the number of a queue (or the count of queues for none), which renaming queues must rename.
+    """
 
     @property
     def term(self) -> Term:
@@ -59,20 +65,20 @@ class Variable:
 
     @property
     def greatest(self) -> Int | None:
-        """Its upper end as a term; None when it is unbounded."""
+        """The upper end as a term; None if the variable is unbounded."""
         if self.upper is None:
             return None
         return const(self.upper) if self.limit is None else self.limit
 
     @property
     def first(self) -> Term:
-        """Its first value as a term: the parameter, if it starts at its upper end."""
+        """The first value as a term, which is the parameter `limit` if the variable starts at its upper end."""
         if self.truth:
             return truth(bool(self.initial))
         return self.limit if self.limit is not None and self.initial == self.upper else const(self.initial)
 
     def show(self, value: int) -> str:
-        """The value for readers."""
+        """The value as text for readers."""
         if self.truth:
             return "yes" if value else "no"
         return self.labels[value] if self.labels else str(value)
@@ -80,15 +86,16 @@ class Variable:
 
 @frozen
 class Declared:
-    """The variables that a specification file declares under one name: one for each combination of some participants.
+    """The variables that a specification file declares under one name: one variable for each choice of participants.
 
-    `each[request]` or `each[request, queue]` is the term of one of them. Its name has all numbers: `watched_q0_1`.
+    `each[request]` or `each[request, queue]` is the term of one of them. The name of a variable has all numbers, as in
+    `watched_q0_1`.
     """
 
     name: str
     sentence: str
     who: tuple[str, ...]
-    """`queue` and `request`, in this order."""
+    """The kinds of participants: `queue`, `request`, both in this order, or neither."""
     truth: bool = False
     greatest: int | None = 1
     """The upper end; None for the number of messages."""
@@ -107,7 +114,7 @@ class Declared:
         return bool_variable(name) if self.truth else int_variable(name)
 
     def variables(self, bounds: Bounds, slot: int | None = None) -> Iterator[Variable]:
-        """Those of one request, or those that belong to no request."""
+        """The variables that belong to the request with index `slot`, or for None those that belong to no request."""
         if ("request" in self.who) is (slot is None):
             return
         upper = bounds.messages if self.greatest is None else self.greatest
@@ -127,7 +134,7 @@ def flag(name: str, sentence: str, *, initial: bool = False) -> Variable:
 
 
 def queue_number(name: str, bounds: Bounds, sentence: str) -> Variable:
-    """A variable that names a queue or none; first none."""
+    """A variable whose value is the number of a queue or none, and first none."""
     labels = (*(f"q{index}" for index in range(bounds.queues)), "none")
     return Variable(name, 0, bounds.queues, bounds.queues, sentence, labels=labels, numbers_queues=True)
 
@@ -138,23 +145,25 @@ def of_queue(name: str, index: int, bounds: Bounds) -> str:
 
 
 def hold_ticks_of(bounds: Bounds) -> Int:
-    """A pull's deadline as a parameter, which a proof may leave open."""
+    """The hold time of a pull, in ticks, as a parameter, which a proof may leave open."""
     return parameter("hold_ticks", bounds.hold_ticks)
 
 
 def scan_ticks_of(bounds: Bounds) -> Int:
-    """The scan's period as a parameter, which a proof may leave open."""
+    """The period of the scan, in ticks, as a parameter, which a proof may leave open."""
     return parameter("scan_ticks", bounds.scan_ticks)
 
 
 HELD_LIMIT: Final = parameter("held_limit", 1)
-"""The feature `limit`: 1, at most one request is held; 0, no limit. A proof leaves it open."""
+"""The parameter of the feature `limit`: with 1, at most one request is held; with 0, there is no limit."""
 REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
-"""The feature `capacity`: 1, the executor rejects only next to another request; 0, also a lone one. A proof leaves it
-open, because a restriction would weaken the proof.
+"""The parameter of the feature `capacity`: with 1, the executor rejects a request only while it has another one; with
+0, it may also reject the only one.
 """
 SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
-"""Feature that only restricts behaviour -> its parameter."""
+"""Feature that only restricts behaviour -> its parameter. A proof leaves it open, because a restriction weakens a
+proof.
+"""
 
 
 def number(variables: Mapping[str, Variable], name: str, otherwise: int = 0) -> Int:
@@ -183,7 +192,7 @@ THREADS: Final = {
 
 
 def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
-    """Every variable that is not a request's, in the order of the state."""
+    """Every variable that belongs to no request, in the order of the state."""
     own = policy.extension
     declared = [] if own is None else [each for one in own.variables for each in one.variables(bounds)]
     if own is not None and own.is_alone:
@@ -334,7 +343,7 @@ def notifier_of(name: str, phases: Phases, variables: Mapping[str, Variable]) ->
 
 
 def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -> Sequence[Variable]:
-    """Every variable of one slot."""
+    """Every variable of one request slot, in the order of the state."""
     deadline = Variable(
         f"deadline_{index}",
         0,
@@ -397,7 +406,7 @@ def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
 
 
 def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) -> Request:
-    """The slot as terms; variables that its policy or bounds lack are constants."""
+    """One request slot as terms. A variable that does not exist under the policy and bounds is a constant."""
     return Request(
         index=index,
         phases=phases,

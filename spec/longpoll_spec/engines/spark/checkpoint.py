@@ -55,7 +55,10 @@ class _State(msgspec.Struct, kw_only=True):
 
 @define
 class Checkpoint:
-    """The directory of a search. Invariant: every level in `state.levels` is complete, and no other level is used."""
+    """The directory of a search.
+
+    Invariant: every level in the state's `levels` is complete, and no other level is used.
+    """
 
     path: Path
     state: _State = field(init=False)

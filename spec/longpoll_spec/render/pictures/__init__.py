@@ -1,1 +1,1 @@
-"""A counterexample as text, mermaid, SVG or HTML."""
+"""Renders a counterexample as plain text, as a mermaid diagram, as SVG or as HTML."""

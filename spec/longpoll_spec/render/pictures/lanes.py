@@ -1,8 +1,8 @@
-"""A run as lanes in SVG: one lane per thread, request phase and visible end; one column per step.
+"""Draws a run as lanes in SVG: one lane per thread, request phase and visible end, and one column per step.
 
-Columns are equally wide. Time passes only in the columns of a tick, which are marked. Steps are numbered and described
-below. Texts are measured (`svg`), so none overflows. `moving` shows the steps one after another, except for
-readers who prefer reduced motion. `narrow` fits the screen of a phone.
+Columns are equally wide. Time passes only in the columns of ticks, which are marked. Steps are numbered, and described
+below the lanes. Texts are measured (`svg`), so that none overflows. With `moving` the picture shows one step after
+another, except for readers who prefer reduced motion. With `narrow` it fits the screen of a phone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RADIUS: Final = 10.0
 WIDTH_LEAST: Final = 560.0
 WIDTH_NARROW: Final = 340.0
 STEP_S: Final = 1.2
-"""Seconds between two steps of a moving picture."""
+"""The seconds between two steps of a moving picture."""
 REST: Final = 4
-"""How long the complete picture is shown, in steps."""
+"""The time for which a moving picture shows all steps before it starts again, in steps."""
 STYLE: Final = style_of(
     "lp-lanes",
     f"""
@@ -63,7 +63,7 @@ class _Bar:
 
 @frozen
 class _Sheet:
-    """The measures of one picture."""
+    """The sizes of one picture, in user units of SVG."""
 
     trace: Trace
     story: Story
@@ -71,12 +71,12 @@ class _Sheet:
 
     @property
     def column(self) -> float:
-        """The width of a step."""
+        """The width of the column of a step."""
         return COLUMN_NARROW if self.narrow else COLUMN
 
     @property
     def bars(self) -> list[tuple[str, list[_Bar]]]:
-        """A lane for each request's phase and each queue's visible end, with its values over time."""
+        """(name, bars) of a lane for each request's phase and each queue's visible end, if its value changes."""
         shown = []
         for place, variable in enumerate(self.trace.model.variables):
             if variable.name.startswith("phase_"):
@@ -92,7 +92,7 @@ class _Sheet:
 
     @property
     def label(self) -> float:
-        """The width of the lanes' names."""
+        """The width of the column with the names of the lanes."""
         names = [width_of(each.name, SIZE) for each in self.story.participants]
         java = [0.0 if self.narrow else width_of(each.java, SMALL) for each in self.story.participants]
         return max([0.0, *names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
@@ -137,7 +137,7 @@ def _bars(words: Sequence[str]) -> list[_Bar]:
 
 
 def render(trace: Trace, *, moving: bool = False, narrow: bool = False) -> str:
-    """The run as one `<svg>` element."""
+    """Draw the run; returns one `<svg>` element as text."""
     sheet = _Sheet(trace, story_of(trace), narrow)
     legend = list(_legend(sheet, moving=moving))
     height = sheet.bottom + 2 * LINE + sum(lines for lines, _ in legend) * LINE + PAD
@@ -177,7 +177,7 @@ def _values(sheet: _Sheet) -> Iterator[str]:
 
 
 def _fitting(word: str, width: float) -> str:
-    """The word, truncated with an ellipsis if necessary; nothing if only a letter is left."""
+    """The word, truncated with an ellipsis if it is too wide; empty if fewer than two letters would be left."""
     if width_of(word, SMALL) <= width:
         return word
     for length in range(len(word) - 1, 1, -1):
@@ -211,7 +211,7 @@ def _step(sheet: _Sheet, scene: Scene) -> Iterator[str]:
 
 
 def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
-    """The number of lines of each step's description, and the text."""
+    """(number of lines, SVG) for the description of each step, and for the violation."""
     room = sheet.width - 34 - PAD
     names = {each.key: each.name for each in sheet.story.participants}
     for scene in sheet.story.scenes:
@@ -233,7 +233,7 @@ def _moved(number: int, drawn: str, *, moving: bool) -> str:
 
 
 def _motion(steps: int) -> str:
-    """The CSS rules that show step after step; with reduced motion all are visible at once."""
+    """The CSS rules that show one step after another, unless the reader prefers reduced motion."""
     whole = (steps + REST) * STEP_S
     rules = [
         f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.25}}{share + 2:.2f}%,100%{{opacity:1}}}}"

@@ -1,7 +1,7 @@
 """Writes SVG elements, with light and dark colours, and computes text widths without a browser.
 
-The other modules of this package do the layout. Pictures contain only escaped text: never scripts, external fonts or
-images.
+The other modules of this package compute the layout. Pictures contain only escaped text, and no scripts, external fonts
+or images.
 
 The widths are those of DejaVu Sans, which is wider than the usual fonts, so that no text overflows. A test measures
 pictures in a browser.
@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Final
 
 FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
-"""No likely substitute is wider."""
+"""The fonts of pictures. A browser that lacks them most likely uses a font that is not wider."""
 _LIGHT: Final = (
     "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--edge:#8a98a5;--head:#eef2f5;--lane:#f3f6f8;--paper:#fff;"
     "--step:#1f5fa8;--bar:#dbe7f4;--bad:#b3261e;--badbg:#fdecea"
@@ -25,7 +25,7 @@ _DARK: Final = (
     "--step:#7db4f0;--bar:#24384d;--bad:#ff8a80;--badbg:#3a1b1a"
 )
 _FIRST: Final = 32
-"""The first character of the tables."""
+"""The code of the first character in the tables of widths, the space."""
 _PLAIN: Final = (
     318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636, 636, 636,
     636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295, 295, 656, 557, 863,
@@ -33,7 +33,7 @@ _PLAIN: Final = (
     615, 352, 635, 634, 278, 278, 579, 278, 974, 634, 612, 635, 635, 411, 521, 392, 634, 592, 818, 592, 592, 525, 636,
     337, 636, 838,
 )  # fmt: skip
-"""Widths from the space to the tilde, in thousandths of the font size."""
+"""The widths of the characters from the space to the tilde, in thousandths of the font size."""
 _BOLD: Final = (
     348, 456, 521, 838, 696, 1002, 872, 306, 457, 457, 523, 838, 380, 415, 380, 365, 696, 696, 696, 696, 696, 696, 696,
     696, 696, 696, 400, 400, 838, 838, 838, 580, 1000, 774, 762, 734, 830, 683, 683, 821, 837, 372, 372, 775, 637, 995,
@@ -42,7 +42,7 @@ _BOLD: Final = (
     365, 712, 838,
 )  # fmt: skip
 _OTHER: Final = 1_062
-"""The greatest width of any other character, in thousandths."""
+"""The greatest width of any other character, in thousandths of the font size."""
 
 
 def style_of(kind: str, rules: str) -> str:
@@ -76,12 +76,12 @@ def element(tag: str, kind: str, inside: str = "", **places: float | str) -> str
 
 
 def text(kind: str, x: float, y: float, words: str) -> str:
-    """A text; its class decides whether it starts, is centred or ends at x."""
+    """A `<text>` element. The CSS of its class decides whether the text starts, is centred or ends at x."""
     return element("text", kind, escape(words), x=x, y=y)
 
 
 def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
-    """A straight line."""
+    """A `<line>` element from (x1, y1) to (x2, y2)."""
     return element("line", kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
@@ -97,7 +97,7 @@ def _letter(table: tuple[int, ...], character: str) -> int:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The text in lines of at most this width; a wider word is split."""
+    """The text in lines of at most this width. A word that is wider is split."""
     lines: list[str] = []
     for word in (piece for whole in text.split() for piece in _pieces(whole, width, size)):
         longer = f"{lines[-1]} {word}" if lines else word

@@ -1,7 +1,8 @@
-"""A story as numbered steps in plain text, as a mermaid sequence diagram, and as one page.
+"""Writes a story as numbered steps in plain text, as a mermaid sequence diagram, or as an HTML page.
 
-Text has no colour: it is the same for a terminal, a file and a message. Mermaid is for Markdown and has no locations in
-Java. The page is one file without scripts: picture, steps in full, and what is wrong; everything is escaped.
+The text has no colours, so it is the same on a terminal, in a file and in a message. The mermaid diagram is for
+Markdown and leaves out the places in Java. The page is one file without scripts, with the picture, all steps and the
+violation. All text in the page is escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ WIDTH = 100
 
 
 def story_text(story: Story) -> str:
-    """The story as text that ends with a newline."""
+    """The story as plain text, which ends with a newline."""
     return "\n".join(_lines(story)) + "\n"
 
 
@@ -54,7 +55,7 @@ def _scene(scene: Scene) -> Iterable[str]:
 
 
 def who(scene: Scene) -> str:
-    """The actor with its Java thread; empty when time passes."""
+    """The actor of a step with its Java thread; empty if time passes."""
     if not scene.source:
         return ""
     actor = participant_of(scene.source)
@@ -62,12 +63,12 @@ def who(scene: Scene) -> str:
 
 
 NOTE_WIDTH: Final = 80
-"""Characters per line of the last note."""
+"""The characters per line of the note about the violation."""
 _UNSAFE: Final = re.compile(r"[;#<>\n]")
 
 
 def story_mermaid(story: Story) -> str:
-    """The story as one `sequenceDiagram`, which ends with a newline."""
+    """The story as a mermaid `sequenceDiagram`, which ends with a newline."""
     return "\n".join(_mermaid_lines(story)) + "\n"
 
 
@@ -109,7 +110,7 @@ body{color:#e3e8ec;background:#14191e}.place,.change{color:#9aa7b1}.wrong{backgr
 
 
 def story_html(story: Story, picture: str, token: str) -> str:
-    """The story of a token as the text of one HTML file; `picture` is its SVG (`lanes`)."""
+    """The story of a token as one HTML file. `picture` is the SVG that `lanes` draws."""
     steps = "".join(_step(scene) for scene in story.scenes)
     wrong = "".join(f"<p>{escape(sentence)}</p>" for sentence in story.wrong)
     return (
