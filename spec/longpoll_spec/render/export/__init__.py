@@ -1,1 +1,1 @@
-"""The specification and its runs in the languages of other checkers: Promela and TLA+, and as JSON."""
+"""Exports the specification as Promela, as TLA+ and for the explorer, and a run as JSON."""

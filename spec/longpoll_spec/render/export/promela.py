@@ -1,13 +1,13 @@
-"""The specification as Promela: SPIN must explore the same states and steps as our engines.
+"""Exports the specification as Promela, so that SPIN explores the same states and steps as our engines.
 
-One process with one loop, and one `d_step` per action instance: a transition of SPIN is a transition of the
-specification, and the process adds nothing to the state vector. Properties are checks that change no state. A check
-reports one SPIN error with the property's name, and records outside the state vector that it has. So one breadth-first
-run gives every verdict, and the error's depth is the length of a shortest run.
+The export is one process with one loop, which has one `d_step` per action instance. So a transition of SPIN is a
+transition of the specification, and the process adds nothing to the state vector. Properties are checks that change no
+state. A check reports one SPIN error with the property's name, and remembers outside the state vector that it has done
+so. So one breadth-first run gives every verdict, and the depth of an error is the length of a shortest run.
 
-A simultaneous effect becomes a sequence of assignments: a variable is written after every term that reads its old
-value. Where terms read each other's variables in a cycle, one old value is saved first, in a variable that is 0 again
-at the end.
+The assignments of an effect are simultaneous, but Promela assigns one variable after another. So a variable is assigned
+after every term that reads its old value. If terms read each other's variables in a cycle, one old value is saved
+first, in a variable that is set to 0 again at the end of the step.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from longpoll_spec.terms import (
 )
 
 SAVED: Final = "old_"
-"""The prefix of variables that save old values."""
+"""The prefix of the variables that save old values."""
 
 
 @frozen
 class Assignment:
-    """One assignment. `variable` is the target, or the variable that the target saves."""
+    """One assignment. `variable` is the target itself, or the variable whose old value the target saves."""
 
     target: str
     variable: str
@@ -59,7 +59,7 @@ class Assignment:
 
 
 def sequence(effect: Effect) -> tuple[Assignment, ...]:
-    """The effect's assignments in an order that makes them simultaneous; unchanged variables are left out."""
+    """The assignments of an effect, in an order with the same result. It leaves out those that change nothing."""
     waiting = changes(effect)
     done: list[Assignment] = []
     cleared: list[Assignment] = []
@@ -77,14 +77,14 @@ def sequence(effect: Effect) -> tuple[Assignment, ...]:
 
 
 def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
-    """The variable, the place that saves its old value, and the content of that place between steps."""
+    """Three terms: the variable, the variable that saves its old value, and the value of the latter between steps."""
     if isinstance(term, Int):
         return int_variable(name), int_variable(SAVED + name), const(0)
     return bool_variable(name), bool_variable(SAVED + name), FALSE
 
 
 def saved_by(assignments: Sequence[Assignment]) -> Iterator[str]:
-    """The variables whose old values the assignments save."""
+    """The names of the variables whose old values the assignments save."""
     return (each.variable for each in assignments if each.target == SAVED + each.variable)
 
 
@@ -93,23 +93,23 @@ def _is_read_by_others(name: str, waiting: Effect) -> bool:
 
 
 GROUPS: Final = {"always": "ALWAYS", "inductive": "ALWAYS", "sometimes": "SOMETIMES"}
-"""The switch that turns on every property of a kind."""
+"""Kind of property -> the macro that turns on all properties of the kind."""
 BY_STEP: Final = " by this step"
-"""The suffix of the message if the next step decides the property, not the state before it."""
+"""The suffix of the message if the next step decides the property, instead of the state before it."""
 
 
 def message_of(item: Property) -> str:
-    """The message of SPIN when a check decides the property."""
+    """The error message of SPIN if a check decides the property."""
     return f"{item.name} is {'reached' if item.kind == 'sometimes' else 'violated'}"
 
 
 def check_name(action: Action) -> str:
-    """The macro that checks a step before it is taken."""
+    """The name of the macro that checks a step before it is taken."""
     return f"check_{identifier(action.label)}"
 
 
 def properties_text(model: Model, properties: Sequence[Property], writer: Writer) -> Iterator[str]:
-    """The text before the process: the definition of a check, and for each action the checks of its step."""
+    """The lines before the process: the definitions of checks, and for each action the checks of its step."""
     size = len(properties) + 1
     yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was reported; no state. */"
     yield "/* A check: of a state, or of a step about to be taken. It reports a result once. */"
@@ -144,7 +144,7 @@ def _declared(number: int, item: Property, writer: Writer) -> Iterator[str]:
 
 
 def looks(properties: Sequence[Property]) -> Iterator[str]:
-    """The process's options that check a state."""
+    """The lines of the process that check a state."""
     yield "  /* The checks of a state; none is a step of the specification. */"
     for number, item in enumerate(properties, 1):
         if decisive_of(item) is not FALSE:
@@ -173,7 +173,7 @@ NOTATION: Final = Notation(
     choice="({condition} -> {then} : {otherwise})",
 )
 TYPES: Final = (("bit", 0, 1), ("byte", 0, 255), ("short", -32768, 32767), ("int", -(2**31), 2**31 - 1))
-"""Promela's types from the narrowest, each with its range."""
+"""(name, least value, greatest value) of Promela's types, from the narrowest."""
 
 
 def promela_of(model: Model, properties: Sequence[Property]) -> str:
@@ -234,7 +234,7 @@ def _variables(model: Model, effects: Sequence[Sequence[Assignment]], plain: Wri
 
 
 def promela_type(variable: Variable) -> str:
-    """The narrowest type that has the variable's range; raises `BoundsError` where there is none."""
+    """The narrowest type that has the variable's range; raises `BoundsError` if the range has no upper end."""
     if variable.upper is None:
         raise BoundsError("Promela needs a fixed number of messages; add --messages")
     return next(name for name, lower, upper in TYPES if lower <= variable.lower and variable.upper <= upper)

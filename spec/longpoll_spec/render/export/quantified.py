@@ -1,14 +1,15 @@
-"""Terms of three requests and three queues as expressions about any number of them, and these as TLA+ text.
+"""Turns terms of three requests and three queues into expressions about any number of them, and these into TLA+.
 
-The specification's terms name every request and queue. A statement that is the same for each becomes a quantifier: a
-junction of `phase_0 = held`, `phase_1 = held` and `phase_2 = held` is a statement about every request, or some. Three
-of a kind are enough to distinguish `every other one` from `the other one`. Nothing is guessed: a part that is missing
-for one of them, or a number that is left over, raises `NotUniformError`.
+The terms of the specification name every request and queue. Parts of a term that say the same about each of them become
+a quantifier: `phase_0 = held`, `phase_1 = held` and `phase_2 = held` in a conjunction become a statement about every
+request, and in a disjunction one about some request. Three requests are enough to distinguish `every other one` from
+`the other one`. If a part is missing for one of them, or names a request that no quantifier covers, `NotUniformError`
+is raised, so that the text never means more than the terms.
 
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
-`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). As text it is
-on one line if it fits, otherwise in bulleted junctions. The module around it: `tla`.
+`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). The text of an
+expression is on one line if it fits, and otherwise in bulleted junctions. `tla` writes the module around it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from longpoll_spec.terms import Term, const
 
 Expression: TypeAlias = tuple[Any, ...]
 Slot: TypeAlias = tuple[str, int]
-"""A kind and a number: `("request", 0)`."""
+"""A request or a queue: its kind and its number, such as `("request", 0)`."""
 Bound: TypeAlias = Mapping[Slot, str]
-"""The letters of slots."""
+"""Slot -> the letter that represents it in the text."""
 
 SLOTS: Final = 3
 LETTERS: Final = {"request": ("r", "s", "t"), "queue": ("q", "p", "o")}
@@ -45,7 +46,7 @@ class NotUniformError(UserError):
 
 
 def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:
-    """A variable's name without its number, and its slot."""
+    """The name of a variable without its number, and its slots as expressions."""
     found = _NAME.fullmatch(name)
     assert found is not None, name
     slots = [("slot", kind, int(number)) for kind, number in found.groupdict().items() if number is not None]
@@ -54,15 +55,15 @@ def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:
 
 @frozen
 class Reading:
-    """Reads terms as expressions."""
+    """Reads the terms of a state as expressions."""
 
     variables: Mapping[str, Variable]
     calls: tuple[tuple[Term, Expression], ...] = ()
-    """Terms, each with the call that replaces it; the first call of a term counts."""
+    """(term, call of a predicate that replaces the term). If a term has several calls, the first one counts."""
     named: Mapping[int, Expression] = field(init=False)
-    """The identity of a term -> its call; `calls` keeps the terms alive, so identities are unique."""
+    """Id of a term -> its call. `calls` references the terms, so ids stay unique."""
     junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
-    """The named junctions, the longest first, also used for parts of longer ones."""
+    """The junctions that have a call, the longest first. They are also found among the parts of a longer junction."""
 
     def __attrs_post_init__(self) -> None:
         """Sort the calls."""
@@ -71,7 +72,7 @@ class Reading:
         object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
 
     def expression(self, term: Term, variable: Variable | None = None) -> Expression:  # noqa: PLR0911 - one case each
-        """The term; its constants are values of the variable."""
+        """The expression of a term. Constants in it are values of `variable`, if that is given."""
         if id(term) in self.named:
             return self.named[id(term)]
         match term.op:
@@ -99,7 +100,7 @@ class Reading:
                 return self._compared_with_none(term) or (term.op, *map(self.expression, term.args))
 
     def _compared_with_none(self, term: Term) -> Expression | None:
-        """That a variable whose values are words has its first word, or another: words have no order in TLA+."""
+        """A comparison with 0 as an equality, if values have names, because names have no order in TLA+; else None."""
         left, right = term.args[0], term.args[-1]
         if term.op == "le" and right is const(0) and (variable := self._of(left)) is not None and variable.labels:
             return ("eq", self.expression(left), ("word", variable.labels[0]))
@@ -111,7 +112,7 @@ class Reading:
         return self.variables[term.args[0].removesuffix(PRIME)] if term.op == "var" else None
 
     def _parts(self, junction: Term) -> Iterator[Expression]:
-        """The parts, some of which may together form a named junction."""
+        """The expressions of the parts of a junction. Parts that together form a named junction become its call."""
         left = {id(part): part for part in junction.args}
         calls: dict[int, Expression] = {}
         for term, call in self.junctions:
@@ -127,7 +128,7 @@ class Reading:
 
 
 def _is_negative(condition: Term) -> bool:
-    """Whether it asks for a variable below zero, which `TypeOK` excludes."""
+    """Whether the condition is that a variable is below zero, which `TypeOK` excludes."""
     return condition.op == "lt" and condition.args[0].op == "var" and condition.args[1] is const(0)
 
 
@@ -169,20 +170,20 @@ def replaced(expression: Expression, changes: Mapping[Expression, Expression]) -
 
 
 def key(expression: Expression) -> object:
-    """Equal for expressions that differ only in the order of their junctions."""
+    """A key of an expression, equal for expressions that differ only in the order of the parts of junctions."""
     parts = [key(part) if isinstance(part, tuple) else part for part in expression]
     return (expression[0], frozenset(parts[1:])) if expression[0] in _JUNCTIONS else tuple(parts)
 
 
 def slots_in(expression: Expression) -> set[Slot]:
-    """Every slot in the expression."""
+    """The slots that occur in an expression."""
     if expression[0] == "slot":
         return {expression[1:]}
     return set[Slot]().union(*(slots_in(part) for part in expression if isinstance(part, tuple)))
 
 
 def letter_for(kind: str, taken: Iterable[str]) -> str:
-    """The first free letter of a kind."""
+    """The first letter for a kind that is not taken."""
     used = set(taken)
     return next(letter for letter in LETTERS[kind] if letter not in used)
 
@@ -212,7 +213,7 @@ def _junction(expression: Expression, bound: Bound) -> Expression:
 
 
 def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
-    """Whether the part also holds for another slot, so that its quantifier belongs inside."""
+    """Whether the part stays the same if the slot is swapped with another, so that its quantifier belongs inside."""
     others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
     return any(key(_swapped(part, slot, other)) == key(part) for other in others)
 
@@ -224,7 +225,7 @@ def _swapped(part: Expression, one: Slot, other: Slot) -> Expression:
 def _quantified(
     op: str, part: Expression, slot: Slot, places: Mapping[object, int], bound: Bound
 ) -> tuple[set[int], Expression]:
-    """The part stated for every slot of its kind: the indices of all parts that this covers, and the text."""
+    """Quantify a part over every slot of its kind; returns the indices of all covered parts, and the expression."""
     kind = slot[0]
     there: set[int] = set()
     left_out: list[str] = []
@@ -247,7 +248,7 @@ def _quantified(
 
 
 def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
-    """If a variable names the queue, no quantifier is needed: it is that queue."""
+    """The statement without a quantifier, if a variable has the number of the queue; None otherwise."""
     if op != "or" or body[0] != "and":
         return None
     mine = ("letter", letter)
@@ -288,7 +289,10 @@ def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
 
 
 def _choice(expression: Expression, bound: Bound) -> Expression:
-    """A choice; one that compares every queue with the one that a variable names becomes one about that queue."""
+    """The choice as an expression.
+
+    If it has a case for each queue that a variable may name, it becomes one about that queue.
+    """
     cases: dict[int, Expression] = {}
     asked: Expression | None = None
     rest = expression
@@ -308,7 +312,7 @@ def _choice(expression: Expression, bound: Bound) -> Expression:
 
 
 def _reduced(choice: Expression) -> Expression:
-    """The choice with a condition without negation; a condition repeated by an inner choice is tested once."""
+    """Simplify a choice: its condition has no negation, and a condition that an inner choice repeats is tested once."""
     _, condition, then, otherwise = choice
     if condition[0] == "not":
         return _reduced(("ite", condition[1], otherwise, then))
@@ -323,18 +327,18 @@ def _reduced(choice: Expression) -> Expression:
 WIDTH: Final = 118
 """The longest line, in characters."""
 SETS: Final = {"request": "Requests", "queue": "Queues"}
-"""Kind -> the constant that is the set of that kind."""
+"""Kind -> the TLA+ constant with all requests or all queues."""
 ENABLED: Final = "ENABLED "
-"""The prefix of a variable that represents the guard of an action."""
+"""The prefix of the name of a variable that represents the guard of an action."""
 
 
 def comment(sentence: str) -> Iterator[str]:
-    """A sentence as lines of comment."""
+    """A sentence as the lines of a TLA+ comment."""
     yield from (f"\\* {line}" for line in textwrap.wrap(sentence, WIDTH - 3))
 
 
 def definition(head: str, says: Expression) -> Iterator[str]:
-    """The definition of `head`, and an empty line."""
+    """The lines of the definition of `head`, followed by an empty line."""
     short = f"{head} == {inline(says)}"
     if len(short) <= WIDTH * (3 if says[0] in _JUNCTION_SIGNS else 4) // 4:
         yield short
@@ -345,7 +349,7 @@ def definition(head: str, says: Expression) -> Iterator[str]:
 
 
 def letters_in(expression: Expression, bound: frozenset[str] = frozenset()) -> set[str]:
-    """The free letters of the expression."""
+    """The letters in an expression that no quantifier in it binds."""
     if expression[0] == "letter":
         return {expression[1]} - bound
     if expression[0] in {"every", "some"}:
@@ -354,7 +358,7 @@ def letters_in(expression: Expression, bound: frozenset[str] = frozenset()) -> s
 
 
 def denied(expression: Expression) -> Expression:
-    """The negation, written with few negations."""
+    """The negation of an expression, in a form with few negations."""
     match expression[0]:
         case "not":
             (inner,) = expression[1:]
@@ -374,7 +378,7 @@ def denied(expression: Expression) -> Expression:
 
 
 def implies(given: Sequence[Expression], then: Expression) -> Expression:
-    """The implication; conclusions that are among the premises are left out."""
+    """The implication from all of `given` to `then`. If `then` is an implication, its premise joins the others."""
     parts = [part for each in given for part in (each[1:] if each[0] == "and" else (each,))]
     if then[0] == "implies":
         return implies([*parts, then[1]], then[2])
@@ -382,7 +386,7 @@ def implies(given: Sequence[Expression], then: Expression) -> Expression:
 
 
 def as_implication(expression: Expression) -> Expression:
-    r"""The statement with `A => B` in place of `~A \/ B`, under its quantifiers."""
+    r"""The statement with `A => B` instead of `~A \/ B`, also inside its quantifiers."""
     match expression:
         case ("and", *parts):
             return ("and", *map(as_implication, parts))
@@ -397,10 +401,10 @@ def as_implication(expression: Expression) -> Expression:
 
 
 def _weight(expression: Expression) -> int:
-    """The size for a reader; a comparison and its opposite weigh the same."""
+    """The size of an expression for a reader. A comparison and its negation have the same size."""
     if expression[0] == "not":
         if expression[1][0] in {"var", "call"} and expression[1][2]:
-            return 99  # what is so after the step is what is said, not what is given
+            return 99  # a condition on the state after the step is a conclusion, so it must not become a premise
         return _weight(expression[1]) + (expression[1][0] not in _COMPARISONS)
     if expression[0] == "is queue":
         return 0
@@ -417,7 +421,7 @@ _LOOSE: Final = frozenset({"and", "or", "every", "some", "ite", "implies"})
 
 
 def inline(expression: Expression) -> str:  # noqa: C901, PLR0911, PLR0912 - one case each
-    """The expression on one line."""
+    """The TLA+ text of an expression, on one line."""
     match expression:
         case ("letter" | "name", text):
             return str(text)
@@ -507,12 +511,12 @@ def _operand(expression: Expression) -> str:
 
 
 def indented(those: Iterable[str], by: int = 2) -> Iterator[str]:
-    """The lines, indented."""
+    """The lines, indented by some spaces."""
     return (f"{' ' * by}{line}" for line in those)
 
 
 def lines(expression: Expression, width: int, *, whole: bool = True) -> list[str]:  # noqa: C901, PLR0912 - one case each
-    """The expression in lines of this width; `whole` on one line if it fits."""
+    """The TLA+ text of an expression in lines of this width. With `whole`, it is on one line if it fits."""
     short = inline(expression)
     dense = expression[0] in _JUNCTION_SIGNS and any(part[0] != "name" for part in expression[1:])
     if expression[0] in _JUNCTION_SIGNS and not dense:

@@ -1,8 +1,8 @@
-"""The specification as one TLA+ module for any number of requests and queues, to read and to check with TLC.
+"""Exports the specification as one TLA+ module for any number of requests and queues, to be read and checked with TLC.
 
-The module is made from the terms of three requests and three queues (`quantified`): predicates, actions, and terms over
-them. Its comments are the docstrings of the actions, the properties and the predicates. A property about a step is a
-temporal formula, such as `[][hold(r) => ...]_vars`. `sometimes` properties and proof obligations are left out.
+The module is derived from the terms of three requests and three queues (`quantified`). It has predicates, actions that
+use them, and properties. Its comments are the docstrings of these. A property about a step is a temporal formula, such
+as `[][hold(r) => ...]_vars`. `sometimes` properties and the properties that only a proof needs are left out.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from longpoll_spec.state import Request, State, Variable, state_of
 from longpoll_spec.terms import FALSE, TRUE, Effect, Term, any_of, bool_variable, changes, int_variable, substitute
 
 _TRIVIAL: Final = frozenset({"var", "const", "true", "false", "eq", "lt", "le", "parameter"})
-"""Terms that need no name: written out where they occur."""
+"""The operators of terms that get no predicate, because they are written out where they occur."""
 
 
 @frozen
 class Predicate:
-    """A named predicate: its kind of participant, its docstring, and its term for a state and a participant."""
+    """A predicate of the module: its name, the kind of its participant, its docstring, and its term."""
 
     name: str
     kind: str
@@ -75,12 +75,12 @@ class Predicate:
 
     @property
     def sentence(self) -> str:
-        """The first paragraph of the docstring."""
+        """The first paragraph of the docstring, on one line."""
         return " ".join(str(self.told.__doc__).split("\n\n", maxsplit=1)[0].split())
 
 
 def _predicates(state: State) -> Iterator[Predicate]:
-    """The predicates, each after those that it may use; the core has none."""
+    """The predicates, each after those that it may use. A model that is based on the core has none."""
     if not state.notifiers:
         return
     yield Predicate("Listed", "request", Request.is_listed, lambda _, each: each.is_listed)
@@ -113,28 +113,28 @@ def _predicates(state: State) -> Iterator[Predicate]:
 
 @frozen
 class Operator:
-    """An action as an operator of the module: its name, its parameters, and one instance per kind."""
+    """An action as an operator of the module, with one of its instances, from which its text is derived."""
 
     family: Family
     name: str
     parameters: tuple[tuple[str, str], ...]
-    """(letter, kind)."""
+    """(letter, kind) for each participant of the action."""
     action: Action
 
     @property
     def bound(self) -> Bound:
-        """The slots that are its parameters."""
+        """The slots that are parameters of the operator, with their letters."""
         return {(kind, 0): letter for letter, kind in self.parameters}
 
     @property
     def call(self) -> str:
-        """As in `hold(r)`."""
+        """A call of the operator with its own parameters, such as `hold(r)`."""
         letters = ", ".join(letter for letter, _ in self.parameters)
         return f"{self.name}({letters})" if letters else self.name
 
 
 def steps(operators: Iterable[Operator], fixed: Container[str] = (), *, op: str = "or", each: str = "{}") -> Expression:
-    """That a step is one of some actions, for any parameters that are not fixed, grouped by kind."""
+    """The expression that a step is one of some actions, for any value of the parameters that are not fixed."""
     kinds: dict[tuple[tuple[str, str], ...], list[Expression]] = {}
     for operator in operators:
         kinds.setdefault(operator.parameters, []).append(("name", each.format(operator.call)))
@@ -151,14 +151,14 @@ def steps(operators: Iterable[Operator], fixed: Container[str] = (), *, op: str 
 
 @frozen(eq=False)
 class Module:
-    """Makes the module of a policy with some features."""
+    """Derives the module of a policy with some features."""
 
     model: Model
-    """The requested model; the text does not depend on its sizes."""
+    """The requested model. The module does not depend on its numbers of requests, queues and messages."""
 
     @cached_property
     def bounds(self) -> Bounds:
-        """The bounds of the terms that the text is made from."""
+        """The bounds of the terms from which the module is derived."""
         if self.model.bounds.has("lateness"):
             raise UserError("TLA+ cannot count lateness; drop --feature lateness, or use --to promela")
         own = self.model.policy.extension
@@ -167,12 +167,12 @@ class Module:
 
     @cached_property
     def state(self) -> State:
-        """The state of those terms."""
+        """The state whose terms the module is derived from."""
         return state_of(self.model.policy, self.bounds)
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
-        """Each variable by its name without a number, from the first request or queue."""
+        """Name without a number -> the variable of the first request or queue, or of the broker."""
         found: dict[str, Variable] = {}
         for each in self.state.variables:
             if re.search(r"_q\d+_\d+$", each.name):
@@ -182,7 +182,7 @@ class Module:
 
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The variables of the requests, of the queues, and of the broker, each group with a name."""
+        """Name of a group -> its variables: those of the broker, of the queues and of the requests."""
         found: dict[str, list[str]] = {"of_broker": [], "of_queues": [], "of_requests": []}
         for name, variable in self.variables.items():
             kind = kind_of(variable)
@@ -190,7 +190,7 @@ class Module:
         return {group: tuple(names) for group, names in found.items()}
 
     def kept(self, changed: Container[str]) -> Expression:
-        """That every other variable stays the same."""
+        """The expression that every variable outside `changed` stays the same."""
         names: list[str] = []
         for group, members in self.groups.items():
             left = [name for name in members if name not in changed]
@@ -199,7 +199,7 @@ class Module:
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Every action, in the order of the specification."""
+        """The operators of all actions, in the order of the specification."""
         return tuple(made for family in families_of(self.state.policy) for made in _operators(family, self.state))
 
     @cached_property
@@ -212,7 +212,7 @@ class Module:
 
     @cached_property
     def calls(self) -> list[tuple[Predicate, list[tuple[Term, Expression]]]]:
-        """Each predicate that is defined here, with its term and its call for each participant."""
+        """Each predicate of the module, with its term and its call for each participant."""
         found: list[tuple[Predicate, list[tuple[Term, Expression]]]] = []
         known: set[int] = set()
         pools: Mapping[str, Sequence[object]] = {"request": self.state.requests, "queue": self.state.queues}
@@ -230,7 +230,7 @@ class Module:
         return found
 
     def reading(self, before: str = "") -> Reading:
-        """The reading by all predicates, or by those before one."""
+        """The reading that replaces terms by calls of predicates: of all, or of those before the named one."""
         pairs: list[tuple[Term, Expression]] = []
         for each, calls in self.calls:
             if each.name == before:
@@ -242,12 +242,12 @@ class Module:
 
     @cached_property
     def read(self) -> Reading:
-        """The reading by all predicates."""
+        """The reading that replaces terms by calls of all predicates."""
         return self.reading()
 
     @cached_property
     def definitions(self) -> dict[str, tuple[Predicate, Expression]]:
-        """Each predicate's name -> the predicate, and its definition."""
+        """Name of a predicate -> the predicate, and the expression that defines it."""
         found = {}
         for predicate, calls in self.calls:
             reading = self.reading(predicate.name)
@@ -260,7 +260,7 @@ class Module:
         return found
 
     def branches(self, expression: Expression) -> bool:
-        """Whether TLC would take a step once for each alternative of this guard, and count it as often."""
+        """Whether the guard has alternatives. TLC would take and count the step once for each of them."""
         match expression[0]:
             case "or" | "some" | "ite":
                 return True
@@ -300,7 +300,7 @@ def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
 
 
 def kind_of(variable: Variable) -> str | None:
-    """The kind whose members each have this variable; None for the broker's own."""
+    """The kind of participant that the variable belongs to; None if it belongs to the broker."""
     slots = indexed(variable.name)[1]
     return slots[0][1] if slots else None
 
@@ -308,18 +308,18 @@ def kind_of(variable: Variable) -> str | None:
 MAY_TICK: Final = "MayTick"
 URGENT: Final = "Urgent"
 _LEFT_OUT: Final = frozenset({time_can_pass})
-"""Properties about the rank in the proof that time can pass."""
+"""The properties that the module leaves out: the rank of this one is only for proofs."""
 
 
 def tla_name_of(model: Model) -> str:
-    """The name of the module, without sizes, which are in the configuration."""
+    """The name of the module. It has no sizes, because these are in the configuration file of TLC."""
     bounds = model.bounds
     features = [*(["tags"] if bounds.tags > 1 else []), *sorted(bounds.aspects)]
     return identifier("_".join(["longpoll", model.policy.name, *features]))
 
 
 def tla_of(model: Model) -> str:
-    """The module; raises `UserError` for a feature that cannot be stated for any number."""
+    """The text of the module; raises `UserError` for a feature that cannot be stated for any number of participants."""
     module = Module(model)
     actions = [
         *_actions_text(module, [each for each in module.operators if each.action.name != "tick"]),
@@ -342,7 +342,7 @@ def tla_of(model: Model) -> str:
 
 
 def tla_configuration_of(model: Model) -> str:
-    """The configuration: the sizes, and every property."""
+    """The text of TLC's configuration file: the sizes, and the names of all properties."""
     module = Module(model)
     bounds = model.bounds
     lines = [
@@ -371,7 +371,10 @@ def _progress(module: Module) -> str:
 
 
 def _is_of_states(item: Property) -> bool:
-    """Whether it is an invariant; a property about ticks is one of the states in which a tick is enabled."""
+    """Whether the property is an invariant.
+
+    One about ticks is an invariant of the states in which a tick is enabled.
+    """
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
 
 
@@ -380,7 +383,7 @@ def _is_primed(item: Property) -> bool:
 
 
 def _stated(module: Module) -> list[Property]:
-    """The properties over a step with unknown new values, so that each is stated once for every action."""
+    """The properties, stated over a step with unknown new values, so that each is stated once for all actions."""
     actions = tuple(
         attrs.evolve(action, effect=module.step, guard=bool_variable(f"{ENABLED}{action.name}{_suffix(action)}"))
         for family in families_of(module.state.policy)
@@ -396,7 +399,7 @@ def _suffix(action: Action) -> str:
 
 
 def formulas_of(model: Model) -> dict[str, tuple[str, ...]]:
-    """The name of each predicate and property -> its definition, line by line."""
+    """Name of a predicate or property -> the lines of its definition."""
     module = Module(model)
     properties = {
         item.name: tuple(_property(module, item))[len(tuple(comment(item.sentence))) :]
@@ -616,7 +619,7 @@ def _next(module: Module) -> Iterator[str]:
 
 
 def _leads_to(module: Module) -> Iterator[str]:
-    """The statements of the specification file about fair runs: each once, for all its participants."""
+    """The lines of the specification file's statements about fair runs, each quantified over its participants."""
     first = {(kind, 0): letters[0] for kind, letters in LETTERS.items()}
     state = module.state
     stated = {said.name: said for said in reversed(leads_to_of(Model(state.policy, module.bounds, state, ())))}
@@ -658,7 +661,7 @@ def _property(module: Module, item: Property) -> Iterator[str]:
 
 
 def _of_anyone(expression: Expression, bound: Bound) -> Expression:
-    """The quantified statement if it holds for all, otherwise one about the participants."""
+    """The expression, quantified over all participants if possible, otherwise about the participants in `bound`."""
     try:
         return generalised(expression, {})
     except NotUniformError:
@@ -666,7 +669,7 @@ def _of_anyone(expression: Expression, bound: Bound) -> Expression:
 
 
 def _step_text(module: Module, condition: Expression, operators: Sequence[Operator]) -> Expression:
-    """That no step of these actions satisfies the condition."""
+    """The expression that no step of these actions satisfies the condition."""
     says = as_implication(denied(condition))
     named = letters_in(condition)
     others = [each for each in module.operators if each not in operators]

@@ -1,4 +1,4 @@
-"""A trace as data: JSON with the descriptions, and every variable's value in every state."""
+"""Exports a trace as JSON, with the description of each step and the values of all variables in each state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from longpoll_spec.render.story import Scene, Story
 
 
 def trace_json(trace: Trace, story: Story, token: str) -> dict[str, Any]:
-    """The trace and its story as JSON-compatible data."""
+    """The trace and its story as a dictionary that can be written as JSON."""
     names = [variable.name for variable in trace.model.variables]
     states = [dict(zip(names, step.state, strict=True)) for step in trace.steps]
     bounds = trace.model.bounds

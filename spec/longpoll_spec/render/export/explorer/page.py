@@ -1,7 +1,7 @@
-"""The explorer as one file: the specification as data, an interpreter, page script and Chinese texts in the template.
+"""Writes the explorer as one HTML file, with data of the specification, an interpreter, a script and Chinese texts.
 
-The page's content security policy allows only the two scripts whose hashes it names and their worker, and no network
-access. The data have all terms of several models in one table, each node once:
+The content security policy of the page allows only the two scripts whose hashes it names and their worker, and no
+access to the network. The data have the terms of several models in one table, with each node once:
 
 | of the data | content                                                                                        |
 |-------------|------------------------------------------------------------------------------------------------|
@@ -15,7 +15,7 @@ access. The data have all terms of several models in one table, each node once:
 A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards are stored without the waiting of
 `tick`: where `waits` holds, the interpreter makes `tick` wait for every urgent action, also in mutants. [`after`,
 action, variable] is the variable's value after that action of the first model as edited, and [`guard`, action] whether
-the action is enabled. So a property is stated once for all edits of its actions. Interpreter: `law.js`.
+the action is enabled. So a property is stated once for all edits of its actions. `law.js` is the interpreter.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from longpoll_spec.threads import thread_of
 
 FORMAT_VERSION: Final = 1
 OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite", "and", "or", "after", "guard")
-"""An operator's number is its index here; `law.js` has the same list."""
+"""The operators of nodes in the data, by their numbers. `law.js` has the same list."""
 _CONSTANTS: Final = {"true": 1, "false": 0}
 OF: Final = "@"
-"""`phase_0@hold(0)` is the variable after the action, and `@hold(0)` alone whether the action is enabled."""
+"""The separator in names: `phase_0@hold(0)` is the variable after the action, and `@hold(0)` is whether it is enabled.
+"""
 
 
 @frozen
 class Mistake:
-    """A mutant: its name, and its model."""
+    """A mutant of the first model: its action, its description, and the changed model."""
 
     action: str
     what: str
     actions: tuple[Action, ...]
-    """All actions of the mutant, before `tick` is made to wait."""
+    """All actions of the mutant, before `tick` is made to wait for the urgent actions."""
     model: Model
 
 
@@ -64,13 +65,13 @@ class Text:
 
     action: str
     who: str
-    """In parentheses, if several definitions have the action's name; else empty."""
+    """The acting threads in parentheses, if several definitions have the action's name; otherwise empty."""
     instances: tuple[int, ...]
-    """Numbers of the model's actions that have it."""
+    """The indices of the model's actions that have this definition."""
     parts: tuple[tuple[str, str], ...]
-    """Each part of the guard: its name, and its text for the first instance."""
+    """(name, text for the first instance) of each part of the guard."""
     lines: tuple[tuple[str, str], ...]
-    """Each line of the effect: the variable's name without a number, and its text for the first instance."""
+    """(variable's name without a number, text for the first instance) of each line of the effect."""
 
 
 @frozen
@@ -79,35 +80,35 @@ class ByHand:
 
     texts: tuple[Text, ...]
     parts: tuple[tuple[str, ...], ...]
-    """For each action of the model, the names of its guard's parts, in order."""
+    """For each action of the model, the names of the parts of its guard, in order."""
     properties: tuple[Property, ...]
-    """The model's properties, over actions given by name only: see `OF`."""
+    """The properties of the model, over actions whose guards and new values are variables (`OF`)."""
 
 
 @define
 class Pool:
-    """The shared tables. Invariant: a node's arguments have smaller numbers than the node."""
+    """The tables that the models share. Invariant: the arguments of a node have smaller numbers than the node."""
 
     texts: dict[str, int] = field(factory=dict)
     nodes: list[list[int]] = field(factory=list)
     entries: dict[str, int] = field(factory=dict)
     labels: Mapping[str, int] = field(factory=dict)
-    """The actions of the first model, by their labels."""
+    """Label -> the index of the action in the first model."""
     _numbers: dict[int, int] = field(factory=dict)
     _shapes: dict[tuple[int, ...], int] = field(factory=dict)
-    # Keeps terms alive, because they are identified by their id.
+    # The terms whose ids are keys of `_numbers`, so that ids stay unique.
     _kept: list[Term] = field(factory=list)
 
     def text(self, text: str) -> int:
-        """The number of a text."""
+        """The number of a text in the table, to which it is added if it is new."""
         return self.texts.setdefault(text, len(self.texts))
 
     def entry(self, entry: Mapping[str, Any]) -> int:
-        """The number of a variable, an action or a property."""
+        """The number of a variable, an action or a property in the table, to which it is added if it is new."""
         return self.entries.setdefault(_json(entry), len(self.entries))
 
     def term(self, term: Term) -> int:
-        """The number of a term; its parts enter the table before it."""
+        """The number of a term in the table of nodes, to which it is added after its arguments if it is new."""
         for node in nodes(term, done=self._numbers):
             shape = self._shape(node)
             if shape not in self._shapes:
@@ -143,9 +144,9 @@ class Pool:
 def data_of(
     models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = (), by_hand: ByHand | None = None
 ) -> str:
-    """Models as JSON text, each with the token of its empty run, and mutants of the first of them.
+    """The data of the page as JSON text: models with the tokens of their empty runs, and mutants of the first model.
 
-    `by_hand`: what may be edited in the first model. The text has no `<`, so it can be embedded in a page.
+    `by_hand` has the editable parts of the first model. The text has no `<`, so it can be embedded in HTML.
     """
     pool = Pool(labels={action.label: number for number, action in enumerate(models[0][0].actions)})
     laws = [_law(model, token, pool) for model, token in models]
@@ -252,7 +253,7 @@ def _by_hand(by_hand: ByHand, pool: Pool) -> dict[str, Any]:
 
 
 def page_of(data: str, title: str) -> str:
-    """The page for data written by `data_of`."""
+    """The page as HTML, with data that `data_of` wrote."""
     law, script = part("law.js"), part("page.js")
     put = {
         "TITLE": escape(title),
@@ -271,7 +272,7 @@ def page_of(data: str, title: str) -> str:
 
 
 def part(name: str) -> str:
-    """A file of the page."""
+    """The text of a file in this package, which is a part of the page."""
     return (resources.files("longpoll_spec.render.export.explorer") / name).read_text(encoding="utf-8")
 
 
