@@ -56,14 +56,14 @@ def test_properties_survive(properties: dict[str, str]) -> None:
 
 
 @given(st.binary(max_size=60), names)
-def test_one_property_is_as_all_say(encoded: bytes, name: str) -> None:
+def test_looking_up_one_property_equals_decoding_all(encoded: bytes, name: str) -> None:
     mixed = encoded.replace(b"a", b"\x01").replace(b"b", b"\x02" + name.encode() + b"\x01")
     for each in (name, *decode_properties(mixed)):
         if "\ufffd" not in each:
             assert property_of(mixed, each) == decode_properties(mixed).get(each)
 
 
-def test_delay_levels_say_when_a_message_is_due() -> None:
+def test_the_tags_code_of_a_delayed_message_is_its_due_time() -> None:
     """In the schedule topic the tags code of a message is its store time plus the delay of its level."""
     level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
@@ -226,7 +226,7 @@ def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
     assert log.slice(first_stop - 10, 11) is None
 
 
-def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
+def test_a_record_equals_its_message(tmp_path: Path) -> None:
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=65_536))
     for each in any_numbers():
         result = store.put(each)
@@ -255,7 +255,7 @@ def empty_log(directory: Path) -> tuple[CommitLog, int]:
 
 
 @pytest.mark.parametrize("left", [0, 7, 8, 9])
-def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, left: int) -> None:
+def test_a_record_leaves_room_for_the_blank_of_its_file(tmp_path: Path, left: int) -> None:
     """A blank record needs eight bytes, so a record that would leave fewer begins the next file."""
     log, size = empty_log(tmp_path)
     assert log.append(message(body=b""), TOPIC, 0, 1) == 0
@@ -287,7 +287,7 @@ def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert log.append(message(), TOPIC, 0, 1) == 0
 
 
-def test_where_the_log_goes_on(tmp_path: Path) -> None:
+def test_appends_continue_at_the_right_place(tmp_path: Path) -> None:
     """Appends continue at the right place after a recovery and after room was reserved for several records."""
     log, size = empty_log(tmp_path)
     for number in range(3):
@@ -331,7 +331,7 @@ def test_damaged_ends_of_files(tmp_path: Path) -> None:
     assert log.read(FILE_SIZE - 8) == FILE_SIZE
 
 
-def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushed_bytes_are_not_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, size = empty_log(tmp_path)
     flushed: list[tuple[int, int]] = []
     monkeypatch.setattr(SegmentList, "flush", lambda _segments, start, end: flushed.append((start, end)))
@@ -382,7 +382,7 @@ def filled(directory: Path) -> CommitLog:
         (0, FILE_SIZE + 1, [(0, FILE_SIZE), (0, 1)]),
     ],
 )
-def test_what_another_process_left_unsynced_is_written_anew(
+def test_unsynced_bytes_of_another_process_are_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, end: int | None, written: list[tuple[int, int]]
 ) -> None:
     log = filled(tmp_path)
@@ -394,7 +394,7 @@ def test_what_another_process_left_unsynced_is_written_anew(
     assert seen == [(first, last if stop < 0 else stop) for first, stop in written]
 
 
-def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) -> None:
+def test_appends_are_refused_if_the_last_file_is_missing(tmp_path: Path) -> None:
     """If the last file is missing or its sync fails, appends are refused; earlier files do not matter."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)

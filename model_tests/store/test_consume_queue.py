@@ -260,7 +260,7 @@ class QueueMachine(RuleBasedStateMachine):
 TestQueue = QueueMachine.TestCase
 
 
-def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_blocks_are_reserved_for_many_units_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue reserves disk blocks a mebibyte ahead, so few system calls serve many units."""
     asked: list[tuple[int, int]] = []
     reserve = Segment.reserve
@@ -282,7 +282,7 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytes
     assert asked[1:] == [(4 * UNIT_SIZE, 5 * UNIT_SIZE)]
 
 
-def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_reserves_only_its_own_disk_blocks(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(queue, 1)
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(Segment, "reserve", lambda self, *part: asked.append((self.start // UNIT_SIZE, *part)))
@@ -313,7 +313,7 @@ def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) ->
     assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
 
 
-def test_without_an_extended_queue_an_address_leads_nowhere(queue: ConsumeQueue) -> None:
+def test_an_address_without_extended_queue_has_no_tags_code(queue: ConsumeQueue) -> None:
     assert queue.tags_code((0, 1, -(2**63))) is None
     assert queue.tags_code((0, 1, 77)) == 77
 
@@ -331,7 +331,7 @@ def test_extended_files_go_with_the_units(extended: ConsumeQueue) -> None:
     assert [extended.tags_code(found) for found in units_of(extended) if found] == [57, 58, 59]
 
 
-def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: ConsumeQueue) -> None:
+def test_extended_files_stay_before_a_unit_without_address(extended: ConsumeQueue) -> None:
     filled(extended, COUNT + 1)
     UNIT.pack_into(extended.segments.segments[1].view, 0, *unit(4))
     extended.remove_before(400)
@@ -341,7 +341,7 @@ def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: Consume
     assert extended_starts(extended) == [0, 64]
 
 
-def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue) -> None:
+def test_the_extended_queue_continues_after_its_newest_unit(extended: ConsumeQueue) -> None:
     """Recovery continues the extended queue after its newest unit, and skips queue units without an address."""
     further = present(extended.extended)
     filled(extended, 2 * COUNT + 1)
@@ -401,7 +401,7 @@ def test_the_layout_is_java_s(tmp_path: Path) -> None:
         assert queue.tags_code(nowhere) is None
 
 
-def test_addresses_are_no_tags() -> None:
+def test_addresses_are_below_every_tag_hash() -> None:
     """Every address of an extended unit is below every 32-bit hash of a tag."""
     assert is_address(-(2**63))
     assert is_address(ADDRESS_MAX)
@@ -424,7 +424,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
     dispatched=st.integers(0, 40),
     ending=st.sampled_from(["close", "kill", "power"]),
 )
-def test_readers_see_through_it(
+def test_tags_find_their_messages_with_extended_queues(
     tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
 ) -> None:
     """A store switches extended queues on late, and stops or is killed; every tag still finds its messages."""
@@ -457,7 +457,7 @@ def test_readers_see_through_it(
     assert verify(RealFiles(), str(directory)).problems == []
 
 
-def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
+def test_the_due_time_comes_from_the_unit_or_the_record(tmp_path: Path) -> None:
     """The due time comes from the extended unit, or from the record if the unit has no valid address."""
     store = open_store(tmp_path, CONFIG)
     put, _arrivals = put_and_dispatch(store, [message(SCHEDULE_TOPIC, 2, properties={"DELAY": "3"})])
@@ -470,7 +470,7 @@ def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
     assert store.unit(SCHEDULE_TOPIC, 2, 0) == due
 
 
-def test_it_goes_with_its_queue(tmp_path: Path) -> None:
+def test_extended_files_are_removed_with_their_queue(tmp_path: Path) -> None:
     """When a topic is deleted or its files expire, its extended files are removed too."""
     config = evolve(
         CONFIG, delete_when=";".join(str(hour) for hour in range(24)), file_reserved_hours=0, clean_forcibly=False

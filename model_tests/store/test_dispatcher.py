@@ -112,7 +112,7 @@ def arrival_of(number: int) -> Arrival:
     return Arrival("T", 0, number + 1, 3, 4, number * SIZE, SIZE)
 
 
-def test_what_was_appended_is_handed_over() -> None:
+def test_appended_records_are_handed_over_in_order() -> None:
     """The dispatcher gets appended records in log order, without reading them."""
     bench = Bench()
     bench.append(0, 1)
@@ -184,7 +184,7 @@ def test_records_that_do_not_arrive() -> None:
     assert (bench.dispatched(), bench.cursor.cursor) == ([1], 2 * SIZE)
 
 
-def test_nothing_is_shown_before_it_is_durable() -> None:
+def test_no_message_is_visible_before_it_is_durable() -> None:
     for handed in (True, False):
         bench = Bench(0 if handed else 3)
         if handed:
@@ -199,7 +199,7 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) -> None:
+def test_a_queue_that_cannot_grow_delays_only_its_own_records(handed: bool) -> None:
     """Every call first retries the records of the queue that could not grow; other queues continue."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
@@ -217,7 +217,7 @@ def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) 
     assert (bench.cursor.trouble, bench.cursor.visible_end) == (None, 5 * SIZE)
 
 
-def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_visible_end_may_be_read_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
@@ -324,7 +324,7 @@ WAYS: dict[str, Callable[[MessageStore, str], object]] = {
 
 @pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO])
-def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
+def test_a_send_is_refused_if_its_queue_cannot_be_created(
     put: Callable[[MessageStore, str], object], code: int
 ) -> None:
     """The refused send leaves the log unchanged, other topics continue, and the send succeeds once there is room."""
@@ -347,7 +347,7 @@ def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
 
 
 @pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
-def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
+def test_a_send_is_refused_if_its_queue_cannot_grow(
     put: Callable[[MessageStore, str], object],
 ) -> None:
     world = World()
@@ -365,7 +365,7 @@ def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
     assert world.bodies("Old") > UNITS_A_FILE
 
 
-def test_a_queue_that_cannot_be_mapped_keeps_back_its_own_messages_only() -> None:
+def test_an_unmappable_queue_delays_only_its_own_messages() -> None:
     """Later sends to the unmapped queue are refused and the health check reports it; other queues continue."""
     world = World(code=errno.EMFILE)
     first = world.store.put(message("Stuck"))
@@ -432,7 +432,7 @@ def test_stores_that_are_behind() -> None:
     assert world.bodies("Stuck") == 1
 
 
-def test_the_log_keeps_what_is_behind() -> None:
+def test_retention_keeps_files_with_invisible_messages() -> None:
     """Retention keeps every file that has a message which is not visible yet."""
     world = stuck_world()
     while world.store.log_end < 4 * SMALL.commit_log_file_size:
@@ -462,7 +462,7 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (world.bodies("Stuck"), world.store.troubles) == (2, {})
 
 
-def test_others_have_their_turn_behind_many_that_fail() -> None:
+def test_a_queue_behind_many_failing_ones_is_retried() -> None:
     count = 3 * queue_builder.RETRIED_COUNT
     world = World(code=errno.EMFILE)
     for number in range(count):

@@ -77,7 +77,7 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
     assert {tuple(each.bodies()) for each in world.cuts()} == {(b"kept",)}
 
 
-def test_a_topic_gets_nothing_of_a_deleted_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recreated_topic_has_no_old_messages(caplog: pytest.LogCaptureFixture) -> None:
     """After a topic whose files could not be removed is created again, no end of the broker shows its old messages."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
@@ -96,7 +96,7 @@ def test_a_topic_gets_nothing_of_a_deleted_one(caplog: pytest.LogCaptureFixture)
     assert "the files of the deleted topic T cannot be removed" in caplog.text
 
 
-def test_a_second_deletion_removes_what_the_first_could_not() -> None:
+def test_a_second_deletion_removes_leftover_files() -> None:
     world = World()
     put_and_dispatch(world.store, [message(body=b"old0"), message("U")])
     world.failing("remove", "consumequeue/T", lambda: world.store.delete_topic("T"))
@@ -108,7 +108,7 @@ def test_a_second_deletion_removes_what_the_first_could_not() -> None:
 
 
 @pytest.mark.parametrize("file_size", [2048, 16_384])
-def test_nothing_old_follows_what_is_new(file_size: int) -> None:
+def test_no_old_record_follows_a_new_one_after_a_crash(file_size: int) -> None:
     world = World(config=evolve(SMALL, commit_log_file_size=file_size))
     # Each record is one sector long, so a power cut may lose any record without its neighbours.
     count = (SECTOR_SIZE - world.store.put(message("X")).size + len(b"body")) // 4
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
     assert world.killed().store.log_start > 0
 
 
-def test_a_file_that_got_no_length_is_no_damage() -> None:
+def test_a_file_without_length_is_accepted() -> None:
     """On a full disk a file may get a name but no length; recovery accepts such a file."""
     world = World()
     world.failing("lengthen", "commitlog", lambda: world.store.put(message()))
@@ -178,7 +178,7 @@ def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
     assert world.store.queues() == [("kept", 0)]
 
 
-def test_a_deletion_says_nothing_of_what_comes_after_a_lost_end() -> None:
+def test_a_deletion_ends_at_the_logs_lost_end() -> None:
     world = World()
     put_and_dispatch(world.store, [message("T", body=b"b" * 700)])
     world.store.delete_topic("T")
@@ -189,7 +189,7 @@ def test_a_deletion_says_nothing_of_what_comes_after_a_lost_end() -> None:
         assert each.killed().bodies() == [b"new!"]
 
 
-def test_a_deletion_that_failed_takes_no_effect_later() -> None:
+def test_a_failed_deletion_has_no_later_effect() -> None:
     world = World()
     put_and_dispatch(world.store, [message(body=b"old!")])
     world.failing("sync_directory", DIRECTORY, lambda: world.store.delete_topic("T"))
@@ -198,14 +198,14 @@ def test_a_deletion_that_failed_takes_no_effect_later() -> None:
     assert World(world.disk).bodies() == [b"old!", b"new!"]
 
 
-def test_one_queue_that_cannot_be_removed_keeps_no_other() -> None:
+def test_an_undeletable_queue_does_not_keep_the_others() -> None:
     world = World()
     put_and_dispatch(world.store, [message(queue_id=queue_id) for queue_id in range(3)])
     world.failing("sync_directory", "consumequeue/T/0", lambda: world.store.delete_topic("T"))
     assert [path for path in world.disk.paths() if "consumequeue" in path] == []
 
 
-def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -> None:
+def test_unflushed_messages_of_a_kill_are_synced_before_visible() -> None:
     world = World(config=evolve(SMALL, flush_disk_sync=True, visible_when_durable=True))
     world.store.put(message(body=b"seen"))
     world = world.killed()
@@ -213,7 +213,7 @@ def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -
     assert all(cut.bodies() == [b"seen"] for cut in world.cuts())
 
 
-def test_what_a_clean_stop_leaves_needs_no_power() -> None:
+def test_a_clean_stop_survives_a_power_cut() -> None:
     count = 60
     world = World(config=evolve(SMALL, index_entry_count=200))
     put_and_dispatch(world.store, [message(properties={"KEYS": f"k{index}"}, body=b"kept") for index in range(count)])
@@ -236,7 +236,7 @@ def failing_world() -> World:
     return world
 
 
-def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken() -> None:
+def test_after_a_failed_log_sync_no_message_is_accepted() -> None:
     """The queues continue, no message is acknowledged or accepted, and a restart repairs the log."""
     world = failing_world()
     store = world.store
@@ -264,7 +264,7 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken
     assert {tuple(each.bodies()) for each in reopened.cuts()} == {(b"kept", b"seen", b"more")}
 
 
-def test_what_a_killed_process_could_not_sync_is_written_anew() -> None:
+def test_bytes_of_a_failed_sync_are_written_again() -> None:
     world = failing_world()
     world.store.put(message(body=b"seen"))
     world.failing("sync", "commitlog", world.store.flush)
@@ -273,7 +273,7 @@ def test_what_a_killed_process_could_not_sync_is_written_anew() -> None:
     assert {tuple(each.bodies()) for each in world.cuts()} == {(b"seen",)}
 
 
-def test_what_the_system_reads_again_is_gone_and_was_promised_to_nobody() -> None:
+def test_messages_lost_after_a_failed_sync_were_not_acknowledged() -> None:
     """After a failed sync the kernel may read old pages back, so messages on these pages are never acknowledged."""
     world = failing_world()
     put_and_dispatch(world.store, [message(body=b"kept")])
@@ -319,7 +319,7 @@ def test_a_checkpoint_never_follows_a_failed_sync_of_a_queue() -> None:
         assert each.store.troubles == {}
 
 
-def test_a_queue_that_was_synced_for_its_map_in_vain_is_known() -> None:
+def test_a_failed_sync_for_a_map_is_reported() -> None:
     world = World(config=CONFIG)
     world.code = errno.EIO
     world.files._maps_max = OTHER_MAPS + 1
@@ -336,7 +336,7 @@ def test_a_queue_that_was_synced_for_its_map_in_vain_is_known() -> None:
         world.store.flush_queues()
 
 
-def test_a_full_index_file_that_could_not_be_synced_is_never_believed() -> None:
+def test_an_index_file_with_a_failed_sync_is_rebuilt() -> None:
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number}"}) for number in range(8)])
@@ -441,7 +441,7 @@ def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
             yield failing, script.is_kept(script.world.disk.cut(random.Random(seed), "directory"))
 
 
-def test_whatever_sync_fails_what_was_promised_is_kept() -> None:
+def test_acknowledged_messages_survive_any_failed_sync() -> None:
     """Each sync fails in turn, then a kill and power cuts follow, and every acknowledged message is still there."""
     assert [failing for failing, is_kept in kept_after_each_failing_sync(3) if not is_kept] == []
 

@@ -83,7 +83,7 @@ def test_blanks_and_units_are_read(found: StoreDirectory, java_expected: dict[st
     }
 
 
-def test_verify_finds_it_sound(java_store: Path, java_expected: dict[str, Any]) -> None:
+def test_verify_accepts_the_java_store(java_store: Path, java_expected: dict[str, Any]) -> None:
     result = CliRunner().invoke(main, ["store", "verify", str(java_store), "--json"])
     assert result.exit_code == 0, result.output
     verdict = json.loads(result.stdout)
@@ -126,7 +126,7 @@ def test_our_store_serves_messages(java_store: Path, java_expected: dict[str, An
     assert checked > 1200
 
 
-def test_a_queue_without_its_log(java_store: Path, java_config: StoreConfig) -> None:
+def test_a_queue_without_records_on_4_9(java_store: Path, java_config: StoreConfig) -> None:
     """Java 4.9.7 answers with minimum 0 and OFFSET_FOUND_NULL, then with MESSAGE_WAS_REMOVING."""
     store = open_store(java_store, java_config)
     found = store.get("T_trim", 1, 0, 32)
@@ -136,7 +136,7 @@ def test_a_queue_without_its_log(java_store: Path, java_config: StoreConfig) -> 
     assert (found.status, found.offset_next) == (GetStatus.MESSAGE_WAS_REMOVING, 150)
 
 
-def test_a_queue_without_its_log_on_5(java_store: Path, java_config: StoreConfig) -> None:
+def test_a_queue_without_records_on_5(java_store: Path, java_config: StoreConfig) -> None:
     """Java 5.5.0 moves the queue's start to its end."""
     store = open_store(java_store, evolve(java_config, minimum_follows_log=True))
     assert store.ends("T_trim", 1) == (150, 150)
@@ -161,7 +161,7 @@ def test_times_are_searched(java_store: Path, java_expected: dict[str, Any], jav
     assert store.offset_by_time("T_plain", 0, 2**60) == 149
 
 
-def test_it_is_continued_and_reopened(
+def test_the_java_store_is_continued_and_reopened(
     java_store: Path, java_expected: dict[str, Any], java_config: StoreConfig
 ) -> None:
     store = open_store(java_store, java_config)

@@ -65,7 +65,7 @@ def entry(mapped: Mapped, number: int, slot_count: int = SLOTS) -> tuple[Any, ..
 
 
 @pytest.mark.parametrize(("entry_next", "counts_as"), [(-1, 1), (0, 1), (1, 1), (2, 2)])
-def test_a_header_says_where_the_next_entry_goes(entry_next: int, counts_as: int) -> None:
+def test_a_header_has_the_number_of_the_next_entry(entry_next: int, counts_as: int) -> None:
     content = bytearray(HEADER_SIZE)
     HEADER.pack_into(content, 0, 11, 12, 13, 14, 15, entry_next)
     assert read_header(memoryview(content)) == IndexHeader(11, 12, 13, 14, 15, counts_as)
@@ -75,7 +75,7 @@ def test_a_header_says_where_the_next_entry_goes(entry_next: int, counts_as: int
     ("slots_used", "entry_next", "is_plausible"),
     [(0, 1, True), (SLOTS, 5, True), (0, 6, False), (SLOTS + 1, 5, False), (-1, 1, False), (0, 5, True)],
 )
-def test_a_header_that_leads_out_of_the_file_is_none(slots_used: int, entry_next: int, is_plausible: bool) -> None:
+def test_a_header_pointing_out_of_the_file_is_rejected(slots_used: int, entry_next: int, is_plausible: bool) -> None:
     mapped = Mapped(index_file_size(SLOTS, 5))
     HEADER.pack_into(mapped.view, 0, 1, 1, 1, 1, slots_used, entry_next)
     file, _mapped = made(mapped=mapped)
@@ -126,7 +126,7 @@ def test_where_a_file_begins_and_ends() -> None:
     assert file.header == IndexHeader(6_000, 9_000, 300, 400, 1, 3)
 
 
-def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
+def test_disk_blocks_are_reserved_once_before_the_write() -> None:
     slot_count = 3 * PIECE // SLOT.size
     file, mapped = made(entry_count=10_000, slot_count=slot_count)
     file.put([(2 * PIECE // SLOT.size, 100, 1_000)])
@@ -161,14 +161,14 @@ def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
         (9, 20, True),
     ],
 )
-def test_times_overlap_that_share_a_moment(begin_ms: int, end_ms: int, overlaps: bool) -> None:
+def test_a_file_overlaps_a_period_that_touches_it(begin_ms: int, end_ms: int, overlaps: bool) -> None:
     mapped = Mapped(index_file_size(SLOTS, 5))
     HEADER.pack_into(mapped.view, 0, 10, 20, 0, 0, 0, 1)
     assert made(mapped=mapped)[0].overlaps(begin_ms, end_ms) is overlaps
 
 
 @pytest.mark.parametrize(("slot", "found"), [(-1, []), (0, []), (1, [100]), (2, [101, 100]), (3, []), (4, [])])
-def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) -> None:
+def test_a_search_ignores_a_slot_with_a_missing_entry(slot: int, found: list[int]) -> None:
     file, mapped = made()
     file.put([(0, 100, 1_000), (0, 101, 1_000)])
     SLOT.pack_into(mapped.view, HEADER_SIZE, slot)
@@ -181,7 +181,7 @@ def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) 
     assert list(file.find(0, 0, 9_999)) == [], "no entry has seconds below 0"
 
 
-def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
+def test_a_search_ends_at_an_entry_older_than_its_period() -> None:
     file, _mapped = made(entry_count=9)
     file.put([(0, 100 + number, 1_000 * number) for number in range(1, 6)])
     assert list(file.find(0, 3_000, 4_000)) == [None, 104, 103, None]
@@ -270,7 +270,7 @@ def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig,
     built=st.integers(0, 40),
     killed=st.booleans(),
 )
-def test_finds_what_a_plain_search_finds(
+def test_the_index_finds_the_same_as_a_plain_search(
     tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, list[str]]], built: int, killed: bool
 ) -> None:
     root = tmp_path_factory.mktemp("index")
@@ -297,7 +297,7 @@ def test_finds_what_a_plain_search_finds(
             assert offsets(store, topic, key, 2) == sorted(expected)[-2:], (topic, key)
 
 
-def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
+def test_only_intact_index_files_survive_a_crash(tmp_path: Path) -> None:
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
     index_all(store, 7)
@@ -382,7 +382,7 @@ def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], N
     return sometimes
 
 
-def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_reader_finds_complete_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
     pack, seen = index._pack_slot, []

@@ -113,7 +113,9 @@ def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("work_max", "work", "whole"), [(1, 2, 0), (2, 3, 2), (3, 3, 2), (4, 4, 2), (5, 5, 2), (6, 6, 3), (7, 7, 4)]
 )
-def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int, work: int, whole: int) -> None:
+def test_records_beyond_the_work_limit_wait_for_the_next_call(
+    tmp_path: Path, work_max: int, work: int, whole: int
+) -> None:
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "a", "a", "a"), keyed(8, "a")]
     assert index.put(records, work_max) == (work, whole)
@@ -147,7 +149,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("room", range(1, 8))
-def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+def test_no_key_is_lost_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     index = index_in(tmp_path, entries=99)
     there_is_room = refuse(monkeypatch, room)
     records = [keyed(5, "a", "a"), keyed(6, "a"), keyed(7, "a", "a", "a"), keyed(8, "a")]
@@ -161,7 +163,7 @@ def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found(index, "a") == [5, 5, 6, 7, 7, 7, 8]
 
 
-def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
+def test_an_index_file_is_named_by_its_creation_time(tmp_path: Path) -> None:
     world = World()
     index = filled(tmp_path, 1, 2, 3, 4, world=world)
     world.now_ms -= 5_000
@@ -194,7 +196,7 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
-def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_a_failed_creation_leaves_no_index_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """If a new file cannot be created, neither its name nor its map remains."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, world=world)
@@ -228,7 +230,7 @@ def _full() -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: Path) -> None:
+def test_existing_index_files_are_mapped_and_others_ignored(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2, 3, 4).close()
     for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
         (tmp_path / "index" / name).write_bytes(b"x")
@@ -236,7 +238,7 @@ def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: 
     assert (found(index, "k"), len(names(tmp_path))) == ([1, 2, 3, 4], 6)
 
 
-def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_file_of_another_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, 1, 2, 3, 4).close()
     last = tmp_path / "index" / "20231114221320124"
     last.write_bytes(bytes(7))
@@ -252,7 +254,7 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert (found(index, "k"), index.end_offset) == ([1, 2, 3], 3)
 
 
-def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_index_file_is_removed_with_later_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     filled(tmp_path, *range(1, 11)).close()
     second = names(tmp_path)[1]
     content = bytearray((tmp_path / "index" / second).read_bytes())
@@ -283,7 +285,7 @@ def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: i
     ("before", "last_keys"),
     [(0, 1), (0, 2), (0, 3), (0, 4), (0, 7), (1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1), (3, 4)],
 )
-def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, before: int, last_keys: int) -> None:
+def test_indexing_continues_after_the_last_indexed_key(tmp_path: Path, before: int, last_keys: int) -> None:
     index = index_in(tmp_path)
     last = keyed(9, *"k" * 12)
     index.put([keyed(offset, "k") for offset in range(1, before + 1)], 99)
@@ -296,7 +298,7 @@ def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, 
     assert found(index, "k") == [*range(1, before + 1), *[9] * 12]
 
 
-def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
+def test_an_empty_index_starts_at_the_beginning(tmp_path: Path) -> None:
     index = index_in(tmp_path)
     assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
     index.put([keyed(0, "k")], 9)
@@ -304,7 +306,7 @@ def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
-def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start: int, gone: int) -> None:
+def test_index_files_without_log_records_are_removed(tmp_path: Path, log_start: int, gone: int) -> None:
     world = World()
     index = filled(tmp_path, *range(1, 8), world=world)
     all_names = names(tmp_path)

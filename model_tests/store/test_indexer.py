@@ -142,7 +142,7 @@ def keyed(place: tuple[int, int], *keys: str) -> Keyed:
 
 
 @pytest.mark.parametrize("count_max", [1, 2, 3, 10_000])
-def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> None:
+def test_each_record_with_keys_is_indexed_once(tmp_path: Path, count_max: int) -> None:
     world = World(tmp_path)
     with_keys = []
     for number in range(40):
@@ -155,7 +155,7 @@ def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> 
 
 
 @pytest.mark.parametrize("hosts", [{}, {"born_host": HOST_V6, "store_host": HOST_V6}])
-def test_what_a_record_is_found_by(tmp_path: Path, hosts: dict[str, bytes]) -> None:
+def test_a_record_is_found_by_its_keys(tmp_path: Path, hosts: dict[str, bytes]) -> None:
     world = World(tmp_path)
     (one,) = world.append("KEYS\x01a b\x02UNIQ_KEY\x01u\x02", **hosts)
     (other,) = world.append("TAGS\x01KEY\x02", **hosts)
@@ -164,7 +164,7 @@ def test_what_a_record_is_found_by(tmp_path: Path, hosts: dict[str, bytes]) -> N
     assert world.given == [keyed(one, "u", "a", "b"), keyed(other), keyed(last, "c")]
 
 
-def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
+def test_a_damaged_record_is_skipped_by_the_index(tmp_path: Path) -> None:
     world = World(tmp_path)
     one, other, last = world.append(*["KEYS\x01a\x02"] * 3, body=b"body", born_host=HOST_V6)
     view = world.log.segments.segments[0].view
@@ -174,7 +174,7 @@ def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, FILE_SIZE])
-def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) -> None:
+def test_only_records_before_the_end_are_indexed(tmp_path: Path, start: int) -> None:
     world = World(tmp_path)
     world.log.end = world.log.flushed_end = start
     places = world.append(*["KEYS\x01a\x02"] * 3, *["b\x01c\x02"] * 3, "KEYS\x01a\x02")
@@ -186,7 +186,7 @@ def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) ->
     assert (len(world.given), world.indexer.cursor) == (4, world.log.end)
 
 
-def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
+def test_an_empty_log_needs_no_indexing(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.indexer.build(0, 9)
     world.log.end = world.log.flushed_end = FILE_SIZE
@@ -194,7 +194,7 @@ def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
     assert world.indexer.cursor == 0
 
 
-def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_records_are_skipped_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     world.append(*["KEYS\x01a\x02"] * 100)
     world.log.segments.remove(1)
@@ -215,7 +215,7 @@ def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.
     assert (world.given, world.indexer.cursor) == ([], 2 * FILE_SIZE)
 
 
-def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_many_keys_continues_in_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     ((_start, world.indexer.cursor),) = world.append("KEYS\x01first\x02")
     places = world.append("KEYS\x01" + " ".join("abcdefg") + "\x02", "KEYS\x01h\x02")
@@ -234,7 +234,7 @@ def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkey
     assert world.indexer._begun is None
 
 
-def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tmp_path: Path) -> None:
+def test_records_are_hashed_together_up_to_a_limit(tmp_path: Path) -> None:
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (HASHED_COUNT + 5))
     world.append("b\x01c\x02", *["KEYS\x01a\x02"] * 3)
@@ -248,7 +248,7 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
     assert world.calls == [(7, 7)]
 
 
-def test_what_counts_towards_a_turn(tmp_path: Path) -> None:
+def test_the_work_of_keyless_records_and_file_ends(tmp_path: Path) -> None:
     """A record without keys and the end of a file count as one each."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
@@ -276,7 +276,7 @@ def test_a_long_record_counts_for_several(tmp_path: Path, worth: int, count: int
 
 
 @pytest.mark.parametrize("more", [0, 7])
-def test_records_without_keys_are_passed_in_few_looks(
+def test_keyless_records_are_skipped_with_few_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     world = World(tmp_path, 1 << 20)
@@ -309,7 +309,7 @@ def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, 
     assert (world.notes, world.indexer.cursor) == ([("forget", 44, 300)] if forgets else [], 200)
 
 
-def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> None:
+def test_index_changes_hold_the_lock(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.indexer.remove_before(7)
     world.indexer.flush()

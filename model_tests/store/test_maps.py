@@ -48,7 +48,7 @@ def close(segments: list[Segment]) -> None:
         segment.close()
 
 
-def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
+def test_the_oldest_map_is_released_without_data_loss(tmp_path: Path) -> None:
     segments = made(tmp_path, 5, Maps(2))
     assert [each._mapped is not None for each in segments] == [False, False, False, True, True]
     write(segments[0], b"written")
@@ -60,7 +60,7 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
     close(segments)
 
 
-def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
+def test_a_view_keeps_its_map_after_the_release(tmp_path: Path) -> None:
     segments = made(tmp_path, 1, Maps(9))
     held, part = segments[0].view, segments[0].view[2:4]
     assert segments[0].give_back()
@@ -74,7 +74,7 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_whole: bool) -> None:
+def test_a_replaced_unmapped_file_is_an_error(tmp_path: Path, is_whole: bool) -> None:
     (tmp_path / "0").write_bytes(bytes(SIZE))
     segment = Segment(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(9), is_whole=is_whole)
     write(segment, b"ours")
@@ -93,7 +93,7 @@ def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_who
     segment.close()
 
 
-def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
+def test_a_replaced_mapped_file_is_an_error(tmp_path: Path) -> None:
     (segment,) = made(tmp_path, 1, Maps(9))
     write(segment, b"ours")
     (tmp_path / "0").unlink()
@@ -105,7 +105,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
     close([segment])
 
 
-def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dirty_file_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The map of a clean file is released before the map of an older dirty file."""
     synced: list[str] = []
     monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
@@ -164,7 +164,7 @@ def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
     close([segment])
 
 
-def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_covers_all_earlier_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
     write(segment, b"x")
@@ -179,7 +179,7 @@ def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.M
     assert segment.is_dirty
 
 
-def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: Path) -> None:
+def test_a_removed_file_is_not_mapped_again_under_a_reused_name(tmp_path: Path) -> None:
     maps = Maps(1)
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
     old = segments.append(0)
@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkey
     assert len(segment.view) == SIZE
 
 
-def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_queue_file_differs_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     for config in (SMALL, EXTENDED):
         directory = tmp_path / str(config.extended_queues)
@@ -289,7 +289,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
     return answers
 
 
-def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_maps_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start reads all queues three times and the unit of each record in log order, without mapping a file twice."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
@@ -308,7 +308,7 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
     assert (len(set(of_queues)), len(of_queues)) == (40, 40 + 2 * 10 + 21)
 
 
-def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_without_a_map_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read without a map raises an error and skips no message."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     store: MessageStore = open_store(tmp_path)
@@ -323,7 +323,7 @@ def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert store.get("T", 0, 0, 1).offsets == [0]
 
 
-def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
+def test_every_write_to_a_queue_marks_it_dirty(tmp_path: Path) -> None:
     store = open_store(tmp_path, EXTENDED)
     put_and_dispatch(store, [message("T")])
     queue = present(store._table.find("T", 0))

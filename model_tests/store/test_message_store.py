@@ -48,7 +48,7 @@ from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
-def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
+def test_stored_messages_are_read_back_equal(tmp_path: Path) -> None:
     """The store, the inspector and an independent reader return the same message."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
@@ -142,7 +142,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
-def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
+def test_properties_with_zero_bytes_are_stored(tmp_path: Path, value: str) -> None:
     """Properties with zero bytes are stored as in RocketMQ."""
     store = open_store(tmp_path / "0")
     count = 16
@@ -162,7 +162,7 @@ def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
         assert read_record(record)["properties"] == {"k": value}
 
 
-def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
+def test_a_batch_is_stored_in_one_file(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for size in range(0, 900, 36):
         store.put(message(body=b"x" * size))
@@ -179,7 +179,7 @@ def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
     assert len(read_log(tmp_path)["blanks"]) > 2
 
 
-def test_a_refused_batch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_batch_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     for batch in (
         [message(), message(body=b"x" * 1025)],
@@ -214,7 +214,7 @@ def put_until_full(store: MessageStore) -> int:
     raise AssertionError("the disk is not full")
 
 
-def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_partial_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message() for _ in range(5)])
     reserve = RealMappedFile.reserve
@@ -293,7 +293,7 @@ def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limit
     assert arrivals[0] == arrivals[1]
 
 
-def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
+def test_properties_are_found_by_queue_offset(tmp_path: Path) -> None:
     """The filter of a held pull looks up the properties of one message."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
@@ -358,7 +358,7 @@ WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
 
 @pytest.mark.parametrize("later", WAYS)
 @pytest.mark.parametrize("first", WAYS)
-def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
+def test_store_times_never_decrease_between_kinds_of_appends(first: str, later: str, tmp_path: Path) -> None:
     runtime = Clock()
     runtime.now_ms = 2_000
     store = MessageStore.open(runtime, str(tmp_path), SMALL)
@@ -421,11 +421,11 @@ def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts
 
 
 @given(st.lists(MESSAGES, max_size=20))
-def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
+def test_a_burst_is_stored_like_single_messages(messages: list[MessageToStore]) -> None:
     assert stored(messages, SMALL, in_bursts=False) == stored(messages, SMALL, in_bursts=True)
 
 
-def test_what_a_burst_takes() -> None:
+def test_a_burst_ends_before_a_special_message() -> None:
     """A burst ends before a message with special needs, at the end of the file, and if no disk block is free."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
@@ -573,7 +573,7 @@ def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> No
     assert stored_in_parts(parts, prepared=True) == stored_in_parts(parts, prepared=False)
 
 
-def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> None:
+def test_a_prepared_batch_is_never_split_between_files(tmp_path: Path) -> None:
     large = [message(body=b"x" * 500)] * 3
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2048))
     for _ in range(3):

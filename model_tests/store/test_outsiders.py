@@ -165,7 +165,7 @@ RIGHT: list[Fault] = [
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("fault", RIGHT, ids=lambda fault: fault.__name__)
-def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -> None:
+def test_a_start_after_a_harmless_fault_succeeds(tmp_path: Path, fault: Fault, closed: bool) -> None:
     made(tmp_path / "store", closed=closed)
     fault(tmp_path / "store")
     for _ in range(2):
@@ -278,7 +278,7 @@ def test_a_rebuild_that_is_cut_short_loses_nothing(
         store.close()
 
 
-def test_a_rebuild_takes_no_damaged_log_apart(tmp_path: Path) -> None:
+def test_a_rebuild_refuses_a_damaged_log(tmp_path: Path) -> None:
     """After a clean stop a rebuild reads older files too, and refuses to start if they are damaged."""
     made(tmp_path, closed=True)
     units(tmp_path)[0].unlink()
@@ -333,7 +333,7 @@ REFUSED: list[tuple[str, Fault, str]] = [
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(("fault", "said"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED])
-def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, closed: bool) -> None:
+def test_a_start_after_a_harmful_fault_is_refused(tmp_path: Path, fault: Fault, said: str, closed: bool) -> None:
     """The error names the file, and the refused start changes nothing."""
     made(tmp_path / "store", closed=closed)
     shutil.copytree(tmp_path / "store", tmp_path / "kept")
@@ -350,7 +350,7 @@ def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, cl
 
 
 @pytest.mark.parametrize("how", ["bit", "length"])
-def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str) -> None:
+def test_damage_before_complete_records_removes_nothing(tmp_path: Path, how: str) -> None:
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     before = last.read_bytes()
@@ -367,7 +367,7 @@ def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str
     assert whole(store)
 
 
-def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_log_without_checkpoint_is_opened_up_to_the_damage(tmp_path: Path) -> None:
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     flipped(last, 120)
@@ -379,7 +379,7 @@ def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_pat
 @pytest.mark.parametrize(
     "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["gone", "empty"]
 )
-def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
+def test_a_lost_end_of_a_closed_log_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
     made(tmp_path / "store", closed=True)
     fault(logs(tmp_path / "store")[-1])
     open_store(tmp_path / "store").close()
@@ -446,7 +446,7 @@ PLACES = [
 
 @pytest.mark.parametrize("number", [BEFORE_CHECKPOINT, COUNT - 1])
 @pytest.mark.parametrize(("byte", "content"), [each[1:] for each in PLACES], ids=[each[0] for each in PLACES])
-def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
+def test_a_record_with_an_impossible_offset_is_not_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int, content: bytes
 ) -> None:
     store = tmp_path / "store"
@@ -481,7 +481,9 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
-def test_a_record_of_the_future_is_lost_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
+def test_a_store_time_in_the_future_affects_only_its_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
     """One wrong bit in a store time must not give all later messages a future time."""
     store = tmp_path / "store"
     made(store, closed=closed)
@@ -528,7 +530,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
+def test_the_checksum_budget_grows_with_searched_bytes() -> None:
     checks = ChecksumBudget()
     assert not checks.may(SPARE_SIZE + 1)
     assert checks.may(SPARE_SIZE)
@@ -543,7 +545,7 @@ def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
     ("size", "place", "claimed"),
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
-def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed: int) -> None:
+def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int) -> None:
     """A copied header, or one whose record does not fit, costs no checksum."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
@@ -619,7 +621,7 @@ def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog:
     assert "says that it is number 99 of A queue 0, which has 11, and so many others do not fit" in caplog.text
 
 
-def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_naming_its_own_queue_hides_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """RocketMQ gives two offsets to a message that names its own queue."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
@@ -633,7 +635,7 @@ def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: p
     assert len({unit[0] for unit in units_there if unit is not None and unit[1] != PRE_BLANK_SIZE}) == 9
 
 
-def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) -> None:
+def test_a_long_retry_topic_of_rocketmq_5_is_rebuilt(tmp_path: Path) -> None:
     """The group names of 5.x have up to 255 characters, and their retry topics have more."""
     topic = "%RETRY%" + "g" * 248
     (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
@@ -646,7 +648,7 @@ def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) ->
     assert [each[88:92] for each in read_all(opened, topic, 0)] == [b"long"]
 
 
-def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One damaged size must not use up the search's limit of checksums."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
@@ -676,7 +678,7 @@ def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypa
     assert 0 < sum(sizes) <= 20 * 8 * KIB
 
 
-def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_continues_without_checksum_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChecksumBudget, "may", lambda *_: False)
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -689,7 +691,7 @@ def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypa
     assert verify(RealFiles(), str(tmp_path / "store")).messages == 5
 
 
-def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_skips_sparse_ranges_and_reports_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     big = attrs.evolve(SMALL, commit_log_file_size=64 * MIB)
@@ -722,7 +724,7 @@ def test_verification_counts_messages_that_lack_a_sector(tmp_path: Path) -> None
     assert "1 messages may lack a disk sector" in " ".join(output.split())
 
 
-def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: Path) -> None:
+def test_damage_at_one_place_is_saved_twice(tmp_path: Path) -> None:
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[BEFORE_CHECKPOINT]
@@ -754,7 +756,7 @@ def with_much_rotten(store: Path) -> int:
 
 
 @pytest.mark.parametrize("written", [0, 1, 2])
-def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
+def test_damaged_bytes_that_cannot_be_saved_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
     """If the damaged bytes cannot be saved, the start is refused and changes nothing."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
@@ -785,7 +787,7 @@ class KilledError(BaseException):
     """The process was killed."""
 
 
-def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_start_leaves_no_partial_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = b"".join(file.read_bytes() for file in logs(store))
@@ -801,7 +803,7 @@ def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.
     assert before[place:].startswith(kept[f"{place:020}"])
 
 
-def test_what_is_looked_through_makes_no_data_of_holes() -> None:
+def test_a_search_allocates_no_memory_for_sparse_ranges() -> None:
     """On a tmpfs, reading a hole allocates memory, so the search skips holes."""
     size, written = 16 * segment.PIECE_SIZE, 5000
     descriptor = os.memfd_create("log")
@@ -847,7 +849,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("position", [8, 40, 100])
-def test_a_partial_record_of_a_kill_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
+def test_a_partial_record_of_a_kill_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
     """The mark of a record is written last, so a record without it was never acknowledged."""
     store = tmp_path / "store"
     made(store, closed=False)

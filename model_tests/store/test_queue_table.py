@@ -57,7 +57,7 @@ def close(table: QueueTable) -> None:
             segments.close()
 
 
-def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
+def test_a_topic_has_its_name_as_encoded_in_a_record() -> None:
     assert Topic("TopicA").part == b"\x06TopicA"
     assert Topic("Größe").part == b"\x07" + "Größe".encode()
 
@@ -142,7 +142,7 @@ def test_topics_and_queues_that_go(tmp_path: Path) -> None:
     assert table.topics == {}
 
 
-def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_files_are_removed_before_a_queue_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "T", "0") / ("0" * 20)
     write(tmp_path, "T", "1")
     table = table_of(tmp_path)
@@ -177,7 +177,7 @@ def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.M
     assert synced == [f"{tmp_path}/consumequeue/T/0", f"{tmp_path}/consumequeue/T/1"]
 
 
-def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_whose_removal_fails_does_not_keep_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directories = [write(tmp_path, "T", queue_name) for queue_name in ("0", "1", "2")]
     table = table_of(tmp_path)
     table.load()
@@ -197,7 +197,7 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: py
         queue.segments.close()
 
 
-def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_files_are_removed_before_a_name_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, "T", "0") / ("0" * 20)
     table = table_of(tmp_path)
     table.load()
@@ -219,7 +219,7 @@ def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, mo
     assert table.find("T", 1) is not None
 
 
-def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> None:
+def test_a_topic_being_deleted_is_hidden_and_may_return(tmp_path: Path) -> None:
     write(tmp_path, "T", "0")
     table = table_of(tmp_path)
     table.load()
@@ -250,7 +250,9 @@ def test_files_get_the_remaining_maps(
 
 
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
-def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
+def test_all_queue_files_share_the_map_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig
+) -> None:
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
     for queue_id in range(5):
         write(tmp_path, "A", str(queue_id))
@@ -287,7 +289,7 @@ def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> Non
     "offsets", [range(12, 13), range(3), range(9, 11), range(10, 20), range(23, 24)],
     ids=["one", "first", "two files", "a file", "before the last"],
 )  # fmt: skip
-def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFixture, offsets: range) -> None:
+def test_missing_units_are_found_and_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, offsets: range) -> None:
     holed(tmp_path, offsets)
     store = open_store(tmp_path)
     assert [len(read_all(store, "T", queue_id)) for queue_id in (0, 1)] == [COUNT, COUNT]
@@ -297,7 +299,7 @@ def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert verify(RealFiles(), str(tmp_path)).problems == []
 
 
-def test_a_queue_that_ends_early_has_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stale_unit_after_the_end_is_not_a_gap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holed(tmp_path, range(COUNT, COUNT))
     open_store(tmp_path).close()
     stale = (7).to_bytes(8) + (96).to_bytes(4) + bytes(8)
@@ -373,7 +375,7 @@ def test_a_store_with_parts_that_are_not_read_is_refused_and_never_sound(tmp_pat
 
 
 @pytest.mark.parametrize("part", [None, *HELD_BY])
-def test_the_contents_of_a_part_decide_and_not_its_name(tmp_path: Path, part: str | None) -> None:
+def test_the_contents_of_a_part_decide_whether_it_is_supported(tmp_path: Path, part: str | None) -> None:
     filled(tmp_path)
     for path, content in (EMPTY_PARTS | HELD_BY.get(part or "", {})).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -389,7 +391,7 @@ def test_the_contents_of_a_part_decide_and_not_its_name(tmp_path: Path, part: st
         open_store(tmp_path)
 
 
-def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_extended_queues_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     extended = evolve(SMALL, extended_queues=True)
     opened = open_store(tmp_path, extended)
     put_and_dispatch(opened, [message()])
@@ -427,7 +429,7 @@ def places_of(names: str, offsets: str) -> list[tuple[str, int, int]]:
     return inner_places(record, light=True)
 
 
-def test_a_name_that_is_no_directorys_is_passed_over() -> None:
+def test_an_additional_queue_with_an_unsafe_name_is_skipped() -> None:
     assert places_of(f"%LMQ%../x,../x,a.b,U,{DEVICE}", "1,2,3,4,5") == [("U", 7, 4), (DEVICE, 0, 5)]
     assert places_of("%LMQ%" + "x" * 251 + ",%LMQ%\x07,%LMQ%", "1,2,3") == [("%LMQ%", 0, 3)]
     assert places_of("U,V", "1") == []

@@ -192,7 +192,7 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
     assert decode_checkpoint(bytes(content)).durable_offset == -1
 
 
-def test_what_another_log_had_durable_is_forgotten(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_log_is_ignored(tmp_path: Path) -> None:
     config = evolve(SMALL, commit_log_file_size=65_536)
     store = open_store(tmp_path / "store", config)
     put_and_dispatch(store, mixed_messages(20))
@@ -205,7 +205,7 @@ def test_what_another_log_had_durable_is_forgotten(tmp_path: Path) -> None:
     assert load_checkpoint(RealFiles(), str(tmp_path / "store" / "checkpoint")).durable_offset == -1
 
 
-def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_durable_records_are_not_read_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1_800_000_000_000]
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: clock[0])
     config = evolve(SMALL, commit_log_file_size=65_536)
@@ -338,7 +338,7 @@ def recovered(log: CommitLog, checkpoint: Checkpoint, *queues: ConsumeQueue, cra
     return recover(log, queues, checkpoint, crashed=crashed, covers=lambda *_place: False)
 
 
-def test_what_a_start_dispatches_again(tmp_path: Path) -> None:
+def test_a_start_dispatches_only_missing_records(tmp_path: Path) -> None:
     """After a clean stop a start dispatches only missing records; after a crash everything from the safe point."""
     log = log_of(tmp_path, 10, 20, 30)
     second = records_of(log)[1].physical_offset
@@ -402,7 +402,7 @@ def test_a_record_without_a_sector_needs_a_flush(
     assert ends.index(log.end) == kept
 
 
-def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Path) -> None:
+def test_zeros_in_an_older_queue_file_are_not_units(tmp_path: Path) -> None:
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     records = records_of(log)
     queue = listing(tmp_path, log)
@@ -414,7 +414,7 @@ def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Pat
 
 @pytest.mark.parametrize("crashed", [False, True])
 @pytest.mark.parametrize("place", ["another's", "its own, at another offset", "of another size", "inside"])
-def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, place: str, *, crashed: bool) -> None:
+def test_a_unit_restored_by_a_power_cut_is_dropped(tmp_path: Path, place: str, *, crashed: bool) -> None:
     log = log_of(tmp_path, *range(1, 9), body=b"small")
     first, second, third, *_, last = records_of(log)
     stale = {
@@ -437,7 +437,7 @@ def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, pl
 
 
 @pytest.mark.parametrize(("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "sum", "body"])
-def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, end: int) -> None:
+def test_a_unit_of_a_damaged_record_is_kept(tmp_path: Path, damaged: int, end: int) -> None:
     log = log_of(tmp_path, 1, 2, 3, body=b"small")
     *_, second, last = records_of(log)
     queue = listing(tmp_path, log)
@@ -448,7 +448,7 @@ def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, en
     assert queue.offset_end == end
 
 
-def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
+def test_a_unit_in_each_queue_of_a_record_is_valid(tmp_path: Path) -> None:
     listed = message(properties={"INNER_MULTI_DISPATCH": "T,%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0,1"})
     log = CommitLog(RealFiles(), f"{tmp_path}/commitlog", LOG_SIZE)
     for index in range(3):
@@ -461,7 +461,7 @@ def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
         assert queue.offset_end == end
 
 
-def test_where_a_queue_goes_on(tmp_path: Path) -> None:
+def test_a_queue_never_assigns_an_offset_twice(tmp_path: Path) -> None:
     """No offset is given twice, even if the log or the queue has lost files."""
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     last = records_of(log)[-1].physical_offset
@@ -512,7 +512,7 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
     assert standing(queue) == (3, -1)
 
 
-def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
+def test_queues_with_removed_files_are_rebuilt(tmp_path: Path) -> None:
     config = evolve(SMALL, commit_log_file_size=65_536)
     store = open_store(tmp_path, config)
     put_and_dispatch(store, mixed_messages(20))
@@ -528,7 +528,7 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["physic_ms", "logics_ms"])
-def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(number: str) -> None:
+def test_a_checkpoint_with_future_times_is_ignored(number: str) -> None:
     known = evolve(Checkpoint(physic_ms=5, logics_ms=5, durable_offset=7), **{number: 2**60})
     assert of_the_past(known, lambda: 9) == Checkpoint()
     assert of_the_past(evolve(known, **{number: 9}), lambda: 9).durable_offset == 7

@@ -231,7 +231,7 @@ def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytes
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
 
 
-def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
+def test_a_deleted_topic_stays_deleted_after_a_crash(tmp_path: Path) -> None:
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "again")])
     for topic in ("gone", "again"):
@@ -285,7 +285,7 @@ def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) 
     assert verify(RealFiles(), str(copy)).problems == []
 
 
-def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) -> None:
+def test_a_topic_being_deleted_is_neither_found_nor_written(tmp_path: Path) -> None:
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=True))
     put_and_dispatch(store, [message(topic="gone", body=b"old")])
     store.put(message(topic="gone", body=b"not visible yet"))
@@ -345,7 +345,7 @@ def test_a_deletion_that_cannot_be_noted_fails(
         (QueueTable, "remove_left", ("_deletion_lock", "_append_lock")),
     ],
 )
-def test_nobody_else_is_at_work_while_a_topic_goes(
+def test_a_deletion_holds_the_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
 ) -> None:
     store = open_store(tmp_path)

@@ -99,7 +99,7 @@ def write(directory: Path, sizes: dict[int, int]) -> None:
         (directory / segment_name(start)).write_bytes(b"x" * size)
 
 
-def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
+def test_disk_blocks_are_reserved_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     assert segment.reserved_end == 0
     segment.reserve(100, 200)
@@ -112,7 +112,7 @@ def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
     segment.mapped.close()
 
 
-def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: Disk) -> None:
+def test_a_queue_file_doubles_its_reserved_blocks(tmp_path: Path, disk: Disk) -> None:
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE, Maps(1))
     for position in (0, 100, 5000, RESERVE_SIZE, 3 * RESERVE_SIZE, LARGE_SIZE - 40):
         segment.reserve(position, position + 20)
@@ -130,7 +130,7 @@ def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: D
 
 
 @pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: Disk, refusal: int) -> None:
+def test_a_nearly_full_disk_reserves_only_needed_blocks(tmp_path: Path, disk: Disk, refusal: int) -> None:
     disk.room, disk.refusal = 500, refusal
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     segment.reserve(0, 500)
@@ -141,7 +141,7 @@ def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: 
     segment.mapped.close()
 
 
-def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> None:
+def test_refused_disk_blocks_are_requested_once(tmp_path: Path, disk: Disk) -> None:
     disk.room = 0
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     with pytest.raises(OSError, match="no"):
@@ -171,7 +171,7 @@ def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
     assert disk.closed == names(20, 30)
 
 
-def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk) -> None:
+def test_written_bytes_are_there_after_reopening(tmp_path: Path, disk: Disk) -> None:
     filled(tmp_path / "log", 20, 30, 40).close()
     for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
         (tmp_path / "log" / stranger).touch()
@@ -183,7 +183,7 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
-def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
+def test_a_short_newest_file_is_extended(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
     write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
     assert [each.start for each in segments.segments] == [0, 10, 20]
@@ -207,7 +207,7 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
         ({0: SIZE, 10: SIZE, 30: SIZE}, True, "has no file 00000000000000000020 before 00000000000000000030"),
     ],
 )
-def test_files_that_are_not_one_string_are_refused(
+def test_files_with_a_gap_or_another_size_are_refused(
     tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
     """A file of another size, or a gap between files, is refused and nothing changes."""
@@ -219,7 +219,7 @@ def test_files_that_are_not_one_string_are_refused(
     assert {int(each.name): each.stat().st_size for each in (tmp_path / "log").iterdir()} == sizes
 
 
-def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_creation_leaves_no_segment_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def no_length(files: RealFiles, path: str, _size: int, **_how: bool) -> RealMappedFile:
         Path(path).touch()
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
         segments.append(10)
 
 
-def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
+def test_the_names_of_new_directories_are_synced(tmp_path: Path, disk: Disk) -> None:
     """The names of the file and of its two new directories are synced."""
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
@@ -282,7 +282,7 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
     assert disk.directories == expected
 
 
-def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
+def test_a_sync_covers_only_the_requested_bytes(tmp_path: Path, disk: Disk) -> None:
     """A sync covers only the requested bytes, because a sync of another file would wait for the disk needlessly."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50)
     asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
@@ -292,7 +292,7 @@ def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -
         assert disk.synced == [(segment_name(first), *part) for first, *part in expected]
 
 
-def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
+def test_truncated_bytes_do_not_return(tmp_path: Path, disk: Disk) -> None:
     segments = filled(tmp_path / "log", 20, 30, 40, 50, 60)
     for each in segments.segments:
         each.reserve(0, SIZE)
@@ -342,7 +342,7 @@ def test_a_durable_file_is_not_made_so_again(
     assert disk.synced == [*expected, ("0" * 18 + "10", 0, 10)]
 
 
-def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
+def test_a_file_is_durable_before_the_next_is_created(tmp_path: Path, disk: Disk) -> None:
     """A file is synced before the next file gets a name, because a power cut could take a middle file."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
@@ -440,7 +440,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
     mapped.close()
 
 
-def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_are_not_cleared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros and holes are not written again."""
 
     class Counting:

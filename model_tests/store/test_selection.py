@@ -193,7 +193,7 @@ def units_of(draw: st.DrawFn) -> list[Unit]:
     limits=st.tuples(*[st.integers(0, 20), st.integers(0, 8)] * 2),
     codes=st.sampled_from([{0, 1}, {0, 1}, {0, 1}, {0}, set[int]()]),
 )
-def test_a_read_gives_what_a_plain_loop_gives(
+def test_a_read_equals_a_plain_loop(
     *, units: list[Unit], starts_late: int, is_there: bool, step: int, count_max: int, memory: int,
     limits: tuple[int, int, int, int], codes: set[int],
 ) -> None:  # fmt: skip
@@ -238,7 +238,7 @@ def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max:
         (places((1_000, 1)), {}),
     ],
 )
-def test_what_may_be_read_together_is(
+def test_adjacent_records_are_read_by_the_fast_path(
     monkeypatch: pytest.MonkeyPatch, units: list[Unit], changes: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(selection, "_Scan", lambda _log: 1 / 0)
@@ -289,7 +289,7 @@ def properties(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("properties")
-def test_properties_are_asked_of_what_the_tags_let_through() -> None:
+def test_properties_are_compared_only_after_the_tags() -> None:
     wanted = ByProperties(lambda name: name != "1100")
     units = [(1_000, 50, 1), (1_050, 50, 2), (1_100, 50, 1), (1_150, 50, 1), (2_851, 50, 1)]
     result = read(Queue(units), FIRST, 32, (lambda code: code == 1, wanted))
@@ -302,7 +302,7 @@ def test_properties_are_asked_of_what_the_tags_let_through() -> None:
 
 @pytest.mark.usefixtures("properties")
 @pytest.mark.parametrize(("work_max", "count"), [(15_999, 1), (16_000, 2), (31_999, 2), (32_000, 3), (48_000, 4)])
-def test_what_filtering_costs_ends_a_read(monkeypatch: pytest.MonkeyPatch, work_max: int, count: int) -> None:
+def test_the_work_of_filtering_ends_a_read(monkeypatch: pytest.MonkeyPatch, work_max: int, count: int) -> None:
     monkeypatch.setattr(selection, "WORK_MAX", work_max)
     wanted = ByProperties(lambda _name: False)
     result = read(Queue(PLACES[:9]), FIRST, 32, (None, wanted))

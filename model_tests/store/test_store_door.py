@@ -68,7 +68,7 @@ def test_a_new_store(tmp_path: Path) -> None:
     assert checkpoint_of(tmp_path) == Checkpoint()
 
 
-def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
+def test_waiting_messages_have_their_later_arrivals(tmp_path: Path) -> None:
     """A held pull sees the arrival of a message as it was stored; a prepared message never arrives."""
     store = open_store(tmp_path)
     store.put(message())
@@ -82,7 +82,7 @@ def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
     assert (store.waiting(), store.dispatched_end) == ([], store.log_end)
 
 
-def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_only_durable_messages_become_visible_if_configured(tmp_path: Path) -> None:
     """If only durable messages may be seen, nothing is visible before a flush."""
     config = evolve(SMALL, visible_when_durable=True)
     store = open_store(tmp_path, config)
@@ -97,7 +97,7 @@ def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path
     assert store.visible_end("T", 0) == 2
 
 
-def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
+def test_the_memory_size_comes_from_the_system(tmp_path: Path) -> None:
     """Without a configured size the store asks the system for the size of its memory."""
     for memory_size, count in ((0, 6), (1_000, 2)):
         config = evolve(
@@ -132,7 +132,7 @@ def test_records_and_units_by_their_offsets(tmp_path: Path) -> None:
     assert store.unit("T", 0, 0) == (store.log_end, only.size, 0)
 
 
-def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_search_by_time_uses_the_requested_queue(tmp_path: Path) -> None:
     clock = Clock()
     store = opened(clock, tmp_path)
     for number in range(5):
@@ -291,7 +291,7 @@ def test_a_store_that_is_closed_has_nothing_open(tmp_path: Path, end: str) -> No
 
 
 @pytest.mark.parametrize("first", ["close", "abandon"])
-def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -> None:
+def test_closing_a_store_twice_has_no_effect(tmp_path: Path, first: str) -> None:
     store = open_store(tmp_path)
     getattr(store, first)()
     other = open_store(tmp_path)
@@ -349,7 +349,7 @@ def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest
     assert list((copy / "consumequeue" / "gone").glob("*/*")) == []
 
 
-def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: Path) -> None:
+def test_a_reopened_store_has_the_queues_minimum_offsets(tmp_path: Path) -> None:
     store = open_store(tmp_path, EXPIRING)
     put_and_dispatch(store, [message()] * 60)
     store.flush()
@@ -362,7 +362,7 @@ def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: Path) -> No
     assert store.ends("T", 0) == (start, 60)
 
 
-def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appending_a_prepared_batch_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     batch = store.prepare("T", 0)
     batch.add([message()])
@@ -378,7 +378,7 @@ def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeyp
     assert free == [False]
 
 
-def test_nobody_else_is_at_work_while_files_of_the_log_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_log_files_holds_the_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path, EXPIRING)
     locks = store._append_lock, store._dispatch_lock, store._flush_lock
     free: list[bool] = []
@@ -412,7 +412,7 @@ def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
+def test_a_queue_is_listed_before_its_message_is_visible(tmp_path: Path) -> None:
     with closing(open_store(tmp_path)) as store:
         for queue_id in (1, 0):
             store.put(message("T", queue_id, b""))
@@ -443,7 +443,7 @@ with open(sys.argv[1], "r+b") as file:
 
 
 @pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["broker", "java"])
-def test_a_store_stays_locked_when_its_process_copies_it(program: str, tmp_path: Path) -> None:
+def test_copying_the_lock_file_keeps_the_lock(program: str, tmp_path: Path) -> None:
     """Closing a copy would release a POSIX lock, and a second broker would overwrite messages."""
     store = open_store(tmp_path / "store")
     shutil.copytree(tmp_path / "store", tmp_path / "copy")

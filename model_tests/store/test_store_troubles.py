@@ -57,7 +57,7 @@ def log_file(directory: Path) -> Path:
 
 
 @EACH_WAY
-def test_nothing_is_appended_where_it_could_not_be_kept(
+def test_appends_are_refused_if_the_log_file_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     """After a failed flush the store checks that the log's file still exists."""
@@ -79,7 +79,7 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
 
 
 @EACH_WAY
-def test_other_troubles_keep_nobody_from_appending(
+def test_a_queue_error_does_not_stop_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
     store = open_store(tmp_path)
@@ -91,7 +91,7 @@ def test_other_troubles_keep_nobody_from_appending(
     assert len(store.put_burst([message()])) == 1
 
 
-def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_errors_are_reported_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     fail_once(monkeypatch, Indexer, lambda: store.index(9), "build")
@@ -133,7 +133,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
     return seen
 
 
-def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_are_synced_once_and_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(5)])
     with monkeypatch.context() as patched:
@@ -146,7 +146,7 @@ def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, mon
     assert sorted(seen.notes[1:]) == [("flush", queue_id, {"queues"}) for queue_id in range(5)]
 
 
-def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_queue_drops_expired_units_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_store, "QUEUES_A_TURN", 2)
     store = open_store(tmp_path, EXPIRING)
     put_and_dispatch(store, [message(queue_id=number % 5) for number in range(60)])
@@ -194,7 +194,7 @@ def test_batches_and_odd_records(tmp_path: Path) -> None:
     assert set(Deletions(RealFiles(), str(tmp_path)).ends) == {"T", queue_name("U", 1)}
 
 
-def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next start finishes the deletion of the queue and keeps the other queues."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
@@ -218,7 +218,7 @@ def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monk
 QUEUE_COUNT = 5
 
 
-def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
+def test_bytes_cut_off_on_opening_are_logged(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
     store.abandon()
@@ -247,7 +247,7 @@ def expire(store: MessageStore) -> None:
     assert store.remove_expired(at_any_hour=True) == 1
 
 
-def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_may_be_deleted_while_its_queues_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = queues_of(tmp_path)
     turns = store.flush_queues_in_turns(2)
     next(turns)
@@ -273,7 +273,7 @@ def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkey
     assert [store.visible_end("T", queue_id) for queue_id in range(QUEUE_COUNT)] == ends == [1] * QUEUE_COUNT
 
 
-def test_what_was_not_gone_on_with_promises_nothing(tmp_path: Path) -> None:
+def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
     store = queues_of(tmp_path)
     before = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
     turns = store.flush_queues_in_turns(1)
@@ -337,7 +337,7 @@ def served(turns: Turns) -> FlushService:
     return service
 
 
-def test_rounds_go_on_while_queues_are_made_durable() -> None:
+def test_rounds_continue_while_queues_are_synced() -> None:
     """A due round runs between two turns of slow queues, so the log is synced early."""
     turns = Turns(9)
     served(turns)

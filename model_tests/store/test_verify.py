@@ -113,7 +113,9 @@ def test_flips_in_bodies_are_found(sound: Path, tmp_path_factory: pytest.TempPat
 
 @fewer(2)
 @given(data=st.data())
-def test_nothing_makes_it_crash(sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_verify_never_crashes_on_damaged_files(
+    sound: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     """Flipped, overwritten, truncated and empty files give a verdict and no traceback."""
     directory = tmp_path_factory.mktemp("any") / "store"
     shutil.copytree(sound, directory)
@@ -149,7 +151,7 @@ def test_a_missing_file_is_named(sound: Path, tmp_path: Path) -> None:
     assert any(f"{2048:020d}" in problem.expected for problem in verdict.problems if problem.kind == "damage")
 
 
-def test_a_deleted_topic_is_no_damage(tmp_path: Path) -> None:
+def test_a_deleted_topic_is_not_damage(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [*mixed_messages(30), message("Other")])
     store.delete_topic("Orders")
@@ -221,7 +223,7 @@ def test_a_store_may_have_more_files_than_maps(sound: Path, tmp_path: Path, is_d
     assert most > 4
 
 
-def test_a_file_that_goes_while_it_is_verified_is_one_sentence(sound: Path, tmp_path: Path) -> None:
+def test_a_file_deleted_during_verification_is_a_usage_error(sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "store")
     found = StoreDirectory(RealFiles(), str(tmp_path / "store"), 1)
     (tmp_path / "store" / QUEUE).unlink()
@@ -267,7 +269,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_mistakes_are_one_line(tmp_path: Path) -> None:
+def test_usage_errors_of_verify_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for target in (tmp_path / "none", tmp_path, tmp_path / "file"):
         result = run("verify", str(target), "--json")
