@@ -28,7 +28,7 @@ from model_tests.support.real_servers import KINDS, Server, running
 
 from longpoll_kit.errors import ServiceError
 from longpoll_kit.subject import LongPollSubject, Polled, abilities_of, wait_of
-from longpoll_kit.subjects import subject_for
+from longpoll_kit.subjects import SCHEMES, subject_for
 
 MS: Final = 1_000_000
 PAUSE: Final = threading.Event()
@@ -232,7 +232,7 @@ def restart(make: Callable[[], LongPollSubject], server: Server, pool: ThreadPoo
 def measured(server: Server, name: str, mode: str, seconds: float) -> Row:
     """Measure one server in one mode."""
     make = subject_for(server.url, mode or None)
-    subject, row = serving(make), Row(name, mode or next(iter(getattr(make().__class__, "MODES", {"": ""}))))
+    subject, row = serving(make), Row(name, mode or next(iter(SCHEMES[server.kind.scheme])))
     with ThreadPoolExecutor(HERD + 2 * AT_ONCE) as pool:
         until_ns = time.monotonic_ns() + int(seconds * 1e9)
         readers = [Reader(subject, f"race-{mode}-{number}") for number in range(AT_ONCE)]

@@ -371,6 +371,17 @@ class DropsAtTheDeadline(TakeQueue):
         return []
 
 
+class DropsBeforeTheDeadline(TakeQueue):
+    """A message that comes in the last 20 ms of a wait is taken at the deadline, and not answered."""
+
+    def has_some(self, poll: Poll) -> bool:
+        return self.left_s(poll) > 0.02 and super().has_some(poll)
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        taken = super().answer(poll)
+        return taken if self.left_s(poll) > 0 else []
+
+
 NEVER_MS: Final = 20_000
 """Longer than the kit waits for an answer, in ms."""
 

@@ -65,7 +65,8 @@ def _kafka(port: int, directory: Path) -> Sequence[str]:
             f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{other}\n"
             f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{other}\n"
             f"controller.listener.names=CONTROLLER\nlog.dirs={directory / 'data'}\n"
-            "offsets.topic.replication.factor=1\n"
+            "offsets.topic.replication.factor=1\nshare.coordinator.state.topic.replication.factor=1\n"
+            "share.coordinator.state.topic.min.isr=1\ngroup.share.min.record.lock.duration.ms=1000\n"
         )
         format_words = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(settings)]
         subprocess.run([*_java(), *format_words], check=True, capture_output=True)
@@ -123,8 +124,9 @@ KINDS: Final = {
         _kafka,
         "kafka",
         _on_path("java") and any(JARS.glob("kafka_2.13-*.jar")),
-        "the jars of org.apache.kafka:kafka_2.13:4.1.1 from Maven, in the folder KAFKA_JARS",
+        "the jars of org.apache.kafka:kafka_2.13:4.2.2 from Maven, in the folder KAFKA_JARS",
         ("java", "-cp", f"{JARS}/*", "kafka.Kafka", "--version"),
+        ("fetch", "share"),
     ),
     "moto": Kind(
         lambda port, _at: [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],

@@ -317,9 +317,10 @@ class LongPollMachine(RuleBasedStateMachine):
         yield "deadlines", f"{BRINK_ROUNDS} messages", partial(cls.brink, **first, rounds=BRINK_ROUNDS, timeout_ms=50)
         if subject.semantics != "consuming":
             yield "positions", "behind the end", partial(cls.beyond, queue=0)
-        least, *herds = sorted({count for count in HERDS if count < cls.polls_max} | {cls.polls_max})
+        polls_max = min(cls.polls_max, getattr(subject, "polls_max", None) or cls.polls_max)
+        least, *herds = sorted({count for count in HERDS if count < polls_max} | {polls_max})
         yield from cls._herd_of(least)
-        silent = min(SILENT_MAX, cls.polls_max)
+        silent = min(SILENT_MAX, polls_max)
         yield "clients that stop polling", f"{silent} at once", partial(cls.fall_silent, queue=0, count=silent)
         again = f"after {subject.redelivery_ms or 0:,} ms"
         optional: list[tuple[str, Extreme]] = [

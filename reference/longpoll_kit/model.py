@@ -299,6 +299,8 @@ class ConsumingQueue(Queue):
     order: MessageOrder = "total"
     redelivery_ms: int | None = None
     """The time after a delivery, from which a message may come again; None if it never may."""
+    client_ends_wait: bool = False
+    """Whether a poll that has ended with nothing may have taken a message that came at its end."""
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: dict[str, list[tuple[Ask, int]]] = field(factory=dict)
     """Maps each key to its answered polls, with the highest message number that each poll took."""
@@ -331,6 +333,8 @@ class ConsumingQueue(Queue):
         if not ask.answer.bodies:
             if ask.cancelled_ns is None:
                 self._nothings.append(ask)
+                if self.client_ends_wait and ask.ended_ns is not None:
+                    self._doubt(ask, ask.ended_ns)
             return
         repeated = {body for body in ask.answer.bodies if body in self._by_body and self._by_body[body].taken_by}
         taken = [self._take(ask, body) for body in ask.answer.bodies]
@@ -346,8 +350,13 @@ class ConsumingQueue(Queue):
         """Mark every message that the poll could have taken as in doubt: the answer may have been in transit."""
         super().ended_unanswered(ask)
         assert ask.cancelled_ns is not None
+        self._doubt(ask, ask.cancelled_ns)
+
+    def _doubt(self, ask: Ask, ended_ns: int) -> None:
+        """Mark the messages that a poll may have taken by its end."""
         for message in self.messages:
-            if message.taken_by is None and message.begun_ns < ask.cancelled_ns:
+            is_due = ask.cancelled_ns is None and self.must_have_seen(ask, message)
+            if message.taken_by is None and message.begun_ns < ended_ns and not is_due:
                 message.in_doubt = True
 
     def _take(self, ask: Ask, body: bytes) -> Message:
@@ -398,7 +407,10 @@ def queue_for(subject: LongPollSubject, name: str, allowances: Allowances) -> Qu
         case "consuming":
             order: MessageOrder = getattr(subject, "order", "total")
             redelivery_ms = getattr(subject, "redelivery_ms", None)
-            return ConsumingQueue(name, allowances, order=order, redelivery_ms=redelivery_ms)
+            client_ends_wait = getattr(subject, "client_ends_wait", False)
+            return ConsumingQueue(
+                name, allowances, order=order, redelivery_ms=redelivery_ms, client_ends_wait=client_ends_wait
+            )
         case "newest":
             return NewestQueue(name, allowances)
         case kind:

@@ -67,6 +67,12 @@ class LongPollSubject(Protocol):
     """The shortest wait that the service accepts; 1 or more if 0 means to wait for ever, as for BLPOP of Redis."""
     wait_max_ms: int | None = None
     """The longest wait that the service accepts; None: any."""
+    client_ends_wait: bool = False
+    """Whether a consuming service learns late that a wait is over, because its client ends it: a message that comes
+    then may be given to that poll, so that no other one gets it in time.
+    """
+    polls_max: int | None = None
+    """How many polls the service accepts at once; None if it accepts as many as the test begins."""
     body_max: int | None = None
     """Bytes of the largest message that the service accepts; None if it accepts every size that the test sends."""
     gone: tuple[type[Exception], ...] = ()

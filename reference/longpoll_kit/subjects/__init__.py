@@ -6,7 +6,7 @@ documentation promises, and names the place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,20 +16,23 @@ from urllib.parse import urlsplit
 from longpoll_kit.errors import ServiceError, SubjectError
 from longpoll_kit.subject import LongPollSubject
 
-SCHEMES: Final = {
-    "redis": ("on_redis", "RedisSubject"),
-    "rediss": ("on_redis", "RedisSubject"),
-    "unix": ("on_redis", "RedisSubject"),
-    "nats": ("on_nats", "NatsSubject"),
-    "kafka": ("on_kafka", "KafkaSubject"),
-    "sqs+http": ("on_sqs", "SqsSubject"),
-    "sqs+https": ("on_sqs", "SqsSubject"),
-    "beanstalkd": ("on_beanstalkd", "BeanstalkdSubject"),
-    "etcd": ("on_etcd", "EtcdSubject"),
-    "http": ("over_http", "HttpSubject"),
-    "https": ("over_http", "HttpSubject"),
+REDIS: Final = dict.fromkeys(("blpop", "blmove", "xread", "xreadgroup"), "on_redis.RedisSubject")
+SQS: Final = {"standard": "on_sqs.SqsSubject"}
+HTTP: Final = {"": "over_http.HttpSubject"}
+SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "redis": REDIS,
+    "rediss": REDIS,
+    "unix": REDIS,
+    "nats": {"pull": "on_nats.NatsSubject"},
+    "kafka": {"fetch": "on_kafka.FetchSubject", "share": "kafka_share.ShareSubject"},
+    "sqs+http": SQS,
+    "sqs+https": SQS,
+    "beanstalkd": {"reserve": "on_beanstalkd.BeanstalkdSubject"},
+    "etcd": dict.fromkeys(("watch", "newest"), "on_etcd.EtcdSubject"),
+    "http": HTTP,
+    "https": HTTP,
 }
-"""The scheme of a URL -> module and class."""
+"""The scheme of a URL -> mode -> module and class; the first mode is the default."""
 
 
 def subject_for(url: str, mode: str | None = None, service: Path | None = None) -> Callable[[], LongPollSubject]:
@@ -37,7 +40,7 @@ def subject_for(url: str, mode: str | None = None, service: Path | None = None) 
 
     Args:
         url: Such as `redis://127.0.0.1:6379` or `http://127.0.0.1:8080`.
-        mode: One of the `MODES` of the service's subject; the first by default.
+        mode: One of the modes of `SCHEMES`; the first by default.
         service: For HTTP: the file that describes requests and answers (docs/kit.md).
 
     Raises:
@@ -49,21 +52,21 @@ def subject_for(url: str, mode: str | None = None, service: Path | None = None) 
         scheme, _port = split.scheme, split.port
     except ValueError as error:
         raise SubjectError(f"{url!r} is not a URL: {error}") from None
-    if scheme not in SCHEMES:
+    modes = SCHEMES.get(scheme)
+    if modes is None:
         raise SubjectError(f"{url!r} has no known scheme; write one of {', '.join(f'{each}://' for each in SCHEMES)}")
-    module, name = SCHEMES[scheme]
-    if module == "over_http" and service is None:
-        raise SubjectError("a service over HTTP needs a file that describes its requests: --service FILE (docs/kit.md)")
-    found = import_module(f"longpoll_kit.subjects.{module}")  # only one service's client is needed
-    kind: Any = getattr(found, name)
-    if module == "over_http" and service is not None:
-        return partial(_made, url, kind, found.read(service))
-    if service is not None:
-        raise SubjectError(f"--service describes a service over HTTP; {scheme}:// needs none")
-    modes = list(kind.MODES)
-    if (mode or modes[0]) not in modes:
+    how: Any = next(iter(modes)) if mode is None else mode
+    if how not in modes:
         raise SubjectError(f"{scheme}:// has no mode {mode!r}; write one of {', '.join(modes)}")
-    return partial(_made, url, kind, mode or modes[0])
+    if (service is None) == (modes is HTTP):
+        raise SubjectError(
+            "a service over HTTP needs a file that describes its requests: --service FILE (docs/kit.md)"
+            if service is None
+            else f"--service describes a service over HTTP; {scheme}:// needs none"
+        )
+    module, _, name = modes[how].partition(".")
+    found = import_module(f"longpoll_kit.subjects.{module}")  # only one service's client is needed
+    return partial(_made, url, getattr(found, name), how if service is None else found.read(service))
 
 
 def _made(url: str, kind: Any, how: object) -> LongPollSubject:

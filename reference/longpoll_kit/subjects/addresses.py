@@ -6,10 +6,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 LISTENS: Final = "0A"
 """The state of a listening socket in `/proc/net/tcp`."""
+
+
+def address_of(url: str, port: int) -> tuple[str, int]:
+    """The host and port of a URL; by default this machine, and the service's usual port."""
+    split = urlsplit(url)
+    return split.hostname or "127.0.0.1", split.port or port
 
 
 def local_process(host: str | None, port: int | None) -> int | None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import greenstalk
 from attrs import define
 
-from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import closed_on_error, local_process
+from longpoll_kit.subject import LongPollSubject, Polled
+from longpoll_kit.subjects.addresses import address_of, closed_on_error, local_process
 
 PORT: Final = 11_300
 TTR_S: Final = 3
@@ -39,7 +37,6 @@ class Reserve:
 class BeanstalkdSubject(LongPollSubject):
     """The tubes of a server; `close` empties them, because an empty tube without clients is deleted."""
 
-    MODES: Final[Mapping[str, Semantics]] = {"reserve": "consuming"}
     semantics = "consuming"
     redelivery_ms = TTR_S * 1_000
     wait_unit_ms = 1_000
@@ -48,8 +45,7 @@ class BeanstalkdSubject(LongPollSubject):
 
     def __init__(self, url: str, _mode: str) -> None:
         """Connect; raises one of `gone`."""
-        split = urlsplit(url)
-        self._address = (split.hostname or "127.0.0.1", split.port or PORT)
+        self._address = address_of(url, PORT)
         self.process_id = local_process(*self._address)
         self._writers: dict[str, list[Any]] = {}
         self._open: set[Reserve] = set()

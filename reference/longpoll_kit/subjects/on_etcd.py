@@ -12,15 +12,14 @@ import json
 import socket
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import etcd3gw
 import requests
 from attrs import define
 
 from longpoll_kit.errors import ServiceError
-from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import closed_on_error, local_process
+from longpoll_kit.subject import LongPollSubject, Polled
+from longpoll_kit.subjects.addresses import address_of, closed_on_error, local_process
 
 PORT: Final = 2_379
 CALL_S: Final = 10
@@ -38,15 +37,13 @@ class Watch:
 class EtcdSubject(LongPollSubject):
     """The keys of a server; `close` deletes them."""
 
-    MODES: Final[Mapping[str, Semantics]] = {"watch": "offsets", "newest": "newest"}
     gone = (requests.RequestException, etcd3gw.exceptions.Etcd3Exception)
     durable = True
 
     def __init__(self, url: str, mode: str) -> None:
         """Connect; raises one of `gone`."""
-        split = urlsplit(url)
-        host, port = split.hostname or "127.0.0.1", split.port or PORT
-        self.semantics = self.MODES[mode]
+        host, port = address_of(url, PORT)
+        self.semantics = "newest" if mode == "newest" else "offsets"
         self._client = etcd3gw.client(host, port)
         self._client.status()
         self.process_id = local_process(host, port)

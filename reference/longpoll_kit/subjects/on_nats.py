@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 import nats
 import nats.errors
@@ -22,8 +21,8 @@ from attrs import define
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 
 from longpoll_kit.errors import ServiceError
-from longpoll_kit.subject import LongPollSubject, Polled, Semantics
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subject import LongPollSubject, Polled
+from longpoll_kit.subjects.addresses import address_of, local_process
 
 PORT: Final = 4_222
 CONSUMER: Final = "kit"
@@ -58,15 +57,13 @@ class Pull:
 class NatsSubject(LongPollSubject):
     """The streams of a server; `close` deletes them. The client runs on an event loop of its own thread."""
 
-    MODES: Final[Mapping[str, Semantics]] = {"pull": "consuming"}
     semantics = "consuming"
     redelivery_ms = ACK_WAIT_S * 1_000
     gone = (OSError, nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
     def __init__(self, url: str, _mode: str) -> None:
         """Connect; raises one of `gone`."""
-        split = urlsplit(url)
-        self.process_id = local_process(split.hostname, split.port or PORT)
+        self.process_id = local_process(*address_of(url, PORT))
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kit-nats")
         self._thread.start()

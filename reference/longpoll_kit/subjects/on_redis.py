@@ -7,13 +7,12 @@ same, and commands/xread). Streams keep their entries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import redis
 
-from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subject import LongPollSubject, Polled
 from longpoll_kit.subjects.addresses import local_process
 
 BODY: Final = "body"
@@ -25,19 +24,13 @@ CONNECTIONS_MAX: Final = 10_000
 class RedisSubject(LongPollSubject):
     """The keys of a server as queues; `close` deletes them."""
 
-    MODES: Final[Mapping[str, Semantics]] = {
-        "blpop": "consuming",
-        "blmove": "consuming",
-        "xread": "offsets",
-        "xreadgroup": "consuming",
-    }
     wait_min_ms = 1
     gone = (redis.RedisError, OSError)
 
     def __init__(self, url: str, mode: str) -> None:
         """Connect; raises one of `gone`."""
         self._mode = mode
-        self.semantics = self.MODES[mode]
+        self.semantics = "offsets" if mode == "xread" else "consuming"
         self.serves_longest_waiting = mode in {"blpop", "blmove"}
         self._client: redis.Redis = redis.Redis.from_url(url, max_connections=CONNECTIONS_MAX)
         self._keys: set[str] = set()

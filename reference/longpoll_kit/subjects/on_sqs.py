@@ -9,7 +9,6 @@ Credentials and region come from where boto3 looks for them; without any, invent
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from longpoll_kit.subject import LongPollSubject, Polled, Semantics
+from longpoll_kit.subject import LongPollSubject, Polled
 from longpoll_kit.subjects.addresses import closed_on_error, local_process
 
 VISIBILITY_S: Final = 1
@@ -30,7 +29,6 @@ CONNECTIONS_MAX: Final = 5_000
 class SqsSubject(LongPollSubject):
     """The queues of a service; `close` deletes them."""
 
-    MODES: Final[Mapping[str, Semantics]] = {"standard": "consuming"}
     semantics = "consuming"
     order = "none"
     redelivery_ms = 0

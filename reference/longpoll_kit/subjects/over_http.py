@@ -32,6 +32,8 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     wait_unit_ms: int = 1
     wait_min_ms: int = 0
     wait_max_ms: int | None = None
+    client_ends_wait: bool = False
+    polls_max: int | None = None
     body_max: int | None = None
 
 
