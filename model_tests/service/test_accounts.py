@@ -50,7 +50,7 @@ def written(text: str) -> str:
         ('a: "ä\\u2029"\n', 'a: "\\xE4\\P"\n'),
     ],
 )
-def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
+def test_an_account_file_is_written_as_by_java(text: str, words: str) -> None:
     """Each value is a line, null is a word, and only characters that need it are escaped, as in Java."""
     assert (written(text), written(words)) == (words, words)
 
@@ -79,7 +79,7 @@ def test_texts_of_the_file() -> None:
         ("accounts: []", None),
     ],
 )
-def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, int] | None) -> None:
+def test_an_invalid_version_of_an_account_file_is_ignored(text: str, version: tuple[int, int] | None) -> None:
     file = AccountFile.parse(text.encode())
     assert file.version == version
     file.count_change(99)
@@ -96,7 +96,7 @@ def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, in
         ("[" * 500, ""),
     ],
 )
-def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None:
+def test_the_place_of_a_yaml_error_is_reported(text: str, place: str) -> None:
     with pytest.raises(ConfigError) as caught:
         AccountFile.parse(text.encode())
     assert str(caught.value) == f"it is not YAML{place}"
@@ -164,13 +164,13 @@ def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
         assert len(world.held) == count
 
 
-def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_account_file_takes_effect_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     assert (world.look(GOOD), told(caplog, "accounts_read")) == ("unknown", 0)
     assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
     assert told(caplog, "accounts_read") == 1
 
 
-def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
+def test_an_invalid_account_file_is_logged_once(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[bytes] = []
@@ -214,7 +214,7 @@ def test_a_file_that_is_too_long_is_not_read(world: World, monkeypatch: pytest.M
     assert len(world.path.read_bytes()) == size
 
 
-def test_entries_that_are_empty_are_none() -> None:
+def test_empty_entries_of_an_account_file_are_ignored() -> None:
     text = b"globalWhiteRemoteAddresses: ''\naccounts:\n- accessKey: somebody\n  secretKey: '12345678'\n"
     empty = b"".join(
         b"  %s: ''\n" % name
@@ -285,7 +285,7 @@ def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
         return client.call(RequestCode.SEND_MESSAGE_V2, who.signed(send_fields(topic, 0), b"x"), b"x").code == 0
 
 
-def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
+def test_changing_an_account_keeps_all_other_text(broker: Broker, accounts: Path) -> None:
     """A changed account is written last, as in Java; all other text stays, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
     put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
@@ -319,7 +319,7 @@ def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broke
     assert stat.S_IMODE(accounts.stat().st_mode) == 0o600
 
 
-def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
+def test_accounts_and_their_version_can_be_queried(broker: Broker, accounts: Path) -> None:
     before = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
     assert json.loads(before["version"])["counter"] == 0
     put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=DENY")
@@ -335,7 +335,7 @@ def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
     assert listed["plainAccessConfigs"][2] == made
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
+def test_an_invalid_account_change_has_no_effect(broker: Broker, accounts: Path) -> None:
     """An invalid change gets RocketMQ's code and a reason, and changes nothing."""
     for code, fields, (answer, words) in REFUSED:
         told = ask(broker, code, fields)
@@ -344,7 +344,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
         assert accounts.read_text() == ACCOUNTS
 
 
-def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
+def test_an_account_with_the_shortest_key_is_created(broker: Broker, accounts: Path) -> None:
     """An access key has at least seven characters; such an account can be created with every right."""
     key = {"accessKey": "seven77", "secretKey": "1234567", "admin": "true"}
     assert put(broker, **key, defaultTopicPerm="PUB", topicPerms="T=PUB,,").code == 0
@@ -369,7 +369,7 @@ def test_without_accounts_there_is_nothing_to_change(tmp_path: Path) -> None:
         assert {ask(broker, code, {}).code for code in range(50, 55)} == {3}
 
 
-def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_account_file_is_reported(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_path: str, _content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
@@ -381,7 +381,7 @@ def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: p
     assert may_send(broker, "open", USER)
 
 
-def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
+def test_an_account_change_keeps_edits_of_other_programs(broker: Broker, accounts: Path) -> None:
     """Each change reads the file again, so edits of other programs stay; an unreadable file is not changed."""
     accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
     assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
@@ -396,7 +396,7 @@ def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accou
 @pytest.mark.parametrize(
     ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "must be a list"), ("a: [", "not YAML")]
 )
-def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
+def test_an_unknown_kind_of_account_file_is_not_changed(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         AccountFile.parse(text.encode()).put_account("newcomer", {})
 
@@ -407,7 +407,7 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
-def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
+def test_the_account_file_equals_a_plain_table(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
     file = AccountFile.parse(b"")
     table: dict[str, dict[str, str | list[str]]] = {}
     for key, secret, rights in steps:
@@ -422,7 +422,7 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
         assert file.values().get("accounts", []) == list(table.values())
 
 
-def test_what_is_signed_is_every_field_and_the_body(broker: Broker) -> None:
+def test_a_signature_covers_every_field_and_the_body(broker: Broker) -> None:
     """A signature covers every field and the body, and an unreadable heartbeat is refused too."""
     broker.topics.put(TopicConfig("open", 1, 1))
     fields = USER.signed(send_fields("open", 0), b"x")
@@ -460,13 +460,13 @@ def test_a_white_address_needs_no_signature(tmp_path: Path, brokers: Brokers, wh
         ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
+def test_an_invalid_account_file_is_refused(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         read_rules(text.encode(), "plain_acl.yml")
     assert "\n" not in str(caught.value)
 
 
-def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
+def test_a_missing_account_file_is_a_usage_error(tmp_path: Path) -> None:
     for config, words in (
         (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
         (BrokerConfig(acl_enable=True), "--acl FILE"),

@@ -57,7 +57,7 @@ def joined(client: RawClient) -> RawClient:
     return client
 
 
-def test_a_groups_progress_is_told(
+def test_a_groups_progress_is_returned(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Request 208 returns a group's progress in one topic or in all topics."""
@@ -82,7 +82,7 @@ def test_a_groups_progress_is_told(
     assert (refused.code, "ask for one topic" in str(refused.remark)) == (1, True)
 
 
-def test_the_groups_of_a_topic_are_told(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_groups_of_a_topic_are_listed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Request 300 lists the groups that subscribe to the topic or have offsets in it."""
     client = joined(brokers.client())
     for topic, group in (("T", "H"), ("TT", "I")):
@@ -93,7 +93,7 @@ def test_the_groups_of_a_topic_are_told(brokers: Brokers, monkeypatch: pytest.Mo
     assert client.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}).code == 1
 
 
-def test_a_queues_entries_are_told(broker: Broker, brokers: Brokers) -> None:
+def test_a_queues_entries_are_returned(broker: Broker, brokers: Brokers) -> None:
     """Request 321 returns at most the requested number of queue entries."""
     client = joined(brokers.connect(broker))
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_queues_entries_are_told(broker: Broker, brokers: Brokers) -> None:
     assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
 
 
-def test_who_is_connected_is_told(broker: Broker, client: RawClient, brokers: Brokers) -> None:
+def test_connections_are_listed(broker: Broker, client: RawClient, brokers: Brokers) -> None:
     """Requests 203 and 204 list connections; a language that Java does not know becomes OTHER."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
@@ -141,7 +141,7 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, brokers: Br
     wait_until(lambda: not broker.handler.administering.clients.programs)
 
 
-def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_tables_are_returned(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests 21, 43 and 45 return whole tables; a table that is too large for an answer is refused."""
     send_message(client, "T")
     client.commit("T", "G", 1)
@@ -162,7 +162,7 @@ def settings(client: RawClient) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-def test_settings_are_told_and_two_can_be_changed(client: RawClient) -> None:
+def test_settings_are_returned_and_two_can_be_changed(client: RawClient) -> None:
     found = settings(client)
     assert (found["brokerName"], found["flushDiskType"], found["longPollingEnable"]) == (
         "broker-a",
@@ -220,7 +220,7 @@ def test_a_table_by_queue_is_written_and_read() -> None:
     [b"", b"[]", b'{"offsetTable":5}', b'{"offsetTable":{"x":5}}', b'{"offsetTable":{{"topic":"T"}:5}}', b"{" * 9999,
      b'{"offsetTable":[5]}', b'{"offsetTable":[{}]}', b'{"offsetTable":{{"topic":"\xff"}:5}}', b" " * (4 * 2**20 + 1)],
 )  # fmt: skip
-def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
+def test_an_invalid_table_by_queue_is_refused(body: bytes) -> None:
     with pytest.raises(HeaderError, match="offsetTable"):
         decode_by_queue(body, "offsetTable")
 
@@ -230,7 +230,7 @@ def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
     [(STRICT, "0", (19, "10")), (ROCKETMQ_4_9, "0", (19, "10")), (ROCKETMQ_5, "15", (21, "15"))],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_where_a_queue_begins_whose_records_are_gone(
+def test_the_minimum_offset_of_a_queue_with_removed_records(
     brokers: Brokers, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
     """If a queue's first records are gone, 4.9 keeps its minimum offset and 5.x moves it to the end."""
@@ -344,7 +344,7 @@ def test_lists_are_atomic(code: int, body: object, kind: str, *, brokers: Broker
     assert (set(broker.topics.by_name), set(broker.groups.by_name)) == before
 
 
-def test_the_time_that_a_group_is_at_is_told(brokers: Brokers) -> None:
+def test_a_groups_consume_time_span_is_returned(brokers: Brokers) -> None:
     broker, client = brokers.served()
     sent(client)
     client.commit("T", "G", 2)
@@ -363,7 +363,7 @@ def test_the_time_that_a_group_is_at_is_told(brokers: Brokers) -> None:
     assert client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "none", "group": "G"}).code == 17
 
 
-def test_a_group_begins_where_another_is(broker: Broker, brokers: Brokers) -> None:
+def test_a_groups_offsets_can_be_cloned(broker: Broker, brokers: Brokers) -> None:
     client = joined(brokers.connect(broker))
     for topic in ("T", "U"):
         send_message(client, topic)
@@ -385,7 +385,7 @@ def test_a_group_begins_where_another_is(broker: Broker, brokers: Brokers) -> No
 
 
 @POLICIES
-def test_every_groups_progress_is_told(brokers: Brokers, policy: Policy) -> None:
+def test_every_groups_offsets_are_returned(brokers: Brokers, policy: Policy) -> None:
     client = brokers.client(policy=policy)
     sent(client)
     client.create_group("G")
@@ -415,7 +415,7 @@ def test_answers_have_limits(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) 
         assert "over the limit" in str(answer.remark)
 
 
-def test_producers_topics_and_subscriptions_are_told(brokers: Brokers) -> None:
+def test_producers_topics_and_subscriptions_are_returned(brokers: Brokers) -> None:
     broker = brokers.start(policy=ROCKETMQ_5)
     before_ms = RealRuntime().unix_ms()
     client = joined(brokers.connect(broker))
@@ -433,7 +433,7 @@ def test_producers_topics_and_subscriptions_are_told(brokers: Brokers) -> None:
     assert nothing == {"group": "G", "topic": "U"}
 
 
-def test_expired_files_go_when_it_is_asked_for(brokers: Brokers, tmp_path: Path) -> None:
+def test_expired_files_are_removed_on_request(brokers: Brokers, tmp_path: Path) -> None:
     hour = (dt.datetime.now().astimezone() + dt.timedelta(hours=6)).hour
     config = StoreConfig(commit_log_file_size=4096, consume_queue_file_size=2000, delete_when=f"{hour:02}")
     broker, client = brokers.served(store_config=config, directory=str(tmp_path / "store"))
@@ -491,7 +491,7 @@ WHOLE = [
 ]
 
 
-def test_what_the_exporter_reads_of_the_runtime_info(brokers: Brokers) -> None:
+def test_the_runtime_info_has_the_exporters_fields(brokers: Brokers) -> None:
     broker, client = brokers.served()
     assert client.told(RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["earliestMessageTimeStamp"] == "-1"
     for number in range(3):
@@ -505,7 +505,7 @@ def test_what_the_exporter_reads_of_the_runtime_info(brokers: Brokers) -> None:
     assert 0 <= float(table[f"commitLogDiskRatio_{broker.store.directory}/commitlog"]) <= 1
 
 
-def test_what_was_put_is_counted(brokers: Brokers) -> None:
+def test_stored_messages_are_counted(brokers: Brokers) -> None:
     clock = ShiftedRuntime()
     broker, client = brokers.served(runtime=clock)
     properties = "UNIQ_KEY\x01K\x02"
@@ -536,7 +536,7 @@ def test_what_was_put_is_counted(brokers: Brokers) -> None:
     assert client.call(RequestCode.VIEW_BROKER_STATS_DATA, asked | {"statsKey": "other"}).code == 1
 
 
-def test_a_new_day_begins_its_counts(brokers: Brokers) -> None:
+def test_daily_counts_restart_at_midnight(brokers: Brokers) -> None:
     clock = Clock()
     # No other thread takes samples.
     rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
@@ -557,7 +557,7 @@ def test_a_new_day_begins_its_counts(brokers: Brokers) -> None:
     assert found == [["0", "0", "1"], ["0", "2", "2"], ["2", "3", "3"]]
 
 
-def test_the_queue_of_pulls_is_told() -> None:
+def test_the_pull_queue_is_reported() -> None:
     now_ns = [10**9]
     runtime = RealRuntime()
     runtime.monotonic_ns = lambda: now_ns[0]
@@ -569,7 +569,7 @@ def test_the_queue_of_pulls_is_told() -> None:
     assert pool.waiting() == (2, 14) == pool.waiting()
 
 
-def test_what_a_group_got_is_told(brokers: Brokers) -> None:
+def test_a_groups_received_messages_are_counted(brokers: Brokers) -> None:
     broker, client = brokers.served()
     send_message(client, "T")
     client.pull("T")

@@ -44,7 +44,7 @@ def still_serves(broker: Broker, brokers: Brokers) -> bool:
     return brokers.connect(broker).is_served()
 
 
-def test_what_came_before_the_bad_frame_is_answered(broker: Broker, client: RawClient) -> None:
+def test_requests_before_a_bad_frame_are_answered(broker: Broker, client: RawClient) -> None:
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     client.send_bytes(MALFORMED["a JSON header that is no JSON"])
     assert client.reply(opaque) is not None
@@ -52,7 +52,7 @@ def test_what_came_before_the_bad_frame_is_answered(broker: Broker, client: RawC
 
 
 @pytest.mark.parametrize("policy", [ROCKETMQ_4_9, ROCKETMQ_5, STRICT], ids=lambda policy: policy.name)
-def test_only_5_waits_for_twelve_bytes_before_it_closes(brokers: Brokers, policy: Policy) -> None:
+def test_only_5_closes_a_bad_frame_after_twelve_bytes(brokers: Brokers, policy: Policy) -> None:
     """4.9 closes the connection at once after a frame of length 0, and 5.x only after twelve bytes."""
     broker = brokers.start(policy=policy)
     for address in (broker.address, broker.name_server_address):
@@ -112,7 +112,7 @@ def is_closed_after(client: RawClient, content: bytes) -> bool:
         return True
 
 
-def test_everything_oversized_leaves_others_served(broker: Broker, brokers: Brokers) -> None:
+def test_oversized_requests_do_not_affect_other_clients(broker: Broker, brokers: Brokers) -> None:
     huge = "x" * 1_000_000
     for frame in (
         struct.pack(">iI", 2**31 - 1, 4),
@@ -140,7 +140,7 @@ def test_everything_oversized_leaves_others_served(broker: Broker, brokers: Brok
     assert still_serves(broker, brokers)
 
 
-def test_a_connection_that_says_nothing_is_closed_in_time(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker closes a connection after an hour without a request, and keeps one that sends requests."""
     monkeypatch.setattr("longpoll_broker.io.transport.IDLE_CHECK_S", 0.02)
     clock, minute_ms = ShiftedRuntime(), 60_000
@@ -286,7 +286,7 @@ class Raises:
 
 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
-def test_what_a_processor_raises_is_answered(
+def test_an_error_of_a_processor_is_answered(
     brokers: Brokers,
     make: Callable[[], Exception],
     caplog: pytest.LogCaptureFixture,
@@ -305,7 +305,7 @@ def test_what_a_processor_raises_is_answered(
 
 
 @pytest.mark.parametrize("make", RAISED[:2], ids=lambda make: type(make()).__name__)
-def test_what_access_control_and_the_name_server_raise_is_answered(
+def test_errors_of_access_control_and_name_server_are_answered(
     brokers: Brokers, make: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -322,7 +322,7 @@ def channels(broker: Broker) -> set[Channel]:
 
 
 @pytest.mark.parametrize("method", ["receive_data", "next_event"])
-def test_what_reading_raises_costs_the_connection_only(
+def test_an_error_while_reading_closes_only_its_connection(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, method: str, caplog: Any
 ) -> None:
     broker, bystander = brokers.served()
@@ -374,14 +374,14 @@ def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
     assert (bodies_of(reply), raised) == ([b"good"], ["memory"])
 
 
-def test_keep_going_lets_out_what_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+def test_keep_going_passes_on_system_exit(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("test")
     with KeepGoing(log, "planted"):
         raise struct.error("told")
     with pytest.raises(SystemExit), KeepGoing(log, "planted"):
         raise SystemExit
     assert [(record.message, record.funcName) for record in caplog.records] == [
-        ("planted", "test_keep_going_lets_out_what_is_no_fault")
+        ("planted", "test_keep_going_passes_on_system_exit")
     ]
     assert "told" in caplog.text
 

@@ -86,7 +86,7 @@ def test_fastjsons_unquoted_keys_and_a_backup_are_read(
     assert client.pull("T", queue_id=2).code == 1
 
 
-def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_topic_with_lost_configuration_is_found_by_its_queues(brokers: Brokers, tmp_path: Path) -> None:
     broker = brokers.start()
     send_message(brokers.connect(broker), "T", queue_id=2)
     broker.stop()
@@ -96,7 +96,7 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(brokers: Br
     assert len(records_of(reply)) == 1
 
 
-def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
+def test_an_unusable_address_or_store_is_reported_in_one_line(broker: Broker, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="choose another address"):
         Broker.start(RealRuntime(), other, store_config=SMALL_STORE, listen=broker.address)
@@ -131,7 +131,7 @@ def test_no_connection_waits_for_the_store_to_open(brokers: Brokers, monkeypatch
     assert refused == [address]
 
 
-def test_a_failed_start_leaves_nothing_behind(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_failed_broker_start_leaves_no_resources(brokers: Brokers, tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
@@ -142,7 +142,7 @@ def test_a_failed_start_leaves_nothing_behind(brokers: Brokers, tmp_path: Path) 
         assert brokers.start(listen=address).address == address
 
 
-def test_a_stopped_broker_lets_go_of_its_log(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_stopped_broker_releases_its_log(brokers: Brokers, tmp_path: Path) -> None:
     """After a stop, an answer to a woken pull must not keep slices of the log in memory."""
     mapped = Path("/proc/self/maps")
     broker = brokers.start()
@@ -197,7 +197,7 @@ def test_every_answer_s_flag_is_1(brokers: Brokers, prepare: Callable[[Broker], 
     assert flags_of_answers(brokers.connect(broker), broker) == {1}
 
 
-def test_services_of_one_code_are_refused() -> None:
+def test_two_processors_for_one_code_are_refused() -> None:
     pulls: dict[int, Processor] = {RequestCode.PULL_MESSAGE: print}
     assert combine_processors([pulls, {RequestCode.HEART_BEAT: print}]) == pulls | {RequestCode.HEART_BEAT: print}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
@@ -315,7 +315,7 @@ def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(brokers: Brokers
     assert reply.code == 0
 
 
-def test_what_no_processor_serves_has_no_hooks(brokers: Brokers) -> None:
+def test_hooks_do_not_see_unknown_codes(brokers: Brokers) -> None:
     notes = Notes()
     broker = brokers.start(hooks=[notes])
     assert (brokers.connect(broker).call(9999, {}).code, notes.told) == (3, [])
@@ -391,7 +391,7 @@ def first_not_called(named: Iterable[Call], calls: Iterable[Call]) -> Call | Non
     return next((each for each in named if each not in left), None)
 
 
-def test_the_page_names_what_is_called_in_its_order(passes: dict[str, list[Call]]) -> None:
+def test_the_page_lists_the_calls_in_order(passes: dict[str, list[Call]]) -> None:
     text = PAGE.read_text()
     named = [(f"longpoll_broker/{file}", name) for file, name in ROW.findall(text)]
     assert len(named) == text.count("\n| `") > 30

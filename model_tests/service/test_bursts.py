@@ -124,7 +124,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
-def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
+def test_bursts_do_not_change_the_brokers_behaviour(twins: tuple[Twin, Twin], told: list[Told]) -> None:
     """The broker with bursts and the one without give the same bytes, log and counters."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
@@ -170,7 +170,7 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=["fewer queues", "no reading", "deleted", "group"])
-def test_what_was_checked_before_is_checked_again(
+def test_a_replaced_topic_or_group_is_checked_again(
     brokers: Brokers, tmp_path: Any, change: Callable[[Broker], object]
 ) -> None:
     """A replaced topic or group takes effect for the next pull, though an earlier check succeeded."""
@@ -178,7 +178,7 @@ def test_what_was_checked_before_is_checked_again(
     assert after(quick, change) == after(plain, change)
 
 
-def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
+def test_a_repeated_pull_rechecks_what_may_have_changed(broker: Broker) -> None:
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):
             send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")
@@ -260,7 +260,7 @@ def test_a_turn_has_so_many_messages_or_so_many_bytes_of_properties(monkeypatch:
 
 
 @pytest.mark.parametrize("count", [1, 20])
-def test_others_are_served_during_long_batches(
+def test_other_clients_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, brokers: Brokers
 ) -> None:
     bystander = brokers.connect(broker)
@@ -293,7 +293,7 @@ def nothing_collected() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
+def test_a_batch_of_a_closed_connection_is_not_stored(
     unending: list[bool], nothing_collected: None, brokers: Brokers
 ) -> None:
     broker = brokers.start(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
@@ -327,7 +327,7 @@ def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9", "rocketmq-5"])
-def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
+def test_a_batch_in_turns_equals_a_batch_at_once(
     policy: str, tmp_path: Any, brokers: Brokers, request: pytest.FixtureRequest
 ) -> None:
     told = []
@@ -481,7 +481,7 @@ def test_a_batch_is_stored_and_acknowledged_or_neither(
     assert assert_stored_iff_acknowledged(broker, sent(client, one() * 3), count) == 3
 
 
-def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
+def test_a_too_large_batch_is_an_error_on_5() -> None:
     """5.x raises an error in its encoder; the limit depends on the broker's address."""
     limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
     for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):

@@ -114,7 +114,7 @@ def _waits_for_others() -> bool:
     return order.index("busy") > order.index("all is written")
 
 
-def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_a_busy_connection_are_sent_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers of a busy connection are sent as soon as they fill a system call."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
@@ -192,7 +192,7 @@ def tell(channel: Channel, parts: Parts) -> None:
     channel.flush()
 
 
-def test_what_has_not_left_is_told_until_it_has() -> None:
+def test_a_stopping_broker_waits_for_unsent_answers() -> None:
     """A stopping broker waits for unsent answers, unless the peer does not read."""
     channel, sock, loop = deaf_channel(room=3, output_bytes_max=100)
     assert not channel.unsent()
@@ -234,7 +234,7 @@ def test_a_broken_channel_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["reset", "fault"])
-def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) -> None:
+def test_an_unwritable_connection_is_closed_once(fault: Exception) -> None:
     channel, sock, loop = deaf_channel(room=5, output_bytes_max=1)
     channel.write((b"answer",))
     sock.fails = fault
@@ -293,7 +293,7 @@ def test_unsent_bytes_are_counted() -> None:
     assert channel.close_reason == "it left over 10 bytes unread"
 
 
-def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
+def test_only_the_channel_with_most_unsent_bytes_is_closed() -> None:
     """If all channels exceed the total limit, the next flush drops the answers of the channel with most, once."""
     unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
@@ -308,7 +308,7 @@ def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("state", ["broken", "closed"])
-def test_who_is_gone_already_is_not_given_up(state: str) -> None:
+def test_a_closed_channel_is_not_closed_again(state: str) -> None:
     channel, _, loop = deaf_channel(0, 1000)
     if state == "broken":
         channel.give_up(ConnectionLimit.FRAME_TIME, 1, 2)
@@ -340,7 +340,7 @@ def test_short_answers_wait_for_the_end() -> None:
     assert (busy.flushed, other.flushed) == ([1], [])
 
 
-def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_record_of_an_answer_affects_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """If recording an answer fails, the failure is logged, and later answers are still recorded."""
     order: list[str] = []
     channel, _, _ = deaf_channel(room=10, output_bytes_max=100)
@@ -359,7 +359,7 @@ def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
     assert "could not be noted" in caplog.text
 
 
-def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
+def test_an_answer_is_recorded_after_it_was_sent() -> None:
     order: list[str] = []
     sink: Any = Sink("sent", order)
     outbox = Outbox()
@@ -387,7 +387,7 @@ class Bell:
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
+def test_a_request_of_another_thread_wakes_the_loop(asked: str) -> None:
     """Without the wake-up the loop would see the request of another thread ten seconds later."""
     loop = IoLoop(RealRuntime(), "loop", LIMITS)
     loop.poller.close()
@@ -408,7 +408,7 @@ class LateBell:
         return len(self.timeouts) == 1
 
 
-def test_a_wait_whose_time_is_over_ends_though_the_bell_rang_for_nothing() -> None:
+def test_a_wait_past_its_timeout_ends_after_a_false_wakeup() -> None:
     """A lock treats a negative timeout as no timeout, so the queue must not pass one."""
     queue, bell = RealQueue[int](1), LateBell()
     queue._bell = cast("Any", bell)
@@ -532,7 +532,7 @@ def test_several_loops_share_one_limit(brokers: Brokers) -> None:
         ("::1", "::/64"),
     ],
 )
-def test_an_address_of_ipv6_is_its_network(host: str, address: str) -> None:
+def test_ipv6_addresses_are_counted_by_network(host: str, address: str) -> None:
     assert address_of(host) == address
 
 

@@ -70,7 +70,7 @@ def sent(peer: Peer, command: Command) -> None:
     peer.answer(command, fields=SENT)
 
 
-def test_who_asks_by_code_is_told_a_sends_fields() -> None:
+def test_a_call_by_code_returns_a_sends_fields() -> None:
     """The answer to a send has typed fields and, on request, extension fields."""
     answers = Answers(1)
 
@@ -109,7 +109,7 @@ def test_many_threads_share_a_connection() -> None:
     assert wrong == []
 
 
-def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
+def test_a_timed_out_call_does_not_affect_others() -> None:
     """The client drops a late answer and keeps the connection for other calls."""
     silent: list[Command] = []
 
@@ -133,7 +133,7 @@ def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half"])
-def test_a_connection_that_ends_tells_every_call(how: str) -> None:
+def test_every_waiting_call_gets_the_connections_error(how: str) -> None:
     """If the connection ends, each waiting call gets one error."""
 
     def end(peer: Peer, _command: Command) -> None:
@@ -203,7 +203,7 @@ def test_requests_of_the_peer_are_handled_or_refused() -> None:
     assert handled == [40, 220, 221]
 
 
-def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() -> None:
+def test_a_large_request_is_sent_in_several_writes() -> None:
     bodies = [bytes([number]) * (4 * 1024 * 1024) for number in range(8)]
     with served(echo) as (_server, client):
         answers = Answers(8)
@@ -213,7 +213,7 @@ def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() ->
     assert found == bodies
 
 
-def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
+def test_the_reader_thread_sends_queued_requests_at_once() -> None:
     """While many calls wait, only the reader thread writes."""
 
     def some(peer: Peer, command: Command) -> None:
@@ -276,7 +276,7 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
         client.close()
 
 
-def test_a_callback_that_closes_has_its_last_words_sent() -> None:
+def test_requests_of_a_closing_callback_are_sent() -> None:
     """The requests that a callback writes are sent before the callback closes the connection."""
     with served(echo) as (server, client):
         ended = threading.Event()
@@ -305,7 +305,7 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
             assert isinstance(late.wait()[0], AnswerTimeoutError)
 
 
-def test_the_client_filters_exactly_what_the_broker_filters_by_hash(broker: Broker) -> None:
+def test_the_client_compares_tags_exactly(broker: Broker) -> None:
     """The tags Aa and BB have the same hash, so the broker sends both and the client must filter."""
     with Producer(name_server_of(broker)) as producer:
         for tag in ("Aa", "BB", "C", "Aa"):
@@ -327,7 +327,7 @@ def test_the_client_filters_exactly_what_the_broker_filters_by_hash(broker: Brok
         ("T", b"", {"a": "b" * 32_768}, "over the limit"),
     ],
 )
-def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(
+def test_an_invalid_message_is_refused_before_the_send(
     topic: str, body: bytes, properties: dict[str, str], words: str
 ) -> None:
     with ScriptedServer(lambda _peer, _command: None) as server:

@@ -59,7 +59,7 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
-def test_every_member_is_told_of_the_last_change(seed: int) -> None:
+def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
     """When members come and go, each member hears of the last change, and no pass writes too much."""
     draw, clients, told = random.Random(seed), Clients(), Told()
     outbox: Any = told
@@ -113,7 +113,7 @@ def notices_of_a_burst(brokers: Brokers) -> int:
 
 
 @pytest.mark.usefixtures("few_notices")
-def test_a_burst_of_changes_is_told_together(brokers: Brokers) -> None:
+def test_many_changes_cause_few_notices(brokers: Brokers) -> None:
     """A large group gets only a few notices for 200 changes."""
     assert 1 <= notices_of_a_burst(brokers) <= 20
 
@@ -163,7 +163,7 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(
     assert replier.answer(opaque).code == 0
 
 
-def test_a_message_is_taken_to_a_member(broker: Broker, client: RawClient, member: RawClient) -> None:
+def test_a_message_is_forwarded_to_a_member(broker: Broker, client: RawClient, member: RawClient) -> None:
     one_queue(broker, client, 1)
     opaque = client.send(DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
     request = member.pushed(DIRECTLY)
@@ -175,7 +175,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, client: RawClient, membe
         assert client.call(DIRECTLY, ASKED | {"msgId": msg_id}).code == 1
 
 
-def test_who_cannot_be_asked_is_told_of(
+def test_an_unreachable_member_is_reported(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that the member is absent, gone or silent, or that too many calls wait."""
@@ -224,12 +224,12 @@ def other(broker: Broker, member: RawClient, brokers: Brokers) -> RawClient:
     return joined(brokers.connect(broker), "there@2")
 
 
-def test_a_group_without_members_is_nowhere(client: RawClient) -> None:
+def test_a_group_without_members_has_no_status(client: RawClient) -> None:
     absent = client.call(STATUS, OF_GROUP)
     assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
 
 
-def test_members_say_where_they_are(client: RawClient, member: RawClient, other: RawClient) -> None:
+def test_members_report_their_offsets(client: RawClient, member: RawClient, other: RawClient) -> None:
     """Request 223 asks all members of the group, or the one that it names."""
     opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
     asked = [each.pushed(WHERE) for each in (member, other)]
@@ -258,7 +258,7 @@ def test_members_say_where_they_are(client: RawClient, member: RawClient, other:
         ("refused", {"here@1": 5}),
     ],
 )
-def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
+def test_a_silent_member_does_not_delay_the_answer(
     client: RawClient,
     member: RawClient,
     other: RawClient,
@@ -282,7 +282,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
     assert by_client(client.answer(opaque)) == expected
 
 
-def test_members_that_say_too_much_of_where_they_are(
+def test_too_large_answers_of_members_are_an_error(
     broker: Broker, client: RawClient, member: RawClient, other: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the members' answers are too large together, the error asks the caller to name one client."""
@@ -297,7 +297,7 @@ def test_members_that_say_too_much_of_where_they_are(
     assert not broker.administering.calls.quota.used
 
 
-def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, brokers: Brokers) -> None:
+def test_a_groups_members_are_reset_to_other_offsets(broker: Broker, client: RawClient, brokers: Brokers) -> None:
     """Request 222 sends request 220 to each member; without force no offset moves forward."""
     assert client.call(SET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
@@ -399,7 +399,7 @@ def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> Pu
         ({}, b"{", "cannot be read"),
     ],
 )
-def test_offsets_that_are_none_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:
+def test_invalid_reset_offsets_are_refused(fields: dict[str, str], body: bytes, words: str) -> None:
     with pytest.raises(HeaderError, match=words):
         read_reset(Command(220, 1, 2, RESET | fields, body), "G")
     right = (

@@ -45,7 +45,7 @@ def serve() -> Iterator[StartCommand]:
 ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 
 
-def test_it_serves_until_ctrl_c(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
+def test_serve_runs_until_ctrl_c(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
     store, history = tmp_path / "store", tmp_path / "history"
     process = serve(*ANY, "--store", str(store), "--record", str(history))
     assert process.stdout is not None
@@ -58,7 +58,7 @@ def test_it_serves_until_ctrl_c(serve: StartCommand, brokers: Brokers, tmp_path:
     assert (history / META_FILE).exists()
 
 
-def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_a_usage_error_is_one_line_and_exit_2(tmp_path: Path) -> None:
     bad_conf = tmp_path / "bad.conf"
     bad_conf.write_text("maxMessageSize=many\n")
     file = tmp_path / "file"
@@ -83,7 +83,7 @@ def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--ha", "--slave-of"])
-def test_options_of_replication_say_where_their_work_went(option: str) -> None:
+def test_removed_replication_options_name_their_replacement(option: str) -> None:
     result = CliRunner().invoke(main, ["serve", option, "127.0.0.1:10912"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "brokerRole=SLAVE" in result.stderr
@@ -120,7 +120,7 @@ def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path
         assert "secret77" not in str(caught.value)
 
 
-def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
+def test_a_broker_conf_sets_the_stores_directory(serve: StartCommand, brokers: Brokers, tmp_path: Path) -> None:
     conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
     conf.write_text(
         f"# comment\nlistenPort=0\nbrokerIP1=10.1.2.3\nbrokerIP2=127.0.0.1\nmessageDelayLevel=7s 1d\n"
@@ -184,7 +184,7 @@ def lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
+def test_a_sent_message_is_consumed_with_every_field(name_server: str) -> None:
     (sent,) = lines(
         run(name_server, "send", "T", "h\u00e9llo", "--tag", "red", "--key", "k1 k2", "--property", "a=b=c", "--json")
     )
@@ -200,7 +200,7 @@ def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
     assert found["bornTimestamp"] <= found["storeTimestamp"] + 1000
 
 
-def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str) -> None:
+def test_messages_from_standard_input_are_consumed_in_two_runs(name_server: str) -> None:
     """A second `consume` of the group continues where the first one stopped."""
     (sent,) = lines(run(name_server, "send", "T", "-", "--count", "30", "--queue", "0", "--json", stdin=b"\xff\x00"))
     assert sent["sent"] == 30
@@ -248,7 +248,9 @@ def test_too_few_messages_are_exit_3(name_server: str, monkeypatch: pytest.Monke
         (("consume", "T", "--group", "x" * 300), "group"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str, ...], words: str) -> None:
+def test_a_usage_error_of_a_client_command_is_one_line(
+    name_server: str, arguments: tuple[str, ...], words: str
+) -> None:
     run(name_server, "send", "T", "there")
     result = run(name_server, *arguments)
     assert result.exit_code == 2, result.output
@@ -257,7 +259,7 @@ def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_server: str, number: int) -> None:
+def test_a_signal_ends_consume_after_a_commit(name_server: str, number: int) -> None:
     """A signal ends `consume` cleanly, and the printed messages are committed, so they are not printed again."""
     run(name_server, "send", "T", "x", "--count", "5", "--queue", "0")
     code = "from longpoll.cli import main; main()"

@@ -139,7 +139,7 @@ def prepare(client: RawClient) -> dict[str, str]:
     }
 
 
-def test_a_broker_that_may_not_take_messages_takes_none_back(tmp_path: Path, brokers: Brokers) -> None:
+def test_an_unwritable_broker_accepts_no_send_back(tmp_path: Path, brokers: Brokers) -> None:
     with Broker.start(
         RealRuntime(), str(tmp_path), config=BrokerConfig(permission=4), store_config=SMALL_STORE
     ) as broker:
@@ -202,7 +202,7 @@ def checking(tmp_path: Path) -> Iterator[Broker]:
         yield started
 
 
-def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, brokers: Brokers) -> None:
+def test_a_producers_answer_decides_its_transaction(checking: Broker, brokers: Brokers) -> None:
     client = brokers.connect(checking)
     prepare_message(client, b"kept")
     assert client.beat(producers=["PG"]).code == 0
@@ -222,7 +222,7 @@ def test_a_producer_is_asked_and_its_answer_counts(checking: Broker, brokers: Br
     assert checking.store.visible_end(HALF_TOPIC, 0) == half_end
 
 
-def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_given_up(
+def test_an_undecided_transaction_is_checked_until_the_limit(
     checking: Broker, brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = joined(checking, brokers)
@@ -246,7 +246,7 @@ def test_a_rollback_drops_the_message_and_not_knowing_asks_again_until_it_is_giv
     assert client.bodies("T") == []
 
 
-def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, brokers: Brokers) -> None:
+def test_an_ended_transaction_is_not_checked(tmp_path: Path, brokers: Brokers) -> None:
     config = BrokerConfig(transaction_timeout_ms=HOUR_MS, transaction_check_interval_ms=HOUR_MS)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=STORE) as checking:
         client = joined(checking, brokers)
@@ -276,7 +276,7 @@ def test_a_message_without_room(checking: Broker, brokers: Brokers, caplog: pyte
     assert "cannot be asked about" in caplog.text
 
 
-def test_another_producer_of_the_group_is_asked_when_one_has_gone(checking: Broker, brokers: Brokers) -> None:
+def test_another_producer_of_the_group_is_checked(checking: Broker, brokers: Brokers) -> None:
     stranger, first, second = brokers.connect(checking), joined(checking, brokers), joined(checking, brokers)
     assert stranger.beat(producers=["other"]).code == 0
     first.close()
@@ -292,7 +292,7 @@ def test_another_producer_of_the_group_is_asked_when_one_has_gone(checking: Brok
     assert second.pushes == stranger.pushes == []
 
 
-def test_a_restart_goes_on_where_it_was(tmp_path: Path, brokers: Brokers) -> None:
+def test_transaction_checks_continue_after_a_restart(tmp_path: Path, brokers: Brokers) -> None:
     store = str(tmp_path / "store")
     with Broker.start(RealRuntime(), store, config=QUICK, store_config=STORE) as checking:
         client = joined(checking, brokers)
@@ -404,7 +404,7 @@ def timed(brokers: Brokers, tmp_path: Path) -> Timed:
         ({"TIMER_DELAY_SEC": "2", "DELAY": "0"}, START_MS - 500 + 2000),
     ],
 )
-def test_a_message_waits_until_the_second_it_wished_for(timed: Timed, wishes: Mapping[str, str], out_ms: int) -> None:
+def test_a_timed_message_waits_for_its_second(timed: Timed, wishes: Mapping[str, str], out_ms: int) -> None:
     clock, broker, client = timed
     sent = present(send(client, **wishes).ext_fields)
     assert read_handle(sent["recallHandle"]) == RecallHandle("T", "broker-a", str(out_ms + 1), "K")
@@ -435,9 +435,7 @@ def test_a_message_waits_until_the_second_it_wished_for(timed: Timed, wishes: Ma
         ({"TIMER_DELIVER_MS": "1000", "TIMER_DEL_UNIQKEY": "K"}, 13),
     ],
 )
-def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
-    timed: Timed, wishes: Mapping[str, str], code: int
-) -> None:
+def test_a_past_time_is_ignored_and_an_invalid_one_refused(timed: Timed, wishes: Mapping[str, str], code: int) -> None:
     _clock, _broker, client = timed
     answer = send(client, **wishes)
     assert answer.code == code
@@ -451,7 +449,7 @@ def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
 
-def test_a_recalled_message_goes_nowhere(timed: Timed) -> None:
+def test_a_recalled_message_is_not_delivered(timed: Timed) -> None:
     clock, broker, client = timed
     handles = {}
     for topic, key in (("T", "K"), ("T", "L"), ("U", "K")):
@@ -467,7 +465,7 @@ def test_a_recalled_message_goes_nowhere(timed: Timed) -> None:
     assert (recall(client, handles["T", "K"]).code, keys(client)) == (604, ["L"])
 
 
-def test_what_recalls_nothing_is_refused(brokers: Brokers, tmp_path: Path) -> None:
+def test_an_invalid_recall_is_refused(brokers: Brokers, tmp_path: Path) -> None:
     clock = Clock()
     client = brokers.connect(started(brokers, clock, tmp_path))
     send_message(client, "T")
@@ -506,7 +504,7 @@ def test_a_handle_is_read_as_it_was_written(topic: str, broker_name: str, time: 
     assert read_handle(text) == (None if has_blank or not whole else handle)
 
 
-def test_properties_fit_when_it_goes(timed: Timed) -> None:
+def test_a_timed_message_leaves_room_for_two_properties(timed: Timed) -> None:
     """The delivery adds two properties, so a message without room for them is refused."""
     clock, broker, client = timed
     sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
@@ -564,7 +562,7 @@ class Stream:
         return SimpleNamespace(properties=b"TIMER_OUT_MS\x011000\x02")
 
 
-def test_who_sends_without_end_keeps_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_sends_do_not_delay_timed_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timers, "READ_COUNT", 1)
     stream: Any = Stream()
     shown: list[int] = []
@@ -612,7 +610,7 @@ class Deliveries(TimerService):
         self.delivered.append(entry[1])
 
 
-def test_one_that_was_read_late_is_not_taken_for_delivered() -> None:
+def test_a_message_read_late_does_not_count_as_delivered() -> None:
     offsets = timer_offsets.TimerOffsets()
     service = object.__new__(Deliveries)
     service.delivered, service.offsets, service._read, service._gone = [], offsets, 6, set()
@@ -634,7 +632,7 @@ def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
     return counts, told["dataVersion"]["counter"]
 
 
-def test_it_is_told_how_many_wait_for_a_topic(brokers: Brokers, tmp_path: Path) -> None:
+def test_the_waiting_messages_of_a_topic_are_counted(brokers: Brokers, tmp_path: Path) -> None:
     clock = Clock()
     broker = started(brokers, clock, tmp_path)
     client = brokers.connect(broker)
@@ -662,6 +660,6 @@ def test_it_is_told_how_many_wait_for_a_topic(brokers: Brokers, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("body", [b"", bytes(31), TimerCheckpoint(-1, 0).encode(), TimerCheckpoint(0, -1).encode()])
-def test_what_is_no_checkpoint_is_refused(body: bytes) -> None:
+def test_an_invalid_timer_checkpoint_is_refused(body: bytes) -> None:
     with pytest.raises(HeaderError, match="TimerCheckpoint"):
         TimerCheckpoint.decode(body)

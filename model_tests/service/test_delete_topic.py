@@ -34,7 +34,7 @@ LONG_MS = 30_000
 """A deadline in ms that no passing test waits for."""
 
 
-def test_pulls_held_behind_the_deletion_are_told_too(
+def test_pulls_held_after_the_deletions_search_are_answered(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pulls that were inserted after the deletion searched the table are answered too."""
@@ -52,7 +52,7 @@ def test_pulls_held_behind_the_deletion_are_told_too(
 
 
 @pytest.mark.parametrize(("policy", "code"), [(STRICT, 17), (STRICT_CLONE, 17), (ROCKETMQ_4_9, 21), (ROCKETMQ_5, 21)])
-def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
+def test_a_topic_deleted_between_check_and_read_is_reported(
     policy: Policy, code: int, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, client = brokers.served(policy=policy)
@@ -68,7 +68,7 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
     assert client.pull("T", 1, timeout_ms=LONG_MS).code == code
 
 
-def test_who_waits_is_told_although_the_disk_keeps_the_queues(
+def test_held_pulls_are_answered_if_the_deletion_fails(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Held pulls are answered because the topic is gone, though the disk refuses to delete its queues."""
@@ -99,9 +99,7 @@ def make_topic(broker: Broker, brokers: Brokers) -> None:
     assert brokers.connect(broker).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
 
-def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
-    broker: Broker, brokers: Brokers
-) -> None:
+def test_no_old_message_is_delivered_from_a_recreated_topic(broker: Broker, brokers: Brokers) -> None:
     """A cached answer of the deleted topic must not serve pulls of a new topic with the same name."""
     make_topic(broker, brokers)
     assert woken_by(b"old", broker, brokers) == [b"old"]
@@ -134,7 +132,9 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     assert woken_by(b"new", broker, brokers) == [b"new"]
 
 
-def test_it_stays_gone_after_a_restart(brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_stays_deleted_after_a_restart(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A topic that is created again after the restart begins at offset 0."""
     directory = str(tmp_path / "again")
     broker, client = brokers.served(directory=directory)
@@ -170,7 +170,7 @@ def test_system_topics_stay_as_they_are(policy: Policy, codes: tuple[int, int, i
     assert broker.topics.by_name == before
 
 
-def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
+def test_a_slow_deletion_delays_only_its_topic(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sends to the topic are refused until the slow deletion is answered; other requests do not wait."""
@@ -245,7 +245,7 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
 
 
 @POLICIES
-def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
+def test_the_policy_decides_about_pulls_at_a_deletion_and_a_stop(policy: Policy, brokers: Brokers) -> None:
     """RocketMQ answers the pulls of a deleted topic at a scan, and never at a stop."""
     broker = brokers.start(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
     puller, other = brokers.connect(broker), brokers.connect(broker)
@@ -266,7 +266,7 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(policy: Policy, 
 
 
 @POLICIES
-def test_a_change_of_role_is_told_as_the_policy_says(policy: Policy, brokers: Brokers) -> None:
+def test_the_policy_decides_about_pulls_at_a_role_change(policy: Policy, brokers: Brokers) -> None:
     """After a change of role 5.x runs the pulls again; 4.9 does not know the request."""
     broker = brokers.start(policy=policy, config=SLAVE)
     puller, other = brokers.connect(broker), brokers.connect(broker)

@@ -156,7 +156,7 @@ class World(Noting):
 SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
 
 
-def test_messages_are_shown_and_told() -> None:
+def test_messages_become_visible_and_are_notified() -> None:
     """Messages become visible one by one in log order, up to a limit per call, and each is notified."""
     world = World()
     assert world.run() == []
@@ -184,7 +184,7 @@ def test_messages_are_shown_and_told() -> None:
 @pytest.mark.parametrize("is_idle", [False, True])
 @pytest.mark.parametrize("passes_idle", [False, True])
 @pytest.mark.parametrize("notifies", [False, True])
-def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
+def test_arrivals_are_notified_only_if_needed(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     """There is no notification without long polling, or without a held pull if the policy may check that first."""
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
@@ -192,7 +192,7 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     assert (len(world.notified()), world.shown) == (count, 2)
 
 
-def test_who_is_told_of_what_was_made_visible() -> None:
+def test_a_pull_held_during_the_dispatch_is_notified() -> None:
     world = World(1, passes_idle=True)
     world.held = 0
     world.on_dispatch = lambda: setattr(world, "held", 1)
@@ -205,14 +205,14 @@ def test_who_is_told_of_what_was_made_visible() -> None:
 
 
 @pytest.mark.parametrize("notifies", [False, True])
-def test_before_visible_is_told_with_the_end_that_is_seen(notifies: bool) -> None:
+def test_before_visible_notifies_with_the_old_end(notifies: bool) -> None:
     world = World(2, notifies=notifies, before_visible=True)
     told = [("notify", "T", 3, 0, 100), ("notify", "T", 3, 0, 110)] if notifies else []
     answers = [("answered", "T", 3, 0)] * len(told)
     assert world.run() == [*told, *SHOWN, ("visible", [0, 10], 7), *answers]
 
 
-def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_dispatch_is_retried_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1)
     world.failing = [FULL, FULL, OSError(errno.EIO, "Input/output error")]
     for count in (1, 1, 2):
@@ -226,7 +226,7 @@ def test_what_cannot_be_shown_is_tried_again_and_told_once(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("throwing", [0, 1, ANNOUNCED_MAX - 1, ANNOUNCED_MAX])
-def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
+def test_a_message_is_notified_again_after_a_failed_traversal(caplog: pytest.LogCaptureFixture, throwing: int) -> None:
     world = World()
     world.append("T", "U")
     world.throwing = throwing
@@ -235,7 +235,7 @@ def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptu
     assert caplog.text.count("notifying of T@3 failed") == throwing
 
 
-def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
+def test_the_end_of_a_pass_makes_messages_visible() -> None:
     world = World(2)
     world.durable = 1
     outbox = Outbox()
@@ -252,7 +252,7 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
 
 
 @pytest.mark.parametrize("makes_durable", [False, True])
-def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
+def test_waiting_messages_become_visible_periodically(makes_durable: bool) -> None:
     """Answers are sent at once; without held pulls nothing happens."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
@@ -266,7 +266,7 @@ def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
     assert world.told() == []
 
 
-def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_stay_invisible_after_a_failed_sync(caplog: pytest.LogCaptureFixture) -> None:
     """A failed sync is reported, the messages stay invisible, and another thread retries."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
@@ -281,7 +281,7 @@ def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixtu
     assert (world.told()[0], world.shown) == ("flush", 1)
 
 
-def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_polling_thread_dispatches_until_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1, polls=True)
     service = world.service
     service.stop()
@@ -415,7 +415,7 @@ SCANNED: Final = "scan_start [take 0:1] scan_end [keep 0:1]"
         (ROCKETMQ_5, "hold, return", "return_look return_take"),
     ],
 )
-def test_steps_of_an_operation_and_what_is_told(policy: Policy, acts: str, notes: str) -> None:
+def test_the_steps_and_events_of_an_operation(policy: Policy, acts: str, notes: str) -> None:
     """The steps of the last operation: one section in place, or one per step with clone and clear."""
     bench = NotedBench(policy)
     for act in acts.split(", "):
@@ -424,7 +424,7 @@ def test_steps_of_an_operation_and_what_is_told(policy: Policy, acts: str, notes
     assert " ".join(bench.notes) == notes
 
 
-def test_who_is_let_go() -> None:
+def test_released_pulls_and_their_causes() -> None:
     bench: Any = NotedBench(STRICT)
     bench.hold()
     assert [bench.service.drop_channel(name) for name in ("other", "c", "c")] == [0, 1, 0]
@@ -496,7 +496,7 @@ def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: p
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
-def test_what_cannot_be_made_visible_is_left_for_the_next_run(error: Exception) -> None:
+def test_a_failed_dispatch_is_left_for_the_next_run(error: Exception) -> None:
     store: Any = Rounds(error)
     dispatcher = DispatchService(RealRuntime(), store, store, PullEvents(), notifies=True)
     for _append in range(2):

@@ -76,7 +76,7 @@ def test_herds_that_run_together() -> None:
     assert pool.submit_herd(pulls, Outbox()) == pulls[2:]
 
 
-def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
+def test_a_full_pool_rejects_and_late_pulls_are_refused() -> None:
     runtime, stuck, now_ns = RealRuntime(), Stuck(), [0]
     runtime.monotonic_ns = lambda: now_ns[0]
     ran: list[Pull] = []
@@ -124,7 +124,7 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
 
 
 @pytest.mark.parametrize(("fast_failure", "early_s", "codes"), [(True, PATIENCE_S, (2, 2)), (False, 0.2, (None, 0))])
-def test_a_late_pull_is_refused_while_every_worker_stands_still(
+def test_a_late_pull_is_refused_while_all_workers_block(
     brokers: Brokers,
     stuck: Stuck,
     *,
@@ -150,7 +150,7 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     assert (early and early.code, late.code) == codes
 
 
-def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_stop(
+def test_queued_tasks_run_at_the_stop_despite_a_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stuck, ran = Stuck(), list[str]()
@@ -173,7 +173,7 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
     assert not pool.submit(any_pull(), "expired", Outbox())
 
 
-def test_a_pull_that_finds_the_pool_full_is_told_at_once(brokers: Brokers, stuck: Stuck) -> None:
+def test_a_pull_is_answered_at_once_if_the_pool_is_full(brokers: Brokers, stuck: Stuck) -> None:
     """The pull gets code 2 [OVERLOAD] at once, and a one-way pull gets no answer."""
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
     client = brokers.client(policy=ROCKETMQ_4_9, config=config)
@@ -318,7 +318,7 @@ def test_locks_and_wakes_of_a_herd() -> None:
     assert woken == [True]
 
 
-def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
+def test_an_error_of_one_pull_does_not_stop_the_others() -> None:
     ran: list[tuple[int, Cause]] = []
 
     def run(pull: Pull, cause: Cause, _outbox: Outbox) -> None:
@@ -336,7 +336,7 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
     assert ran == [(number, "expired" if number % 2 else "error") for number in range(9)]
 
 
-def test_a_herd_is_one_also_where_it_waited() -> None:
+def test_a_waiting_herd_shares_one_answer() -> None:
     """The first pull of a waiting herd runs alone, and the others get its answer."""
     singly: list[Pull] = []
 
@@ -379,7 +379,7 @@ def fields_of(client: int, number: int) -> dict[str, str]:
     return pull_fields("T", 1, timeout_ms=60_000) | {"maxMsgNums": str(1 + client * EACH + number)}
 
 
-def test_who_was_let_go_and_not_run_is_answered_when_the_broker_stops(
+def test_released_pulls_are_answered_at_the_stop(
     broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = held(broker, brokers)

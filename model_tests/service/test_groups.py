@@ -52,7 +52,7 @@ def version(request: pytest.FixtureRequest) -> str:
         (b"{", {STRICT_NAME: 1, OLD: 1, NEW: 1}),
     ],
 )
-def test_what_is_no_group_changes_nothing(version: str, brokers: Brokers, body: bytes, codes: dict[str, int]) -> None:
+def test_an_invalid_group_changes_nothing(version: str, brokers: Brokers, body: bytes, codes: dict[str, int]) -> None:
     broker = brokers.start(policy=preset(version))
     before = dict(broker.groups.by_name)
     client = brokers.connect(broker)
@@ -100,7 +100,7 @@ def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
-def test_who_waits_at_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> None:
+def test_a_pull_of_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -> None:
     """A record that is in several queues, with an offset in each, wakes a pull of a light queue."""
     broker = brokers.start(policy=policy, store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
@@ -119,7 +119,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, brokers: Brokers) -
     assert bodies(puller, "%LMQ%b", 1) == [b"n"]
 
 
-def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(brokers: Brokers, tmp_path: Path) -> None:
+def test_the_proxy_records_the_offset_in_the_light_queue(brokers: Brokers, tmp_path: Path) -> None:
     """The offset of a record in a light queue differs from the offset in its own queue."""
     broker = brokers.start(store_config=LIGHT)
     with observing(broker.address, tmp_path / "history") as proxy:
@@ -166,14 +166,14 @@ def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path:
     ],
     ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
 )
-def test_which_names_are_taken(names: str, code: int, brokers: Brokers) -> None:
+def test_valid_names_of_light_queues_are_accepted(names: str, code: int, brokers: Brokers) -> None:
     broker = brokers.start(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))
     fields = send_fields("T", properties=f"INNER_MULTI_DISPATCH\x01{names}\x02")
     assert brokers.connect(broker).call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == code
     assert broker.store.visible_end("T", 0) == (code == 0)
 
 
-def test_what_became_visible_before_a_failure_is_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_visible_before_a_failure_are_announced(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first queue's message is announced, although the disk has no room for the second queue."""
     broker = brokers.start(store_config=LIGHT)
     puller, sender = brokers.connect(broker), brokers.connect(broker)
@@ -257,7 +257,7 @@ def test_names_stored_by_a_broker_without_light_queues_become_no_paths(brokers: 
 
 @pytest.mark.parametrize("comes", ["before", "after"])
 @pytest.mark.parametrize("policy", [STRICT, preset("strict-clone")], ids=lambda policy: policy.name)
-def test_a_held_pull_gets_its_groups_new_subscription(comes: str, policy: Policy, brokers: Brokers) -> None:
+def test_a_held_pull_uses_its_groups_new_subscription(comes: str, policy: Policy, brokers: Brokers) -> None:
     """A message that only the new tags match answers the pull, before or after the heartbeat."""
     broker, client = brokers.served(policy=policy)
 

@@ -15,7 +15,7 @@ from longpoll.wire.race import Delivery, RaceReport
 from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, HostPauseWatch
 
 
-def test_a_stall_excuses_what_it_covers_and_no_more() -> None:
+def test_a_host_pause_explains_only_the_delay_it_covers() -> None:
     """Only long host pauses count, and each excuses only the part of a delay that it covers."""
     watch = HostPauseWatch()
     second_ns = 10**9

@@ -135,7 +135,7 @@ def flushes_of_herd(count: int) -> list[tuple[int, int]]:
     return flushes
 
 
-def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_they_are_settled(
+def test_the_first_of_a_large_herd_is_answered_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first pull is answered before the others run; the answers of a small herd are sent at the end of the pass."""
@@ -147,7 +147,7 @@ def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert", "none"])
-def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold, offset: int) -> None:
+def test_a_recheck_sees_visible_messages(variant: RecheckAfterHold, offset: int) -> None:
     """Without a recheck the pull is held, as in RocketMQ; a pull that waits for the next message is always held."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
     bench.make_visible()
@@ -164,7 +164,7 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
     assert (bench.refused, len(bench.service)) == ([] if policy is ROCKETMQ_4_9 else [(pull, "busy")], 0)
 
 
-def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_added_during_the_search_wakes_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new deadline is in a shard that the clock has just left."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
@@ -207,7 +207,7 @@ def test_deadlines_and_stops() -> None:
 
 
 @pytest.mark.parametrize("limit", ["held_count_max", "queue_held_count_max"])
-def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
+def test_a_hold_limit_is_kept_and_room_is_released(limit: str) -> None:
     limits: dict[str, Any] = {limit: 2}
     bench = Bench(STRICT, **limits)
     third = [bench.hold() for _ in range(3)][2]
@@ -220,7 +220,7 @@ def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
     assert len(bench.service) == 2 - is_refused
 
 
-def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:
+def test_a_recheck_runs_a_pull_whose_filter_matches_nothing() -> None:
     """The recheck also runs if the pull's filter matches no new message, because the answer moves the offset."""
     bench = Bench(STRICT)
     bench.make_visible("other")
@@ -244,7 +244,7 @@ def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, 
         assert pull.unmatched_end == unmatched_end
 
 
-def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
+def test_a_recheck_by_traversal_wakes_the_whole_bucket() -> None:
     """The recheck traverses and wakes the whole bucket, as pull request #7359 does."""
     bench = Bench(ROCKETMQ_PR7359)
     first = bench.hold()
@@ -258,7 +258,7 @@ def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
 
 
 @pytest.mark.parametrize(("matters", "woken"), [(True, 0), (False, 1)])
-def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None:
+def test_the_policy_decides_whether_tags_select_pulls(matters: bool, woken: int) -> None:
     bench = Bench(attrs.evolve(STRICT, notify_only_if_tag_matches=matters))
     bench.hold(tags="mine")
     bench.arrive("other")
@@ -266,7 +266,7 @@ def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None
 
 
 @pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
-def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None:
+def test_a_store_error_of_one_queue_during_a_scan(policy: Policy, scanned: bool) -> None:
     """Finding (l): on 4.9 an error of the store ends the round."""
     bench = Bench(policy)
     for queue_id in range(20):
@@ -279,7 +279,7 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
 
 
 @pytest.mark.parametrize("is_orphaned", [True, False])
-def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
+def test_an_orphaned_bucket_never_wakes_its_pull(is_orphaned: bool) -> None:
     """Finding (j): a bucket is removed between a pull's look-up and its insert."""
     bench = Bench(ROCKETMQ_LMQ)
     if is_orphaned:
@@ -292,7 +292,7 @@ def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
 
 
 @pytest.mark.parametrize(("policy", "left"), [(STRICT, 0), (ROCKETMQ_4_9, 1), (ROCKETMQ_LMQ, 1)], ids=BY_NAME)
-def test_what_an_empty_bucket_becomes(policy: Policy, left: int) -> None:
+def test_empty_buckets_are_kept_or_removed(policy: Policy, left: int) -> None:
     """Finding (i): RocketMQ keeps an empty bucket until a scan of light queues."""
     bench = Bench(policy)
     bench.hold()
@@ -312,7 +312,7 @@ def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "held"), [("at_read", 2), ("in_lock", 1)])
-def test_a_limit_looked_at_before_the_insert_is_passed(limit: HoldLimit, held: int) -> None:
+def test_a_limit_checked_before_the_insert_is_exceeded(limit: HoldLimit, held: int) -> None:
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=1)
     bench.on("hold", bench.hold)
     bench.hold()
@@ -320,7 +320,7 @@ def test_a_limit_looked_at_before_the_insert_is_passed(limit: HoldLimit, held: i
 
 
 @pytest.mark.parametrize(("policy", "cause"), [(STRICT, "stopped"), (ROCKETMQ_5, "woken"), (ROCKETMQ_4_9, None)])
-def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -> None:
+def test_a_role_change_releases_all_pulls(policy: Policy, cause: str | None) -> None:
     bench = Bench(policy)
     pulls = {bench.hold(queue_id=number) for number in range(20)}
     bench.service.master_returned(bench.outbox)
@@ -328,7 +328,7 @@ def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -
     assert len(bench.service) == (0 if cause else 20)
 
 
-def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
+def test_5_ends_a_role_change_at_an_emptied_bucket() -> None:
     """Finding (m): 5.x does not visit later buckets after another thread has taken a pull."""
     # A shard visits its buckets in the order of their creation.
     bench = Bench(ROCKETMQ_5, shard_count=1)
@@ -340,7 +340,7 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
     assert second.phase is HELD
 
 
-def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_due_pulls_are_released_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """`run` returns after its limit and continues at once, so the I/O loop gets its turns."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 3)
     bench = Bench(STRICT)
@@ -395,7 +395,7 @@ def test_an_arrival_compares_many_held_pulls_in_turns(
     assert len(bench.service) == len(filters) - len(bench.ran)
 
 
-def test_between_turns_pulls_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulls_may_come_and_go_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull that left the bucket is not woken again, and a new pull rechecks the queue's end itself."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     bench = Bench(STRICT)
@@ -411,7 +411,7 @@ def test_between_turns_pulls_come_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("has_loop", [True, False])
-def test_what_waits_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit, or without a loop, an arrival compares all pulls at once."""
     monkeypatch.setattr(notifier, "CHECKED_COUNT", 1)
     monkeypatch.setattr(hold_service, "LATER_MAX", 2)
@@ -448,7 +448,7 @@ def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) ->
     assert [pull for pull, cause in bench.ran if cause == "woken"] == [*pulls[:2], *pulls[3:9]]
 
 
-def test_a_deadline_before_all_others_wakes_the_clock() -> None:
+def test_an_earlier_deadline_wakes_the_clock() -> None:
     """Another thread adds the deadline while the clock sleeps until a later one."""
     bench = Bench(STRICT)
     woken: list[int] = []
@@ -473,7 +473,7 @@ def test_a_deadline_before_all_others_wakes_the_clock() -> None:
     assert [cause for _pull, cause in bench.ran] == ["expired"]
 
 
-def test_an_expression_is_asked_of_the_message_that_came() -> None:
+def test_a_filter_is_evaluated_on_the_arriving_message() -> None:
     bench = Bench(STRICT)
     pull = Pull("c", 1, "G", "T", 0, 0, 32, 2, deadline_ms=1000)
     pull.filter = filter_of("colour = 'red'", "SQL92")
@@ -486,7 +486,7 @@ def test_an_expression_is_asked_of_the_message_that_came() -> None:
         assert [each for each, _cause in bench.ran] == [pull] * (end - 1)
 
 
-def test_a_herd_whose_answers_fail_is_settled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_herd_is_settled_even_if_its_answers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(STRICT)
     for _ in range(LARGE_HERD):
         bench.hold()
@@ -513,9 +513,7 @@ def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("entry", "causes"), [("until_answered", ["expired"]), ("one_shot", [])])
-def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
-    entry: HeapEntry, causes: list[str]
-) -> None:
+def test_a_deadline_that_fires_while_the_pull_is_taken(entry: HeapEntry, causes: list[str]) -> None:
     """A table with one-shot deadlines loses a deadline that fires while a notifier has the pull."""
     bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
     woken = bench.wakes_of_clock()
@@ -526,7 +524,7 @@ def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=BY_NAME)
-def test_who_need_not_wait_wakes_no_clock(policy: Policy) -> None:
+def test_a_pull_answered_at_once_does_not_wake_the_clock(policy: Policy) -> None:
     bench = Bench(policy)
     woken = bench.wakes_of_clock()
     bench.make_visible()
@@ -543,7 +541,7 @@ def test_who_need_not_wait_wakes_no_clock(policy: Policy) -> None:
         (STRICT, False),
     ],
 )
-def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -> None:
+def test_a_pull_that_is_not_held_is_refused_or_run(policy: Policy, news: bool) -> None:
     """The pull was refused for lack of room, or runs at once."""
     bench = Bench(policy, held_count_max=1 if news else 0)
     if news:
@@ -610,7 +608,7 @@ def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPat
         assert steps == ["expire"] * (hold_service.shard_of("T", queue_id) + 1)
 
 
-def test_where_more_is_due_than_one_call_lets_go_every_shard_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shard_gets_its_turn_with_many_due_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 2)
     bench = Bench(STRICT)
     for queue_id in range(hold_service.SHARD_COUNT):

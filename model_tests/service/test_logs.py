@@ -67,7 +67,7 @@ def note(text: str, number: int = 1) -> None:
         log.warning("%s", text)
 
 
-def test_what_happens_to_a_connection_and_its_requests_is_told(tmp_path: Path) -> None:
+def test_connections_and_refused_requests_are_logged(tmp_path: Path) -> None:
     """The log has the opening of a connection, each refused request with its reason, and the end."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
@@ -106,7 +106,7 @@ def test_a_refusal_by_the_accounts_is_a_warning(tmp_path: Path) -> None:
     assert told["peer"] in told["message"]
 
 
-def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
+def test_the_state_of_an_opened_store_is_logged(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     with read() as stream:
         for _start in range(2):
@@ -118,7 +118,7 @@ def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
     assert all(one["log_start"] <= one["dispatched_from"] <= one["log_end"] for one in told)
 
 
-def test_one_place_writes_only_so_much_a_second() -> None:
+def test_log_lines_of_one_place_are_limited() -> None:
     """Above the limit per second lines are dropped, and the next line gives their number."""
 
     def write(text: str, now_s: float, line: int = 1) -> None:
@@ -143,7 +143,7 @@ def test_one_place_writes_only_so_much_a_second() -> None:
     ids=["line end", "control", "separator", "half a pair"],
 )
 @pytest.mark.parametrize("kind", ["text", "json"])
-def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -> None:
+def test_log_text_from_a_client_cannot_forge_a_line(text: str, kind: Format) -> None:
     with unheard(), read(kind) as stream:
         log.warning("%s", text)
         log.warning("with fields", extra=event("tried", name=text))
@@ -197,7 +197,7 @@ def test_every_event_is_documented() -> None:
     assert undocumented(source, page) == set()
 
 
-def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_log_pipe_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """If standard error is a full pipe, log lines are dropped and counted, and no request waits."""
     monkeypatch.setattr(log_stream, "LINES_PER_SECOND_MAX", 1_000_000)
     reading, writing = os.pipe()
@@ -220,7 +220,7 @@ def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> 
     assert {line["message"] for line in whole} == {"x" * 5_000}
 
 
-def test_a_log_that_nobody_can_read_costs_nobody_anything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_log_pipe_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream, logging_to(stream, "text", "info"):
@@ -291,7 +291,7 @@ def test_metrics_are_computed_for_one_client_at_a_time() -> None:
     assert statuses == ["503 Service Unavailable"]
 
 
-def test_half_requests_keep_no_others_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_requests_do_not_block_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new connection replaces the oldest one, and slow connections are closed."""
     monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
     now_ns = [0]

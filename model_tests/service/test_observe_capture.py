@@ -265,7 +265,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
+def test_every_link_type_gives_the_proxys_history(link: str, tmp_path: Path, expected: list[dict[str, Any]]) -> None:
     broker = ("::ffff:127.0.0.1", 10_911) if "IPv6" in link else ADDRESS
     report = read(tmp_path, pcap(captured(spoken()), link), broker)
     assert [bare(event) for event in events_of(tmp_path / "history")] == expected
@@ -274,7 +274,7 @@ def test_every_kind_of_link_gives_the_proxys_history(link: str, tmp_path: Path, 
     assert (result.verdict, result.requests, result.gaps) == ("valid", 2, [])
 
 
-def test_moments_hold_what_happened(tmp_path: Path) -> None:
+def test_capture_times_contain_the_real_times(tmp_path: Path) -> None:
     sent = captured(spoken())
     read(tmp_path, pcap(sent))
     events = events_of(tmp_path / "history")
@@ -315,7 +315,7 @@ CONTENTS: Final = [number for number, each in enumerate(captured(spoken())) if e
 
 
 @pytest.mark.parametrize("number", CONTENTS)
-def test_a_lost_packet_is_never_valid_and_convicts_nobody(number: int, tmp_path: Path) -> None:
+def test_a_lost_packet_makes_the_verdict_unknown(number: int, tmp_path: Path) -> None:
     sent = captured(spoken())
     del sent[number]
     report = read(tmp_path, pcap(sent))
@@ -344,7 +344,7 @@ def leapt() -> list[Sent]:
     ],
     ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
 )
-def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
+def test_captures_get_the_right_verdict(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
     """A late answer, a skipped message and incomplete captures get the right verdict."""
     report = read(tmp_path, content)
     result = judged(tmp_path)
@@ -353,7 +353,7 @@ def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict:
     assert (lost > 0) == (clock is None) == bool(report.gaps or report.dropped)
 
 
-def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
+def test_a_closed_receive_window_is_recorded(tmp_path: Path) -> None:
     wire = Wire()
     wire.opens()
     wire.says(request(PULL, 1, pull_fields("T", 0, timeout_ms=HELD_MS)), is_of_client=True)
@@ -371,7 +371,7 @@ def test_a_client_that_does_not_read_is_told(tmp_path: Path) -> None:
     assert events[1].before_ns - events[0].before_ns >= 300 * MS
 
 
-def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> None:
+def test_connections_without_a_regular_end(tmp_path: Path) -> None:
     sent = captured(spoken())[:-3]
     read(tmp_path, pcap(sent))
     assert "connection_closed" not in [event.event for event in events_of(tmp_path / "history")]
@@ -382,7 +382,7 @@ def test_a_connection_that_breaks_and_one_that_never_ends(tmp_path: Path) -> Non
     assert judged(tmp_path / "reset").verdict == "valid"
 
 
-def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
+def test_reused_ports_are_a_new_connection(tmp_path: Path) -> None:
     sent = captured(spoken())
     again = captured(spoken(), now_ns=sent[-1].time_ns, positions={True: 9, False: 8})
     assert read(tmp_path, pcap([*sent, *again])).connections == 2
@@ -395,7 +395,7 @@ def command(*words: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
+def test_a_truncated_capture_is_read_to_its_end(tmp_path: Path) -> None:
     content = pcap(captured(spoken()))
     file = written(tmp_path, content[:-30])
     code, _out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
@@ -404,14 +404,14 @@ def test_a_torn_file_is_read_to_its_tear(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xd4", b"garbage " * 100, b"{}", pcap([])[:20], pcap([]), pcapng([])])
-def test_what_is_no_capture_is_one_sentence(content: bytes, tmp_path: Path) -> None:
+def test_an_invalid_capture_is_reported_in_one_line(content: bytes, tmp_path: Path) -> None:
     file = written(tmp_path, content)
     code, out, err = command("--capture", file, "--broker", BROKER_NAME, "--record", tmp_path / "history")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "history").exists()
 
 
-def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
+def test_a_capture_without_the_broker_names_the_addresses(tmp_path: Path) -> None:
     file = written(tmp_path, pcap(captured(spoken())))
     code, _out, err = command("--capture", file, "--broker", "10.0.0.1:10911", "--record", tmp_path / "history")
     assert (code, BROKER_NAME in err) == (2, True)
@@ -436,7 +436,7 @@ def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
         assert err.count("\n") <= 1, (seed, err)
 
 
-def test_what_waits_is_bounded() -> None:
+def test_pending_bytes_of_a_stream_are_bounded() -> None:
     half = TcpStream()
     half.begin(0)
     half.put(10, 1, b"x" * PENDING_MAX, PENDING_MAX)
@@ -447,7 +447,7 @@ def test_what_waits_is_bounded() -> None:
     assert (sum(len(content) for _, content in half.take()), half.is_full) == (PENDING_MAX + 1, False)
 
 
-def test_a_syn_alone_is_a_connection_that_was_never_made(tmp_path: Path) -> None:
+def test_a_single_syn_is_not_a_connection(tmp_path: Path) -> None:
     sent = [each for each in captured(spoken()) if each.flags & SYN][:1]
     report = read(tmp_path, pcap(sent))
     assert (report.connections, report.requests) == (1, 0)

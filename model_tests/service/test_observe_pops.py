@@ -46,7 +46,7 @@ def of(told: Event, **expected: Any) -> None:
     assert {name: getattr(told, name) for name in expected} == expected
 
 
-def test_a_pop_and_its_messages_are_told(scene: Scene) -> None:
+def test_a_pop_and_its_messages_are_recorded(scene: Scene) -> None:
     """A message from the retry topic is recorded with the pop's topic and without a `message_seen` event."""
     scene.asks(POP, 1, pop())
     body = record(5, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02") + record(6, b"seven", RETRIED)
@@ -92,7 +92,7 @@ def test_the_deadline_is_that_of_the_client(
         ({"hasMsg": "false", "pollingFull": "true"}, "busy"),
     ],
 )
-def test_a_notification_tells_why_it_was_answered(scene: Scene, fields: dict[str, str], cause: str) -> None:
+def test_the_cause_of_a_notifications_answer_is_recorded(scene: Scene, fields: dict[str, str], cause: str) -> None:
     scene.asks(NOTIFICATION, 1, pop(expType="TAG", exp="red || blue"))
     scene.answers(0, 1, fields)
     asked, answered = scene.events()
@@ -102,7 +102,7 @@ def test_a_notification_tells_why_it_was_answered(scene: Scene, fields: dict[str
 
 @pytest.mark.parametrize("retry", [0, 1, 2])
 @pytest.mark.parametrize("code", [ACK, CHANGE])
-def test_a_request_about_a_message_names_its_place(scene: Scene, code: int, retry: int) -> None:
+def test_a_request_about_a_popped_message_has_its_place(scene: Scene, code: int, retry: int) -> None:
     """The event has the pop's topic, whichever version of the retry topic's name is used."""
     scene.asks(*about(code, retry, invisibleTime="70")[:1], 1, about(code, retry, invisibleTime="70")[1])
     scene.answers(0, 1, {"popTime": "7", "invisibleTime": "70", "reviveQid": "0"} if code == CHANGE else {})
@@ -123,7 +123,9 @@ def test_a_request_about_a_message_names_its_place(scene: Scene, code: int, retr
         pytest.param(POP, pop(), record(5, b"seven", "POP_CK\x013 7\x02"), id="a handle in a message"),
     ],
 )
-def test_what_cannot_be_read_is_lost(scene: Scene, code: int, fields: dict[str, str], answer: bytes | None) -> None:
+def test_an_unreadable_pop_is_recorded_as_lost(
+    scene: Scene, code: int, fields: dict[str, str], answer: bytes | None
+) -> None:
     scene.asks(code, 1, fields)
     if answer is not None:
         scene.answers(0, 1, ANSWER, body=answer)

@@ -81,7 +81,7 @@ def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said
         assert behind.recv(1) == b""
 
 
-def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_through_the_proxy_is_refused_in_one_line(upstream: Upstream, caplog: pytest.LogCaptureFixture) -> None:
     client, behind = upstream.connect()
     with client, behind:
         client.sendall(b"\x16\x03\x01\x02\x00\x01")
@@ -153,7 +153,7 @@ def stuff(into: socket.socket, is_stuck: Callable[[], object]) -> int:
     return sent
 
 
-def test_answers_that_a_closing_client_leaves_unread_are_told_of(upstream: Upstream) -> None:
+def test_unread_answers_of_a_closing_client_are_recorded(upstream: Upstream) -> None:
     client, behind = upstream.connect()
     with client, behind:
         begun_ns = time.monotonic_ns()
@@ -173,7 +173,7 @@ def send_and_half_close(client: socket.socket, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "while its requests wait"])
-def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, upstream: Upstream) -> None:
+def test_a_half_closed_client_is_still_answered(waits: bool, upstream: Upstream) -> None:
     client, behind = upstream.connect()
     with client, behind:
         broker_side = link_of(upstream).broker
@@ -255,7 +255,7 @@ def test_a_slow_name_look_up(names: SlowNames, broker: Broker, brokers: Brokers,
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
-def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
+def test_an_invalid_broker_name_closes_only_its_clients(
     host: str, brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -274,12 +274,12 @@ def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
 
 
 @pytest.mark.parametrize("host", ["", "\ud800", "a b", "a/../b", "a\0b", "\x1b[2J", "é", "x" * 256])
-def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) -> None:
+def test_an_invalid_host_in_a_route_is_not_changed(host: str, tmp_path: Path) -> None:
     with Observer.start(RealRuntime(), brokers=[("127.0.0.1", 1)], record_directory=str(tmp_path / "h")) as proxy:
         assert (proxy._door_of(f"{host}:1"), len(proxy.doors)) == (f"{host}:1", 1)
 
 
-def test_a_name_that_is_never_found_is_given_up(
+def test_a_name_lookup_has_a_time_limit(
     names: SlowNames, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_loop, "CONNECT_S", 0.05)
@@ -319,7 +319,7 @@ def visitor(host: str, came_ns: int = 0) -> Visitor:
     return Visitor(door, cast("Socket", Line()), "peer", came_ns)
 
 
-def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
+def test_clients_of_one_name_share_a_lookup() -> None:
     runtime = NamedAddresses()
     names = NameLookup(runtime, runtime.answers.release)
     clients = [visitor("a"), visitor("a"), visitor("b")]
@@ -335,7 +335,7 @@ def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
     assert (runtime.asked, names.waiting) == (["a", "b"], {})
 
 
-def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
+def test_overdue_clients_of_a_lookup_are_closed() -> None:
     names = NameLookup(NamedAddresses(), lambda: None)
     early, late = visitor("a", 5), visitor("a", 10)
     assert all(names.admit(client) for client in (early, late))
@@ -364,7 +364,7 @@ def test_an_earlier_history_is_noted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"{tmp_path} has an earlier history, and `longpoll judge` reads both\n"
 
 
-def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
+def test_a_usage_error_is_one_line_and_exit_2(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     record = ("--record", str(tmp_path / "history"))

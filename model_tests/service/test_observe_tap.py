@@ -94,7 +94,7 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 @pytest.mark.parametrize("serialisation", list(Serialisation))
-def test_a_pull_and_its_answer_are_told_with_their_moments(scene: Scene, serialisation: Serialisation) -> None:
+def test_a_pull_and_its_answer_are_recorded_with_times(scene: Scene, serialisation: Serialisation) -> None:
     request = b"".join(
         encode(
             Command(PULL, 5, ext_fields=pull_fields("T", 7, queue_id=3, timeout_ms=500), serialisation=serialisation)
@@ -125,7 +125,7 @@ def test_pieces_of_an_earlier_frame_do_not_date_the_next(scene: Scene) -> None:
     assert [(event.after_ns, event.before_ns) for event in answers] == [(30, 41), (40, 41)]
 
 
-def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
+def test_an_acknowledged_send_is_recorded(scene: Scene) -> None:
     scene.asks(SEND, 1, send_fields("T", -1, "TAGS\x01red\x02"))
     scene.answers(0, 1, {"msgId": "x", "queueId": "2", "queueOffset": "9"})
     scene.asks(SEND, 2, send_fields("T"))
@@ -137,7 +137,7 @@ def test_a_send_is_told_when_it_is_acknowledged(scene: Scene) -> None:
     assert (refused.event, refused.code) == ("answer_sent", 14)
 
 
-def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
+def test_each_message_of_a_batch_is_recorded(scene: Scene) -> None:
     body = encode_batch([BatchMessage(b"a", "TAGS\x01red\x02"), BatchMessage(b"b", "")])
     scene.asks(RequestCode.SEND_BATCH_MESSAGE, 1, send_fields("T") | {"m": "true"}, body=body)
     scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
@@ -161,7 +161,7 @@ FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", 
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_message_is_known_again_where_it_is_delivered(scene: Scene, wide: bool) -> None:
+def test_a_message_has_the_same_id_at_its_delivery(scene: Scene, wide: bool) -> None:
     """Send, acknowledgement and delivery of a message have the same id."""
     scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
@@ -195,7 +195,7 @@ def test_a_record_whose_lengths_do_not_fit_has_no_identity(scene: Scene) -> None
         (send_fields("T", 0, "DELAY\x01soon\x02"), (-1, -1, "")),
     ],
 )
-def test_a_send_tells_when_its_message_may_be_delivered(
+def test_a_sends_delay_and_transaction_are_recorded(
     scene: Scene, fields: dict[str, str], told: tuple[int, int, str]
 ) -> None:
     scene.asks(SEND, 1, fields)
@@ -204,7 +204,7 @@ def test_a_send_tells_when_its_message_may_be_delivered(
 
 
 @pytest.mark.parametrize(("flag", "end"), [(8, "commit"), (12, "rollback"), (0, "unknown")])
-def test_the_end_of_a_transaction_names_its_message(scene: Scene, flag: int, end: str) -> None:
+def test_the_end_of_a_transaction_has_its_messages_id(scene: Scene, flag: int, end: str) -> None:
     header = EndTransactionRequestHeader(
         producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=flag, msg_id="k"
     )
@@ -231,7 +231,7 @@ def test_places_are_new_once(order: list[int]) -> None:
         send_fields("%RETRY%G"),
     ],
 )
-def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene, fields: dict[str, str]) -> None:
+def test_a_delayed_or_prepared_send_has_no_place_in_its_queue(scene: Scene, fields: dict[str, str]) -> None:
     scene.asks(SEND, 1, fields)
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "0"})
     asked, answered = scene.events()
@@ -307,7 +307,7 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
         ),
     ],
 )
-def test_which_events_a_conversation_gives(scene: Scene, steps: list[Step], told: str) -> None:
+def test_the_events_of_each_conversation(scene: Scene, steps: list[Step], told: str) -> None:
     """The events of each conversation, each with its request's number, or the number of lost requests."""
     for step, code, opaque, fields, more in steps:
         getattr(scene, step)(code, opaque, fields, **more)
@@ -319,7 +319,7 @@ def test_which_events_a_conversation_gives(scene: Scene, steps: list[Step], told
     assert ", ".join(found) == told
 
 
-def test_requests_of_the_broker_leave_nothing(scene: Scene) -> None:
+def test_requests_of_the_broker_are_not_recorded(scene: Scene) -> None:
     scene.says(b"".join(encode(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 2, ext_fields={"consumerGroup": "G"}))))
     assert scene.events() == []
 
@@ -350,7 +350,7 @@ def told_expression(scene: Scene, version: int) -> tuple[str, str]:
         ([("a", 1), ("b", 1), ("c", 2)], 2, ("TAG", "c")),
     ],
 )
-def test_a_pull_without_subscription_has_its_groups(
+def test_a_pull_without_subscription_gets_its_groups_one(
     scene: Scene, expressions: list[tuple[str, int]], version: int, expected: tuple[str, str]
 ) -> None:
     for opaque, (expression, said_version) in enumerate(expressions):
@@ -371,12 +371,12 @@ def test_a_pull_without_subscription_has_its_groups(
     ],
     ids=["other hashes", "no hashes", "a filter server", "nothing", "no tag"],
 )
-def test_what_a_broker_may_match_otherwise_is_no_subscription(scene: Scene, wanted: SubscriptionData) -> None:
+def test_an_ambiguous_subscription_is_not_recorded(scene: Scene, wanted: SubscriptionData) -> None:
     scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
     assert told_expression(scene, 1) == ("", "")
 
 
-def test_an_empty_type_is_no_subscription(scene: Scene) -> None:
+def test_an_empty_expression_type_is_not_recorded(scene: Scene) -> None:
     scene.asks(PULL, 1, pull_fields("T", 0) | {"expressionType": ""})
     (asked,) = scene.events()
     assert (asked.expression_type, asked.expression) == ("", "")
@@ -544,7 +544,7 @@ def rocketmq_header() -> bytes:
 @pytest.mark.parametrize(
     ("mark", "header"), [(0, JSON_HEADER), (1, rocketmq_header())], ids=["JSON header", "ROCKETMQ header"]
 )
-def test_every_byte_but_the_addresses_is_as_it_came(mark: int, header: bytes) -> None:
+def test_only_addresses_of_a_route_are_changed(mark: int, header: bytes) -> None:
     tap = RouteTap(lambda address: "[::1]:4" if address == "10.0.0.1:10911" else address)
     asked(tap, 7)
     told = tap.rewrite(framed(mark, header, ODD_BODY))
@@ -576,7 +576,7 @@ def replaced(value: Any, *, here: bool = False) -> Any:
 
 
 @given(json_values, st.booleans())
-def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
+def test_replaced_addresses_are_those_json_decodes(value: Any, spaced: bool) -> None:
     body = json.dumps(value, ensure_ascii=spaced, indent=1 if spaced else None).encode("utf-8", "surrogatepass")
     tap = RouteTap(lambda _address: "door:2")
     asked(tap, 7)
@@ -596,7 +596,7 @@ class Unreachable(RealRuntime):
         raise TimeoutError(f"{host}:{port} does not answer within {timeout_s} s")
 
 
-def test_brokers_that_do_not_answer_keep_nobody_waiting(brokers: Brokers, tmp_path: Path) -> None:
+def test_unresponsive_brokers_do_not_delay_a_route(brokers: Brokers, tmp_path: Path) -> None:
     addresses = b",".join(b'"%d":"10.0.0.1:%d"' % (number, 9000 + number) for number in range(5))
     runtime = Unreachable()
 

@@ -247,9 +247,7 @@ def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: obj
 
 
 @pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])
-def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(
-    relay_loop: RelayLoop, since_ns: int, is_over: bool
-) -> None:
+def test_a_block_ends_after_the_bytes_received_meanwhile(relay_loop: RelayLoop, since_ns: int, is_over: bool) -> None:
     told: list[tuple[object, ...]] = []
     tap = Part(unblocked=lambda *what: told.append(what), blocked=lambda *what: told.append(what))
     side: Any = Part(stuck=(10, 20), stuck_told=True, out=b"")
@@ -435,7 +433,7 @@ PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fiel
 
 
 @given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
-def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
+def test_bytes_are_passed_on_in_order_with_their_times(sizes: list[int]) -> None:
     untold, told = TapQueue(), list[tuple[bytes, int, int]]()
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     for number, content in enumerate(contents):
@@ -451,7 +449,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
     assert (len(untold.calls), untold.size) == (0, 0)
 
 
-def test_answers_are_read_while_others_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_read_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers are read without a pause until `go`, because reading commands would take too long."""
     tell, go = TapQueue.tell, threading.Event()
     monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)

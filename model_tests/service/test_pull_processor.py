@@ -125,7 +125,7 @@ MISS: Any = Miss(READ, None)  # type: ignore[arg-type] # what it waits for is no
 MAY_WAIT: dict[str, Any] = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 1000}
 
 
-def test_what_is_answered_and_counted() -> None:
+def test_answers_and_counts_of_a_pull() -> None:
     world = World()
     processor = world.processor()
     assert received(processor, kind=Serialisation.ROCKETMQ, **MAY_WAIT) == "0 immediate ROCKETMQ"
@@ -179,7 +179,7 @@ def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_
     ("policy", "forward_only", "is_before"),
     [("before_hold", False, True), ("monotone_max", True, True), ("after_hold", False, False)],
 )
-def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_only: bool, is_before: bool) -> None:
+def test_the_policy_decides_when_a_pull_commits(policy: Any, forward_only: bool, is_before: bool) -> None:
     commit = ("commit", "T", "G", 0, 4, forward_only)
     for decision, then in ((MISS, ("hold", "*")), (Found(READ), None)):
         world = World(decision)
@@ -202,7 +202,9 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
         (TRAITS_5, "SLAVE", SUBSCRIPTION, False),
     ],
 )
-def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, commits: bool) -> None:
+def test_the_policy_decides_which_pulls_commit(
+    policy: Any, traits: Traits, role: Any, sys_flag: int, commits: bool
+) -> None:
     for offset in (4, 0, -7):
         world = World()
         processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, BrokerRole(role))
@@ -335,7 +337,7 @@ def looked(runner: PullRunner, pull: Pull) -> Decision:
 
 
 @pytest.mark.parametrize("role", [BrokerRole(), BrokerRole("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
-def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(role: BrokerRole) -> None:
+def test_a_negative_message_count_is_refused(role: BrokerRole) -> None:
     decisions = [looked(RunnerWorld().runner(role=role), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(RunnerWorld().runner(TRAITS_5), pull_of(count_max=-1)), Found)
@@ -364,7 +366,7 @@ def counted(runner: PullRunner) -> list[int]:
     return [items[place].value for place in places if place in items]
 
 
-def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
+def test_received_messages_are_counted_and_moved_offsets_reported() -> None:
     world = RunnerWorld()
     runner = world.runner()
     runner.count(pull_of(), looked(runner, pull_of()), 2_000 * SECOND_NS)
@@ -431,14 +433,14 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
     ("traits", "flag", "is_answered"),
     [(STRICT_TRAITS, 0, True), (STRICT_TRAITS, ONE_WAY, False), (TRAITS_4_9, ONE_WAY, True), (TRAITS_4_9, 0, True)],
 )
-def test_who_wants_no_answer_gets_none_but_from_4_9(traits: Traits, flag: int, is_answered: bool) -> None:
+def test_only_4_9_answers_a_woken_one_way_pull(traits: Traits, flag: int, is_answered: bool) -> None:
     outbox, pull = Box(), pull_of(flag=flag)
     RunnerWorld().runner(traits).refuse(pull, "busy", outbox)
     assert (len(outbox.replies), pull.phase) == (is_answered, ANSWERED)
 
 
 @pytest.mark.parametrize(("traits", "kinds"), [(STRICT_TRAITS, [0, 1]), (TRAITS_4_9, [0, 0])], ids=["strict", "4.9"])
-def test_a_woken_pull_is_answered_as_it_was_written_but_by_4_9(traits: Traits, kinds: list[int]) -> None:
+def test_only_4_9_answers_a_woken_pull_in_json(traits: Traits, kinds: list[int]) -> None:
     outbox = Box()
     runner = RunnerWorld().runner(traits)
     for serialize in (0, 1):
@@ -476,7 +478,7 @@ def answered(
 
 
 @pytest.mark.parametrize("kind", [0, 1])
-def test_what_was_found_follows_the_offsets(kind: int) -> None:
+def test_an_answer_has_the_offsets_and_then_the_messages(kind: int) -> None:
     reply, told, pull, parts = answered(Found(read_of()), kind=kind)
     assert (reply.code, reply.opaque, reply.remark, bytes(reply.body)) == (0, 11, "FOUND", bytes(RECORD))
     assert (reply.ext_fields, reply.is_response, reply.serialisation) == (FIELDS, True, KINDS[kind])

@@ -87,7 +87,7 @@ HERDS = [BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (0, [b"1"]), BOTH, BOTH, (16, []),
 
 
 @pytest.mark.parametrize("large_herd", [1, 1000])
-def test_woken_pulls_in_a_herd_get_what_each_asked_for(
+def test_each_pull_of_a_herd_gets_its_own_answer(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, large_herd: int
 ) -> None:
     monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
@@ -136,7 +136,7 @@ class Counting(RealRuntime):
 
 
 @pytest.mark.parametrize("size", [10, COPIED_SIZE_MAX])
-def test_a_herd_is_told_what_each_would_be_told_alone(
+def test_a_herds_answers_equal_single_answers(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int
 ) -> None:
     runtime = Counting()
@@ -148,7 +148,7 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
     assert all(bodies == [bytes(size)] for told in alone for _code, _fields, _remark, bodies in told.values())
 
 
-def test_a_herd_sees_what_changed_before_it_ran(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_herd_notices_a_change_before_its_run(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is disabled before the third of four runs, so the second answer is not reused."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
     runtime = Counting(3, lambda: broker.groups.put(GroupConfig("G", consume_enable=False)))
@@ -176,7 +176,7 @@ def test_deadlines_are_monotonic(policy: object, step_ms: int, brokers: Brokers)
     assert reply.code == 19
 
 
-def test_a_message_wakes_its_queue_alone(brokers: Brokers) -> None:
+def test_a_message_wakes_only_pulls_of_its_queue(brokers: Brokers) -> None:
     broker, client, sender = brokers.served_two()
     make_topic(broker.address, "T", 20)
     asked = {queue: client.send(PULL, pull_fields("T", 0, queue_id=queue, timeout_ms=LONG_MS)) for queue in range(20)}
@@ -222,7 +222,7 @@ def ask(client: RawClient, offset: int, timeout_ms: int = 0) -> Command:
 
 
 @POLICIES
-def test_what_a_slave_serves(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
+def test_a_slave_serves_only_pulls(policy: Policy, start_slave: StartSlave, brokers: Brokers) -> None:
     """A slave serves copied messages, corrects no offset and accepts no send; since 5.x its messages wake pulls."""
     broker = start_slave(policy, slave_read=True)
     client = brokers.connect(broker)
@@ -289,12 +289,12 @@ def test_a_slave_delivers_nothing_that_is_delayed(start_slave: StartSlave, broke
     assert "schedule" in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_slave_needs_an_id_of_its_own(brokers: Brokers) -> None:
+def test_a_slave_needs_a_positive_id(brokers: Brokers) -> None:
     with pytest.raises(ConfigError, match="brokerId must be above 0"):
         brokers.start(config=BrokerConfig(role="SLAVE"))
 
 
-def test_who_is_far_behind_is_sent_to_the_slave(brokers: Brokers) -> None:
+def test_a_consumer_far_behind_is_redirected_to_the_slave(brokers: Brokers) -> None:
     store_config = attrs.evolve(SMALL_STORE, memory_size=1, memory_ratio_max=40)
     _broker, client = brokers.served(config=BrokerConfig(slave_read=True), store_config=store_config)
     for _ in range(2):

@@ -186,7 +186,7 @@ def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.1"])
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_newcomer_of_an_address_that_filled_a_table_does_its_work(name: str, host: str, broker: Broker) -> None:
+def test_a_new_client_of_a_full_tables_address_is_served(name: str, host: str, broker: Broker) -> None:
     """Each refusal has a code and a sentence, except in statistics, which no client notices."""
     for number in range(2):
         tell(Peer(broker, 1 + number), heartbeat(number, consumer=True))
@@ -234,7 +234,7 @@ def code_and_remark(answered: bytes) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(("queue_max", "held_max"), [(16_000, 1_000_000), (100_000, 12_800)])
-def test_small_channels_find_room_in_a_table_that_others_filled(queue_max: int, held_max: int) -> None:
+def test_small_channels_find_room_in_a_full_hold_table(queue_max: int, held_max: int) -> None:
     """Every connection of an address gets a share of the held pulls, and of the held pulls of one queue."""
     limit = HoldLimit(held_max)
     table = HoldTable(hold_limit=limit, queue_limit=queue_max, channel_limit=1_000)
@@ -249,7 +249,7 @@ def waiting(channel: int) -> Pull:
     return Pull(channel, 1, "G", "T", 0, 0, 1, 0, phase=MISSED)
 
 
-def test_what_is_deleted_makes_room(broker: Broker) -> None:
+def test_deletions_release_quota(broker: Broker) -> None:
     offsets, topics, filters = (
         broker.handler.shared.offsets,
         broker.topics,
@@ -268,7 +268,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
     assert [quota.used for quota in tables] == before
 
 
-def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_send_backs_have_a_quota(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 36 bytes may store a large message again, so send-backs have a quota."""
     back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = (RequestCode.CONSUMER_SEND_MSG_BACK, back, b"")
@@ -307,7 +307,7 @@ def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monk
 
 
 @pytest.mark.parametrize("count", [1, 6], ids=["one", "more than are remembered"])
-def test_what_is_committed_again_has_a_share(count: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_commits_have_a_quota(count: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit of each prepared message is free, and repeated commits have a quota."""
     monkeypatch.setattr(transactions, "COMMITTED_COUNT_MAX", 4)
     monkeypatch.setattr(append, "COPIED_SIZE_MAX", 1_000_000)
@@ -328,7 +328,7 @@ def test_what_is_committed_again_has_a_share(count: int, broker: Broker, monkeyp
     assert broker.store.log_end - before < 11_000 * free
 
 
-def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_connection_is_removed_from_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_processor, "LEAVES_MAX", 40)
     clients, outbox = broker.administering.clients, Outbox()
     member, stayed = Peer(broker, 7), Peer(broker, 8)
@@ -346,7 +346,9 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     assert list(clients.programs) == [stayed.channel]
 
 
-def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_pulls_of_a_closed_connection_are_removed_in_turns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When a connection with many held pulls ends, they leave in turns, and pulls of other connections stay."""
     monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
     leaving, stayed = Peer(broker, 7), Peer(broker, 8)
@@ -362,7 +364,7 @@ def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatc
     assert len(broker.hold_service) == 10
 
 
-def test_a_deleted_topic_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_pulls_of_a_deleted_topic_are_answered_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 4)
     peer, held = Peer(broker, 7), []
     broker.topics.put(TopicConfig("Other", 1, 1))
@@ -380,7 +382,7 @@ def test_a_deleted_topic_leaves_many_held_pulls_in_turns(broker: Broker, monkeyp
 
 
 @pytest.mark.parametrize(("code", "notice"), [(222, b'"code":220'), (223, b'"code":221')])
-def test_many_members_are_told_in_turns(
+def test_many_members_are_notified_in_turns(
     code: int, notice: bytes, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_calls, "NOTICES_MAX", 2)
@@ -404,7 +406,7 @@ def test_many_members_are_told_in_turns(
     assert [notice in member.heard() for member in members].count(True) == 1
 
 
-def test_a_refused_call_leaves_those_that_wait(broker: Broker) -> None:
+def test_a_refused_call_keeps_waiting_calls(broker: Broker) -> None:
     """Request 223 asks each member; if the quota is too small, the broker drops its questions and keeps older calls."""
     for number in range(2):
         tell(Peer(broker, 20 + number), heartbeat(0, consumer=True))
@@ -446,7 +448,7 @@ def test_names_of_locks_have_an_end(named: str, code: int, broker: Broker) -> No
     assert of(broker, "queue locks").used == 0
 
 
-def test_one_connection_makes_a_share_of_the_settings() -> None:
+def test_one_connection_may_create_only_a_share_of_settings() -> None:
     settings = KvSettings()
     attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
     refused = [settings.put("n", f"k{number:04}", "v", attacker) is not None for number in range(10_000)]
@@ -466,7 +468,7 @@ def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> Non
         assert f"| {quota.name} | {quota.size_max:,} |" in page
 
 
-def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_topics_leave_no_rows_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deleted topic leaves no row in any table, whether requests or the timer made the rows."""
     monkeypatch.setattr(timer_offsets, "TOPIC_COUNT_MAX", 3)
     topics, counts = Topics(), TimerCounts()
@@ -490,7 +492,7 @@ class Sender:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(1, 9), st.booleans())))
-def test_a_quota_counts_what_it_has(steps: list[tuple[int, int, int, bool]]) -> None:
+def test_a_quota_equals_a_plain_count(steps: list[tuple[int, int, int, bool]]) -> None:
     quota = Quota("table", 40)
     senders = [Sender(number, "ab"[number % 2]) for number in range(6)]
     plain: dict[int, int] = {}

@@ -132,7 +132,7 @@ def test_numbers_beyond_the_schema_are_cut(brokers: Brokers, history: Path) -> N
 @pytest.mark.parametrize(
     ("policy", "codes"), [(STRICT, {"b"}), (ROCKETMQ_4_9, {"a"}), (ROCKETMQ_4_9, {"b"}), (ROCKETMQ_4_9, {})]
 )
-def test_an_expression_is_told_where_the_broker_goes_by_it(
+def test_an_expression_is_recorded_if_the_broker_uses_it(
     policy: Policy,
     codes: Collection[str],
     brokers: Brokers,
@@ -150,7 +150,7 @@ def test_an_expression_is_told_where_the_broker_goes_by_it(
     assert (asked.expression_type, asked.expression) == (("TAG", "a") if is_told else ("", ""))
 
 
-def test_a_second_life_is_a_second_source(brokers: Brokers, history: Path) -> None:
+def test_a_restarted_broker_is_a_second_source(brokers: Brokers, history: Path) -> None:
     first = brokers.start(record_directory=str(history))
     send_message(brokers.connect(first), "T", queue_id=3)
     first.stop()
@@ -250,7 +250,7 @@ def put_events(recorder: HistoryRecorder, numbers: range) -> None:
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.001])
-def test_a_disk_that_is_too_slow_is_told_of(wait_s: float, small_disk: None, tmp_path: Path) -> None:
+def test_a_too_slow_disk_is_reported(wait_s: float, small_disk: None, tmp_path: Path) -> None:
     runtime = FullDisk(1 << 30)
     runtime.writes.clear()
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=wait_s)

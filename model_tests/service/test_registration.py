@@ -60,7 +60,7 @@ def route(client: RawClient, topic: str) -> dict[str, Any]:
     return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
 
 
-def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, brokers: Brokers) -> None:
+def test_a_broker_is_registered_and_unregistered(broker: Broker, brokers: Brokers) -> None:
     client = brokers.names(broker)
     registrar = brokers.names(broker)
     body = table("T", "../x")
@@ -102,7 +102,7 @@ WHOLE = ("SELF_TEST_TOPIC", "A")
         ([(WHOLE, 7), (("E",), 9), (WHOLE, 9)], 9, "false"),
     ],
 )
-def test_a_broker_registers_anew_until_its_whole_table_is_known(
+def test_a_broker_registers_again_until_its_table_is_complete(
     told: list[tuple[tuple[str, ...], int]], asked: int, changed: str
 ) -> None:
     known = NameServer(now_ms=lambda: 0)
@@ -118,7 +118,7 @@ def test_a_broker_registers_anew_until_its_whole_table_is_known(
         assert call(known.route, {"topic": topic}, b"").code == 0
 
 
-def test_a_slave_is_told_its_master_and_adds_its_address(brokers: Brokers) -> None:
+def test_a_registered_slave_gets_its_masters_address(brokers: Brokers) -> None:
     client = brokers.names(brokers.start())
     assert register(client, table("T")) == 0
     answer = client.call(
@@ -129,7 +129,7 @@ def test_a_slave_is_told_its_master_and_adds_its_address(brokers: Brokers) -> No
     assert route(client, "T")["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS, "1": "10.0.0.8:10911"}
 
 
-def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> None:
+def test_a_slave_gets_the_registered_master() -> None:
     """The name server's own broker is a slave with the same name, and so not the master."""
     own = OwnBroker(BrokerConfig(broker_name="other", role="SLAVE", broker_id=1), Topics(), "10.0.0.7:10911")
     known: Any = NameServer(own, now_ms=lambda: 0)
@@ -154,7 +154,7 @@ def test_a_slave_is_told_the_master_of_another_slave_with_a_name_server() -> Non
         ({}, b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":7}}}', "topicConfigTable"),
     ],
 )
-def test_what_cannot_be_taken_in_is_told(brokers: Brokers, fields: dict[str, Any], body: bytes, words: str) -> None:
+def test_an_invalid_registration_is_refused(brokers: Brokers, fields: dict[str, Any], body: bytes, words: str) -> None:
     client = brokers.names(brokers.start())
     answer = client.call(RequestCode.REGISTER_BROKER, header(**fields), body)
     assert answer.code == 1
@@ -181,7 +181,7 @@ def test_silent_moved_and_too_many_brokers() -> None:
     assert known.register(registered("a:3", "c"))
 
 
-def test_only_administrators_change_what_a_name_server_with_accounts_tells(tmp_path: Path, brokers: Brokers) -> None:
+def test_only_administrators_change_a_name_server_with_accounts(tmp_path: Path, brokers: Brokers) -> None:
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(
         "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
@@ -281,7 +281,7 @@ def test_permissions_go_with_their_broker(brokers: Brokers) -> None:
     assert server.name_server._permissions.keys() == {"broker-a", "second"}
 
 
-def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registration_with_the_maximum_of_topics_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     told = NameServer(now_ms=lambda: 0)
     rows = [f'"{name}":{{"topicName":"{name}"}}' for name in "ABC"]
@@ -364,7 +364,7 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
 
 
 @pytest.mark.parametrize("flush_disk_sync", [False, True], ids=["async", "sync"])
-def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
+def test_name_servers_know_a_topic_before_the_answer(
     brokers: Brokers, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
     """One of three name servers is down, and only the request for the topic waits."""
@@ -383,7 +383,7 @@ def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
             assert [each["brokerName"] for each in route(client, topic).get("queueDatas", ())] == ["other"], topic
 
 
-def test_nobody_else_waits_for_a_name_server_that_does_not_answer(brokers: Brokers) -> None:
+def test_an_unresponsive_name_server_delays_only_its_request(brokers: Brokers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as name_server:
         broker = brokers.start(config=BrokerConfig(name_servers=at(name_server.getsockname()[:2])))
         client, other = brokers.connect(broker), brokers.connect(broker)
@@ -401,7 +401,7 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(brokers: Broke
 ACCOUNTS: Final = "accounts:\n  - {accessKey: administrator, secretKey: 87654321, admin: true}\n"
 
 
-def test_a_slave_registers_with_its_account_and_leaves_with_its_end(
+def test_a_slave_registers_with_its_account_until_it_stops(
     brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     accounts = tmp_path / "plain_acl.yml"

@@ -82,7 +82,7 @@ def call(
 
 
 @pytest.mark.parametrize("version", [317, 399, 401, 407, 500])
-def test_what_a_signature_has_follows_the_clients_version(broker: Broker, version: int) -> None:
+def test_a_signatures_fields_depend_on_the_clients_version(broker: Broker, version: int) -> None:
     """Clients before 4.9.4 do not sign the field for a unique key."""
     fields = {"topic": "open", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"}
     fields |= {"_UNIQUE_KEY_QUERY": "true", ACCESS_KEY: "administrator"}
@@ -183,7 +183,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 """Requests of the restricted account, with the resource that refuses them (None if allowed)."""
 
 
-def test_a_request_is_refused_for_what_it_uses(broker: Broker, brokers: Brokers) -> None:
+def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Brokers) -> None:
     """The resource is named in the request's header, in its body, or in the record that it refers to."""
     client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
@@ -198,7 +198,7 @@ def test_a_request_is_refused_for_what_it_uses(broker: Broker, brokers: Brokers)
             assert broker.administering.clients.producers.channels("theirs") == []
 
 
-def test_a_transaction_of_others_is_not_ended(broker: Broker, brokers: Brokers) -> None:
+def test_another_accounts_transaction_cannot_be_ended(broker: Broker, brokers: Brokers) -> None:
     """Request 37 needs a right to the prepared message's topic."""
     client = brokers.connect(broker)
     place_of(client, "secret")
@@ -214,7 +214,7 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, brokers: Brokers) 
         assert broker.store.visible_end("secret", 0) == (1 if refusal else 2)
 
 
-def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, brokers: Brokers) -> None:
+def test_a_consumer_may_send_to_its_retry_topic(broker: Broker, brokers: Brokers) -> None:
     """RocketMQ's clients send to the retry topic if request 36 fails."""
     client = brokers.connect(broker)
     for account, refusal in (("readers", False), ("writers", True)):
@@ -251,7 +251,7 @@ def colliding(text: str, prefix: str) -> str:
     return "".join(chr(ord("0") + left // 31**place % 31) for place in reversed(range(7)))
 
 
-def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, brokers: Brokers) -> None:
+def test_a_key_with_equal_hash_shows_no_other_topic(broker: Broker, brokers: Brokers) -> None:
     """A message whose key has the same hash does not count towards the limit."""
     client = brokers.connect(broker)
     key = colliding("secret#hidden", "open#")
@@ -305,7 +305,7 @@ def pushed_codes(client: RawClient, account: str) -> set[int]:
     return {push.code for push in client.pushes if BODY in bytes(push.body)}
 
 
-def test_no_code_shows_a_body_without_a_right(tmp_path: Path, brokers: Brokers) -> None:
+def test_no_request_returns_a_body_without_a_right(tmp_path: Path, brokers: Brokers) -> None:
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
         stranger = member(brokers, broker, "stranger", heartbeat("P", mine=["open"]))
@@ -340,7 +340,7 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, brokers: Brokers) 
         assert seen(admin, codes - ADMIN_CODES, aims, "administrator") >= {11, 12, 33}
 
 
-def test_a_held_pull_ends_with_its_right(broker: Broker, brokers: Brokers) -> None:
+def test_a_held_pull_is_refused_when_its_right_ends(broker: Broker, brokers: Brokers) -> None:
     client, admin = brokers.connect(broker), brokers.connect(broker)
     place_of(admin, "open")
     opaque = ask(client, RequestCode.PULL_MESSAGE, pull_fields("open", 1, timeout_ms=60_000, group="mine"), "stranger")
@@ -352,7 +352,7 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, brokers: Brokers) -> No
     assert (answer.code, BODY in bytes(answer.body)) == (16, False)
 
 
-def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, brokers: Brokers) -> None:
+def test_damaged_properties_do_not_show_the_next_message(broker: Broker, brokers: Brokers) -> None:
     """No checksum covers the properties, and damaged ones can extend into the next message."""
     client = brokers.connect(broker)
     size, place = 1_000, broker.store.log_end + BODY_AT
@@ -421,7 +421,7 @@ MEASURING: Final = frozenset({29, 30, 31, 32, RequestCode.GET_TOPIC_CONFIG})
 """Codes that need the right to publish or the right to consume."""
 
 
-def test_rights_to_read_or_to_write_alone(broker: Broker, brokers: Brokers) -> None:
+def test_separate_rights_to_read_and_to_write(broker: Broker, brokers: Brokers) -> None:
     client = brokers.connect(broker)
     for code, name, wire in named_fields():
         if name == "topic":

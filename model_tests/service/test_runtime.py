@@ -27,7 +27,7 @@ from longpoll_runtime.real import RealPoller, RealRuntime
 from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue
 
 
-def test_a_queue_gives_what_came_first() -> None:
+def test_a_queue_is_first_in_first_out() -> None:
     """A queue is first in, first out, and never holds more than its capacity."""
     queue: RealQueue[int] = RealQueue(2)
     assert ([queue.offer(number) for number in (1, 2, 3)], len(queue)) == ([True, True, False], 2)
@@ -35,7 +35,7 @@ def test_a_queue_gives_what_came_first() -> None:
     assert queue.take(timeout=0.0) is None
 
 
-def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
+def test_a_poller_reports_ready_sockets_and_wakes() -> None:
     runtime = RealRuntime()
     listener = runtime.bind("127.0.0.1", 0)
     listener.listen()
@@ -136,7 +136,7 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual_collections, 0)
 
 
-def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
+def test_no_collections_applies_inside_the_block_only() -> None:
     collected = [stats["collections"] for stats in gc.get_stats()]
     with no_collections():
         kept = [[number] for number in range(100_000)]
@@ -170,7 +170,7 @@ def beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_flags_wake_all_who_wait() -> None:
+def test_an_event_wakes_all_waiting_threads() -> None:
     flag, woken = RealEvent(), list[bool]()
     threads = [beside(lambda: woken.append(flag.wait(PATIENCE_S))) for _number in range(5)]
     wait_until(lambda: len(flag._waiting) == 5)
@@ -204,7 +204,7 @@ class Meeting(deque[Any]):
         super().append(lock)
 
 
-def test_every_item_is_taken_once_by_many() -> None:
+def test_every_item_is_taken_once_by_many_threads() -> None:
     queue, taken, count = RealQueue[int](7), list[int](), 3000
 
     def take() -> None:
@@ -307,7 +307,7 @@ class Between:
     ],
     ids=["room for one", "one to take", "one to take if wanted", "one that another wants"],
 )
-def test_of_two_at_one_time_one_has_it(
+def test_one_of_two_concurrent_takers_gets_the_item(
     work: Callable[[RealQueue[int]], object], other: Callable[[RealQueue[int]], object], there: int, left: int
 ) -> None:
     place, is_between = 0, True
@@ -363,7 +363,7 @@ class Gated:
     ],
     ids=["in vain", "woken", "offered", "taken", "taken if wanted", "one of two"],
 )
-def test_an_interrupt_leaves_nobody_asleep(work: Callable[[RealQueue[int]], object], place_min: int) -> None:
+def test_an_interrupt_leaves_no_thread_asleep(work: Callable[[RealQueue[int]], object], place_min: int) -> None:
     place, is_at_work = 0, True
     while is_at_work:
         place += 1
@@ -382,7 +382,7 @@ def test_an_interrupt_leaves_nobody_asleep(work: Callable[[RealQueue[int]], obje
     assert place >= place_min
 
 
-def test_who_hears_the_bell_for_nothing_waits_on() -> None:
+def test_a_false_wakeup_continues_the_wait() -> None:
     queue = RealQueue[int](2)
     for item in range(100):
         assert queue.offer(item)
@@ -392,7 +392,7 @@ def test_who_hears_the_bell_for_nothing_waits_on() -> None:
     assert queue._bell.locked()
 
 
-def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_again() -> None:
+def test_an_interrupted_set_can_be_repeated() -> None:
     place, is_at_work = 0, True
     while is_at_work:
         place += 1
@@ -459,7 +459,7 @@ def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), SystemExit(0), KeyboardInterrupt(), AssertionError("planted")])
-def test_whatever_ends_a_thread_is_told(error: BaseException) -> None:
+def test_any_exception_that_ends_a_thread_is_reported(error: BaseException) -> None:
     told: list[tuple[str, BaseException]] = []
 
     def fails() -> None:

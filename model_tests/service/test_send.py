@@ -81,7 +81,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
 
 @settings(max_examples=30)
 @given(st.lists(sends(), max_size=24).map(b"".join))
-def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
+def test_a_burst_is_served_like_single_sends(peers: tuple[Peer, Peer], content: bytes) -> None:
     bursts, single = peers
     assert bursts.told(content) == single.told(content)
 
@@ -147,7 +147,7 @@ def code_of(client: RawClient, opaque: int) -> int | None:
     return reply.code if reply is not None else None
 
 
-def test_one_sync_answers_all_that_waited(brokers: Brokers, disk: Disk) -> None:
+def test_one_sync_answers_all_waiting_sends(brokers: Brokers, disk: Disk) -> None:
     """The broker serves other requests during the sync, and one sync answers all waiting sends."""
     broker, client = brokers.served(store_config=SYNC)
     send_message(client, "T")
@@ -163,7 +163,7 @@ def test_one_sync_answers_all_that_waited(brokers: Brokers, disk: Disk) -> None:
     assert (disk.syncs - before, broker.store.flushed_end) == (2, broker.store.log_end)
 
 
-def test_who_does_not_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -> None:
+def test_a_send_without_wait_is_answered_at_once(brokers: Brokers, disk: Disk) -> None:
     client = brokers.client(store_config=SYNC)
     disk.works.clear()
     try:
@@ -213,7 +213,7 @@ def tried(tries: int) -> tuple[int, dict[str, str]]:
     ],
     ids=["delayed", "timed", "prepared", "sent back", "sent back later", "sent back as dead", "tried too often"],
 )
-def test_a_topic_outlives_a_kill_whatever_message_made_it(
+def test_a_created_topic_survives_a_kill(
     *,
     requests: list[tuple[int, dict[str, str]]],
     made: str,
@@ -228,9 +228,7 @@ def test_a_topic_outlives_a_kill_whatever_message_made_it(
     assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
 
 
-def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unsaved_topic_fails_only_its_own_sends(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     client = brokers.client(store_config=SYNC)
     send_message(client, "T")
 
@@ -286,13 +284,13 @@ class Rounds:
         ([QUEUES_SIZE, QUEUES_SIZE - 1, 1, 0, QUEUES_SIZE], [1, 3, 5]),
     ],
 )
-def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[int], flushed_in: list[int]) -> None:
+def test_queues_are_flushed_periodically_and_after_many_bytes(growths: list[int], flushed_in: list[int]) -> None:
     rounds = Rounds(growths)
     run(rounds)
     assert rounds.flushed_in == flushed_in
 
 
-def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes() -> None:
+def test_a_failed_flush_of_queues_is_retried() -> None:
     rounds = Rounds([QUEUES_SIZE, QUEUES_SIZE] + [0] * 3 * QUEUES_EVERY)
     rounds.fails = {1, QUEUES_EVERY}
     run(rounds)
@@ -315,7 +313,7 @@ SHORT_S = 0.2
 @pytest.mark.parametrize(
     ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
 )
-def test_who_sees_a_message_that_is_not_durable(policy: Policy, seen: bool, brokers: Brokers, disk: Disk) -> None:
+def test_visibility_of_a_message_before_its_sync(policy: Policy, seen: bool, brokers: Brokers, disk: Disk) -> None:
     """Depending on the policy, a held pull is answered before the sync ends, or after it."""
     broker, puller, sender = brokers.served_two(policy=policy, store_config=SYNC_NEVER)
     make_topic(broker.address, "T", 1)

@@ -200,7 +200,7 @@ def test_flags_and_addresses() -> None:
 
 
 @pytest.mark.parametrize(("offset", "gives_way"), [(0, True), (5, False)])
-def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, gives_way: bool) -> None:
+def test_the_first_message_of_a_queue_ends_the_turn(offset: int, gives_way: bool) -> None:
     for asked in (command(), command(BATCH, batch((b"1", "")), batch="true")):
         sender = channel()
         World(offset=offset).processor().receive(sender, asked, Outbox())
@@ -213,7 +213,7 @@ def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, 
 @pytest.mark.parametrize(
     ("error", "code"), [(MessageRefusedError("too long"), 13), (OSError("no disk"), 14)], ids=["refused", "disk"]
 )
-def test_a_message_that_the_store_does_not_take_is_refused(error: Exception, code: int) -> None:
+def test_a_message_refused_by_the_store_gets_its_code(error: Exception, code: int) -> None:
     world = World(error=error)
     assert told(world, command()) == (code, REGION)
     assert world.notes == [("received", 7), ("refused", 7, code)]
@@ -252,7 +252,7 @@ def test_a_send_is_answered_when_durable(kind: str, end: int, is_durable: bool, 
 
 @pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_5], ids=["strict", "5"])
 @pytest.mark.parametrize("kind", ["one", "batch"])
-def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits) -> None:
+def test_a_message_with_wait_false_is_answered_at_once(kind: str, traits: Traits) -> None:
     for text, waits in (("false", False), ("TRUE", True), ("no", False)):
         world = World(commits=True)
         parts = world.processor(traits).receive(channel(), one_or_two(kind, properties=pairs(WAIT=text)), Outbox())
@@ -261,7 +261,7 @@ def test_who_does_not_want_to_wait_is_answered_at_once(kind: str, traits: Traits
     assert world.processor(traits).receive(channel(), one_or_two(kind), Outbox()) is not None
 
 
-def test_who_wants_no_answer_gets_none_when_it_is_durable() -> None:
+def test_a_one_way_send_gets_no_answer_after_the_sync() -> None:
     world, outbox = World(commits=True), Box()
     world.processor().receive(channel(), command(flag=CommandFlag.ONE_WAY.value), outbox)
     world.submitted[0][1](True, outbox)
@@ -269,7 +269,7 @@ def test_who_wants_no_answer_gets_none_when_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
-def test_a_send_without_a_topic_is_told_so(code: int) -> None:
+def test_a_send_without_a_topic_gets_that_error(code: int) -> None:
     for asked in (command(code, without="topic"), command(code, topic=""), command(code, topic="", queueId="x")):
         world = World()
         assert told(world, asked) == (1, REGION)
@@ -321,7 +321,7 @@ def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, cod
         ("%RETRY%G", "", 0),
     ],
 )
-def test_a_first_send_makes_its_topic(topic: str, default_topic: str, code: int) -> None:
+def test_the_first_send_creates_its_topic(topic: str, default_topic: str, code: int) -> None:
     world = World()
     for name in ("TBW102", "SCHEDULE_TOPIC_XXXX"):
         if world.topics.get(name) is None:
@@ -331,7 +331,7 @@ def test_a_first_send_makes_its_topic(topic: str, default_topic: str, code: int)
 
 
 @pytest.mark.parametrize(("asked", "count"), [(3, 3), (None, 4), (0, 0)])
-def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int | None, count: int) -> None:
+def test_a_created_topic_has_the_requested_queue_count(asked: int | None, count: int) -> None:
     world = World()
     world.topics.put(TopicConfig("TBW102", 8, 8, perm=7))
     fields: dict[str, Any] = {} if asked is None else {"defaultTopicQueueNums": asked}
@@ -370,7 +370,7 @@ def test_batches(kind: int) -> None:
 
 
 @pytest.mark.parametrize(("traits", "tags"), [(STRICT_TRAITS, ["z", "z"]), (TRAITS_5, ["a", ""])], ids=["strict", "5"])
-def test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds(traits: Traits, tags: list[str]) -> None:
+def test_a_batchs_tags_code_equals_that_of_its_records(traits: Traits, tags: list[str]) -> None:
     world = World()
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     told(world, command(BATCH, body, batch="true", properties=pairs(TAGS="z")), traits=traits)
@@ -411,7 +411,7 @@ def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: byte
         ({"properties": pairs(KEYS="TIMER_DELAY_SEC")}, 0),
     ],
 )
-def test_a_batch_is_no_part_of_a_transaction_and_is_not_delayed(fields: dict[str, Any], code: int) -> None:
+def test_a_batch_may_be_neither_prepared_nor_delayed(fields: dict[str, Any], code: int) -> None:
     assert told(World(), command(BATCH, batch((b"1", "")), batch="true", **fields))[0] == code
 
 
@@ -430,7 +430,7 @@ def test_a_message_of_a_batch_does_not_wait_for_a_time() -> None:
 
 @pytest.mark.parametrize("kind", ["one", "two"])
 @pytest.mark.parametrize("level", ["x", " 1", "1.0", "-", "9999999999"])
-def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: str) -> None:
+def test_an_invalid_delay_level_is_refused(kind: str, level: str) -> None:
     world = World()
     assert told(world, one_or_two(kind, properties=pairs(DELAY=level))) == (1, {})
     assert (world.stored, world.notes) == ([], [("received", 7), ("refused", 7, 1)])
@@ -471,7 +471,7 @@ def made(builder: MessageBuilder, header: Any, body: Any = b"body") -> Any:
     return builder.of_request(CHANNEL, header, 2, body, builder.properties(header))
 
 
-def test_a_message_is_as_it_was_asked_for() -> None:
+def test_a_message_has_the_fields_of_its_request() -> None:
     """The message has the hosts and the number of tries of the request."""
     message = made(maker_of(), header_of(text=pairs(TAGS="a")))
     assert (message.topic, message.queue_id, message.body, message.flag, message.sys_flag) == ("T", 2, b"body", 6, 13)
@@ -505,7 +505,7 @@ def test_properties_that_a_version_adds() -> None:
     assert builder.properties(header_of())["UNIQ_KEY"] == "0C0D0E0F10111213" + "0000000000010000"
 
 
-def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
+def test_a_sender_cannot_set_offsets_in_additional_queues() -> None:
     asked: list[dict[str, str]] = []
 
     class Inner:
@@ -539,7 +539,7 @@ def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: b
             assert builder.topics.get(DEAD_PREFIX + "G") == TopicConfig(DEAD_PREFIX + "G", 1, 1)
 
 
-def test_a_message_tried_too_often_whose_group_or_dead_letters_cannot_be() -> None:
+def test_a_dead_letter_without_a_valid_group_is_refused() -> None:
     with pytest.raises(SendRefusedError) as error:
         made(maker_of(), header_of(RETRY_PREFIX + "G"))
     assert error.value.code == 26
@@ -563,13 +563,13 @@ def test_a_message_tried_too_often_whose_group_or_dead_letters_cannot_be() -> No
         ({"TRAN_MSG": "no"}, "T", 2),
     ],
 )
-def test_where_a_message_of_its_kind_goes(properties: dict[str, str], topic: str, queue_id: int) -> None:
+def test_the_topic_and_queue_of_each_kind_of_message(properties: dict[str, str], topic: str, queue_id: int) -> None:
     message = made(maker_of(), header_of(text=pairs(**properties)))
     assert (message.topic, message.queue_id) == (topic, queue_id)
     assert message.sys_flag == (13 & ~0xC if topic == HALF_TOPIC else 13)
 
 
-def test_numbers_that_a_message_gives() -> None:
+def test_numeric_properties_of_a_message() -> None:
     assert [MessageBuilder.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
     with pytest.raises(SendRefusedError) as error:
         MessageBuilder.level({"DELAY": "x"})
@@ -594,7 +594,7 @@ def test_numbers_that_a_message_gives() -> None:
         ({"DELAY": "0"}, TRAITS_5, "T"),
     ],
 )
-def test_a_message_waits_for_its_time_but_for_4_9(properties: dict[str, str], traits: Traits, topic: str) -> None:
+def test_a_timed_message_waits_except_on_4_9(properties: dict[str, str], traits: Traits, topic: str) -> None:
     builder = maker_of(traits)
     header = header_of(text=pairs(UNIQ_KEY="mine", **properties))
     put = builder.properties(header)
@@ -711,7 +711,7 @@ def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
     return SimpleNamespace(properties=text, body=memoryview(b"body"), sys_flag=sys_flag, **parts)
 
 
-def test_a_message_comes_back_to_its_own_topic() -> None:
+def test_a_delivered_message_returns_to_its_topic() -> None:
     """The message gets the hash of its tag back, and its transaction flags are cleared."""
     properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
     for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
@@ -741,6 +741,6 @@ def test_a_message_comes_back_to_its_own_topic() -> None:
         ("", "0", False),
     ],
 )
-def test_a_message_that_does_not_say_where_it_belongs_does_not_come_back(topic: str, queue: str, comes: bool) -> None:
+def test_a_message_without_its_real_topic_is_dropped(topic: str, queue: str, comes: bool) -> None:
     properties = {"REAL_TOPIC": topic, "REAL_QID": queue}
     assert (brought_back(record_of(properties), FORM_4_9) is not None) is comes

@@ -115,7 +115,7 @@ def is_readable(client: RawClient, count: int, topic: str = "T") -> bool:
 
 
 @pytest.mark.parametrize("take", TAKEN, ids=lambda take: take.__name__)
-def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
+def test_a_deleted_store_refuses_sends_under_sync_flush(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None]
 ) -> None:
     broker = start(tmp_path / "store")
@@ -137,7 +137,7 @@ def test_a_store_that_is_deleted_under_sync_flush_is_refused_and_told(
         assert trouble_metrics(broker)["log"] == 1
 
 
-def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., Broker], tmp_path: Path) -> None:
+def test_a_deleted_store_is_reported_by_the_next_flush(start: Callable[..., Broker], tmp_path: Path) -> None:
     broker = start(tmp_path / "store", attrs.evolve(SMALL_STORE, flush_interval_ms=10))
     with RawClient(broker.address) as client:
         send_message(client, "T")
@@ -153,7 +153,7 @@ def replaced(lock: Path) -> None:
 
 @pytest.mark.parametrize("config", [SMALL_STORE, SYNC], ids=["async", "sync"])
 @pytest.mark.parametrize("take", [Path.unlink, replaced])
-def test_without_its_lock_file_a_store_takes_nothing_and_no_other_process_serves_it(
+def test_a_store_without_its_lock_file_refuses_sends(
     start: Callable[..., Broker], tmp_path: Path, take: Callable[[Path], None], config: StoreConfig
 ) -> None:
     """Another broker could write the same files; when the lock file is restored, the broker uses the store again."""
@@ -174,7 +174,7 @@ def test_without_its_lock_file_a_store_takes_nothing_and_no_other_process_serves
             wait_until(lambda: code_of_send(client, b"after") == ResponseCode.SUCCESS)
 
 
-def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:
+def test_a_restored_store_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
     with RawClient(broker.address) as client:
         bodies = [b"before"]
@@ -196,7 +196,7 @@ def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: 
     assert found == [*bodies, *in_log, b"after"]
 
 
-def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
+def test_saving_tables_does_not_recreate_a_moved_store(
     start: Callable[..., Broker], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
@@ -218,7 +218,7 @@ def test_a_store_that_was_moved_away_is_not_begun_anew_by_what_is_saved(
 
 
 @pytest.mark.parametrize("way", ["file", "directory"])
-def test_a_queue_that_is_deleted_is_told_and_made_anew(start: Callable[..., Broker], tmp_path: Path, way: str) -> None:
+def test_a_deleted_queue_is_reported_and_rebuilt(start: Callable[..., Broker], tmp_path: Path, way: str) -> None:
     broker = start(tmp_path / "store")
     with RawClient(broker.address) as client:
         for _ in range(3):
@@ -272,7 +272,7 @@ def test_after_a_failed_sync_sends_are_refused_until_the_broker_is_started_again
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
-def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_pulls_continue_on_a_full_disk(brokers: Brokers, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """On a full or read-only disk sends get code 14, and pulls continue."""
     _broker, client = brokers.served(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
@@ -298,7 +298,7 @@ def test_pulls_go_on_where_sends_cannot(brokers: Brokers, monkeypatch: pytest.Mo
     assert offset == 3 + stored
 
 
-def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
+def test_a_pull_without_a_map_gets_an_error_and_skips_nothing(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pull gets code 1 while the queue's file cannot be opened, and its offset does not move."""
@@ -328,7 +328,7 @@ def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
         assert len(records_of(client.pull("T", queue_id=queue_id))) == 1
 
 
-def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
+def test_serve_reports_its_health_and_its_end(tmp_path: Path) -> None:
     with commands("serve") as start_command:
         served, ready = _served(start_command, tmp_path / "store")
         assert _page(ready, "/health") == (200, "ok\n")

@@ -104,7 +104,7 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("name", "text"), DAMAGES, ids=lambda value: value[:70])
-def test_the_one_before_is_used_where_a_table_cannot_be(
+def test_the_backup_of_a_damaged_table_is_used(
     config: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
     """If a table is damaged, its .bak is used; a log line names the table, and the next save writes it again."""
@@ -131,7 +131,7 @@ def test_the_one_before_is_used_where_a_table_cannot_be(
         (OFFSETS, '{"offsetTable":{"T@G":{"0":"x"}}}', "cannot be used"),
     ],
 )
-def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
+def test_a_table_with_too_many_queues_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
     """A topic of a billion queues would cost every client minutes and gigabytes, so such a table is refused."""
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError, match=said):
@@ -157,9 +157,7 @@ def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_a_table_that_is_nowhere_in_its_file_is_reported(
-    config: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_a_file_without_its_table_is_reported(config: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     (config / name).write_text("{}")
     (config / f"{name}.bak").unlink()
     assert sorted(found(loaded(config))) == [0, 3, 3, 3, 3]
@@ -171,7 +169,7 @@ def test_a_table_that_is_nowhere_in_its_file_is_reported(
 
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.timeout(20)
-def test_a_fifo_is_no_table(config: Path, name: str) -> None:
+def test_a_fifo_is_ignored_as_a_table(config: Path, name: str) -> None:
     (config / name).unlink()
     os.mkfifo(config / name)
     files = loaded(config)
@@ -197,9 +195,7 @@ def test_a_fifo_is_no_table(config: Path, name: str) -> None:
 )
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 @pytest.mark.timeout(20)
-def test_another_kind_of_file_in_a_store_gets_one_sentence(
-    tmp_path: Path, path: str, make: Callable[[Path], None]
-) -> None:
+def test_a_wrong_kind_of_file_in_a_store_is_one_line(tmp_path: Path, path: str, make: Callable[[Path], None]) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     make(tmp_path / path)
     given = ["serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
@@ -209,7 +205,7 @@ def test_another_kind_of_file_in_a_store_gets_one_sentence(
     assert path.rpartition("/")[2] in result.output
 
 
-def test_a_file_is_no_directory_of_tables(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_in_place_of_the_config_directory_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file in place of the directory is refused, and a topic under another name is reported."""
     (tmp_path / TOPICS).write_text('{"topicConfigTable": {"T": {"topicName": "U"}}}')
     assert loaded(tmp_path).topics.get("U") is None
@@ -218,7 +214,7 @@ def test_a_file_is_no_directory_of_tables(tmp_path: Path, caplog: pytest.LogCapt
         loaded(tmp_path / TOPICS)
 
 
-def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
+def test_an_empty_store_path_is_refused(tmp_path: Path) -> None:
     """An empty path would be the current directory, so it is refused."""
     result = CliRunner().invoke(main, ["serve", "--store", ""])
     assert (result.exit_code, "the path is empty" in result.output) == (2, True)
@@ -382,7 +378,7 @@ def offset(client: RawClient, topic: str, group: str) -> str | None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_groups_offset_ends_with_its_topic(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
+def test_a_groups_offset_is_removed_with_its_topic(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
     """A group's offset is removed with its topic, except on 4.9."""
     store = tmp_path / "store"
     config = evolve(SMALL_STORE, flush_interval_ms=10)
@@ -509,7 +505,7 @@ def test_positions_are_saved_after_their_records() -> None:
     assert {OFFSETS, DELAYS, TIMERS} <= set(world.files.runtime.files.list(f"{DIRECTORY}/config"))
 
 
-def test_the_checks_of_transactions_correct_an_offset_that_somebody_committed(
+def test_transaction_checks_correct_a_committed_offset(
     broker: Broker,
 ) -> None:
     broker.offsets.commit(HALF_TOPIC, GROUP, 0, 50)

@@ -80,7 +80,7 @@ def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
     return found
 
 
-def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) -> None:
+def test_plain_and_tls_are_served_on_one_port(broker: Broker, secure: RealRuntime) -> None:
     with Producer(name_server(broker), runtime=secure) as hidden, Producer(name_server(broker), runtime=PLAIN) as open_:
         for number in range(20):
             (hidden if number % 2 else open_).send("T", b"%d" % number, queue_id=0)
@@ -94,7 +94,7 @@ def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) 
     assert waiting[0][-1] == b"last"
 
 
-def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
+def test_large_bodies_pass_through_tls(broker: Broker, secure: RealRuntime) -> None:
     """The bodies are larger than any TLS record and than the kernel's buffers."""
     bodies = [bytes([number]) * 200_000 for number in range(10)]
     with Admin(name_server(broker), runtime=secure) as admin, Producer(name_server(broker), runtime=secure) as producer:
@@ -103,7 +103,7 @@ def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
     assert consume(secure, broker, 10) == bodies
 
 
-def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported(broker: Broker, tmp_path: Path) -> None:
     other = tmp_path / "other.pem"
     trustme.CA().cert_pem.write_to_path(str(other))
     runtime = RealRuntime(client_tls=client_context(str(other)))
@@ -114,7 +114,7 @@ def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: 
         producer.send("T", b"x")
 
 
-def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) -> None:
+def test_tls_to_a_plain_server_is_an_error(tmp_path: Path, secure: RealRuntime) -> None:
     with Broker.start(PLAIN, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with Producer(name_server(broker), runtime=secure) as producer, pytest.raises(UnreachableError):
             producer.send("T", b"x")
@@ -123,7 +123,7 @@ def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) ->
 
 
 @pytest.mark.parametrize("content", [b"\x16", b"\x16\x03\x01\x02\x00" + b"\x00" * 600, b"\x16" * 100_000])
-def test_a_broken_handshake_costs_its_sender_only(broker: Broker, content: bytes) -> None:
+def test_a_broken_handshake_affects_only_its_sender(broker: Broker, content: bytes) -> None:
     with socket.create_connection(broker.address, PATIENCE_S) as sick:
         sick.sendall(content)
         client = RemotingClient(PLAIN, *broker.address)
@@ -142,7 +142,7 @@ def client_hello() -> bytes:
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_handshakes_that_never_end_cost_nobody_else_anything_and_are_ended(
+def test_endless_handshakes_are_ended_and_delay_no_other(
     share: float, certificates: Path, tmp_path: Path, secure: RealRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "IDLE_CHECK_S", 0.01)
@@ -170,12 +170,12 @@ def test_handshakes_that_never_end_cost_nobody_else_anything_and_are_ended(
                     pass
 
 
-def test_nobody_renegotiates(certificates: Path) -> None:
+def test_tls_renegotiation_is_off(certificates: Path) -> None:
     context = server_context(str(certificates / "server.pem"), str(certificates / "server.key"))
     assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
-def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
+def test_unusable_tls_files_are_reported(certificates: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     trustme.CA().issue_cert("a.example").private_key_pem.write_to_path(str(other))
     server = str(certificates / "server.pem")
@@ -259,7 +259,7 @@ def test_a_broker_shows_its_certificate(certificates: Path, tmp_path: Path, monk
             assert second.registrar is not None
 
 
-def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
+def test_unusable_client_certificates_are_reported(certificates: Path, tmp_path: Path) -> None:
     server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
     with pytest.raises(ConfigError, match="use a file in PEM format"):
         server_context(server, key, str(tmp_path / "none.pem"))

@@ -99,7 +99,7 @@ GROUPS: Final = [
         (RequestCode.HEART_BEAT, {"clientID": "c", "producerDataSet": [{"groupName": f"g{n}"} for n in range(20)]}),
     ],
 )  # fmt: skip
-def test_what_takes_long_is_done_in_turns(
+def test_a_long_request_is_served_in_turns(
     code: int, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request in turns gets the same answer; the parameters are header fields or a body."""
@@ -151,7 +151,7 @@ def test_what_takes_long_is_done_in_turns(
         assert count >= 3
 
 
-def test_a_member_that_leaves_between_turns_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_leaves_between_turns_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Request 203 lists the members that are still there at their turn, after a turn for subscriptions."""
     monkeypatch.setattr(client_processor, "PART_COUNT", 2)
     subscriptions = ",".join(f'{{"topic":"T{each}","subString":"*","subVersion":1}}' for each in range(2))
@@ -258,7 +258,9 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_many_answers_give_way(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_large_answers_let_others_go_first(
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, passes = brokers.connect(broker), Passes(broker, monkeypatch)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
     (size,) = {len(client.answer(opaque).body) for opaque in opaques}
@@ -314,7 +316,9 @@ QUICK = RequestCode.GET_MIN_OFFSET
 PLACE: Final = {"topic": "T", "queueId": "0"}
 
 
-def test_slow_once_before_a_flood(broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_slow_once_is_served_during_a_flood(
+    broker: Broker, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loop, known = broker.loops[0], brokers.connect(broker)
     send_message(known, "T")
     (channel,) = loop._channels
@@ -348,7 +352,7 @@ class Waiting:
     broken: bool = False
 
 
-def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_do_not_delay_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
@@ -372,7 +376,7 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
 
 
 @pytest.mark.parametrize("place", [0, 40])
-def test_a_slow_client_is_read_beside_a_flood_of_handshakes(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_client_is_read_during_a_flood_of_handshakes(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
