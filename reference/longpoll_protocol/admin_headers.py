@@ -15,7 +15,7 @@ class GetRouteInfoRequestHeader(Header):
 
     topic: str
     accept_standard_json_only: bool | None = None
-    """Whether broker ids must be quoted; ours always are."""
+    """Whether the client needs broker ids that are quoted in JSON; this broker always quotes them."""
 
 
 class CreateTopicRequestHeader(Header):
@@ -28,11 +28,11 @@ class CreateTopicRequestHeader(Header):
     perm: Int32 = int(Permission.READ | Permission.WRITE)
     """`Permission` bits."""
     topic_filter_type: str = "SINGLE_TAG"
-    """Or `MULTI_TAG`; brokers ignore it, but Java's refuse a request without it."""
+    """`SINGLE_TAG` or `MULTI_TAG`. Brokers ignore the value, but Java's brokers refuse a request without it."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
     attributes: str | None = None
-    """In 5.x: `+NAME=VALUE` and `-NAME`, joined by commas."""
+    """In 5.x, changed attributes of the topic: `+NAME=VALUE` or `-NAME`, joined by commas."""
 
 
 class DeleteTopicRequestHeader(Header):
@@ -46,18 +46,18 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 
     group_name: str
     remove_offset: bool = False
-    """In 4.9: delete the group's offsets too."""
+    """In 4.9: whether to delete the group's offsets too."""
     clean_offset: bool = False
-    """In 5.x: delete the group's offsets too."""
+    """In 5.x: whether to delete the group's offsets too."""
 
 
 class ViewBrokerStatsDataRequestHeader(Header):
     """315 VIEW_BROKER_STATS_DATA: sum, rate and average of one statistic over the last minute, hour and day."""
 
     stats_name: str
-    """For instance `GROUP_GET_NUMS`."""
+    """The name of the statistic, such as `GROUP_GET_NUMS`."""
     stats_key: str
-    """For instance `topic@group`."""
+    """The key for which it is counted, such as `topic@group`."""
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header):
@@ -93,7 +93,7 @@ class GetConsumeStatsRequestHeader(Header):
 
     consumer_group: str
     topic: str | None = None
-    """Absent: every topic with offsets of the group."""
+    """The topic; if it is absent, every topic in which the group has offsets."""
 
 
 class QueryTopicConsumeByWhoRequestHeader(Header):
@@ -108,10 +108,10 @@ class QueryConsumeQueueRequestHeader(Header):
     topic: str
     queue_id: Int32
     index: Int64
-    """The first entry's offset."""
+    """The queue offset of the first entry to return."""
     count: Int32
     consumer_group: str | None = None
-    """Group whose subscription to return as well."""
+    """The group whose subscription the reply must have, if any."""
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
@@ -127,16 +127,16 @@ class CloneGroupOffsetRequestHeader(Header):
     src_group: str
     dest_group: str
     topic: str | None = None
-    """Absent: every topic with offsets of the group; then RocketMQ copies nothing."""
+    """The topic. If it is absent, this broker copies the offsets of every topic, while RocketMQ copies nothing."""
     offline: bool = False
-    """Also for a topic without subscriptions of the group's members."""
+    """Whether to copy offsets of a topic to which no member of the group subscribes."""
 
 
 class GetConsumeStatsInBrokerHeader(Header):
     """317 GET_BROKER_CONSUME_STATS: every group's progress in every topic."""
 
     is_order: bool = False
-    """Only ordered topics."""
+    """Whether to return ordered topics only."""
 
 
 class QueryTopicsByConsumerRequestHeader(Header):
@@ -168,22 +168,22 @@ class GetBrokerConfigResponseHeader(Header):
     """The reply to 26; the body has one `key=value` per line."""
 
     version: str
-    """JSON of a `DataVersion`."""
+    """A `DataVersion` as JSON."""
 
 
 class CreateAccessConfigRequestHeader(Header):
-    """50 UPDATE_AND_CREATE_ACL_CONFIG: create or change an account; absent fields stay."""
+    """50 UPDATE_AND_CREATE_ACL_CONFIG: create or change an account; an absent field keeps its value."""
 
     access_key: str
     secret_key: str | None = None
-    """Always required, even to change an account."""
+    """The secret, which is required even if the account exists."""
     white_remote_address: str | None = None
     admin: bool = False
-    """Always set; absent means false."""
+    """Whether the account is an administrator; if absent, it is not one any more."""
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None
-    """The complete list of NAME=RIGHT, separated by commas."""
+    """The complete list of the account's NAME=RIGHT, separated by commas."""
     group_perms: str | None = None
 
 
@@ -197,9 +197,9 @@ class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
     """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: replace the global allow-list."""
 
     global_white_addrs: str
-    """Separated by commas."""
+    """The addresses, separated by commas."""
     acl_file_full_path: str | None = None
-    """Path of the file; empty: the broker's only or first one."""
+    """The path of the accounts' file; if it is empty, the broker's first file."""
 
 
 class GetBrokerAclConfigResponseHeader(Header):
@@ -208,7 +208,7 @@ class GetBrokerAclConfigResponseHeader(Header):
     version: str
     """A `DataVersion` as JSON."""
     all_acl_file_version: str | None = None
-    """The versions by path of each file, as JSON."""
+    """A JSON object that maps the path of each file to its version."""
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -224,13 +224,13 @@ class RegisterBrokerRequestHeader(Header):
     ha_server_addr: str
     broker_id: Int64
     compressed: bool = False
-    """Whether the body is deflated (`compressedRegister`)."""
+    """Whether the body is compressed with deflate (`compressedRegister`)."""
     body_crc32: Int32 = 0
-    """CRC-32 of the body without its top bit; 0: absent."""
+    """The CRC-32 of the body without the highest bit, or 0 if the sender computed none."""
 
 
 class RegisterBrokerResponseHeader(Header):
-    """The reply to 103, with a slave's master."""
+    """The reply to 103, which tells a slave where its master is."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -255,7 +255,7 @@ class QueryDataVersionRequestHeader(Header):
 
 
 class QueryDataVersionResponseHeader(Header):
-    """The reply to 322; the body is the name server's version, if any."""
+    """The reply to 322; the body is the version that the name server has, if it has one."""
 
     changed: bool
 
@@ -264,7 +264,7 @@ class PutKVConfigRequestHeader(Header):
     """100 PUT_KV_CONFIG: store a setting."""
 
     namespace: str
-    """For instance `ORDER_TOPIC_CONFIG`."""
+    """The namespace of the setting, such as `ORDER_TOPIC_CONFIG`."""
     key: str
     value: str
 
@@ -305,7 +305,7 @@ class WipeWritePermOfBrokerResponseHeader(Header):
     """The reply to 205."""
 
     wipe_topic_count: Int32
-    """Number of the broker's topics."""
+    """The number of the broker's topics."""
 
 
 class AddWritePermOfBrokerRequestHeader(Header):
@@ -318,16 +318,16 @@ class AddWritePermOfBrokerResponseHeader(Header):
     """The reply to 327."""
 
     add_topic_count: Int32
-    """Number of the broker's topics."""
+    """The number of the broker's topics."""
 
 
 class DeleteTopicFromNamesrvRequestHeader(Header):
     """216 DELETE_TOPIC_IN_NAMESRV: remove a topic's route, until a broker registers it again."""
 
     topic: str = ""
-    """Without it, nothing is removed."""
+    """The topic; if it is empty, nothing is removed."""
     cluster_name: str | None = None
-    """From 4.9.7 on: only for this cluster's brokers."""
+    """From 4.9.7 on: the cluster from whose brokers the topic is removed; if absent, from all brokers."""
 
 
 class GetTopicsByClusterRequestHeader(Header):

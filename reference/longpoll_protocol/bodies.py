@@ -1,10 +1,10 @@
 """JSON bodies, such as heartbeats, routes and lists of consumers, and the binary body of code 60.
 
-Decoding accepts what Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names (Java) or
-ordinals (C++), and unquoted integer keys (fastjson). Encoding writes quoted keys and enum names, which all of them
-read.
+Decoding accepts the forms that Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names
+(Java) or ordinals (C++), and unquoted integer keys (fastjson). Encoding writes quoted keys and enum names, which all
+these clients read.
 
-Records: see `log_record`. Batches: see `message`.
+For records see `log_record`, and for batches see `message`.
 
 Source: `common/protocol/heartbeat/*.java`, `common/protocol/route/*.java`, `GetConsumerListByGroupResponseBody.java`.
 """
@@ -28,21 +28,23 @@ from longpoll_protocol.sizes import KIB, MIB
 from longpoll_spec.tables import TabledStruct
 
 ITEM_COUNT_MAX: Final = 10_000
-"""Maximum groups, subscriptions or queues in one list of a body; real clients have a few hundred."""
+"""Maximum number of groups, subscriptions or queues in one list of a body. Real clients send at most a few hundred."""
 SUBSCRIPTION_COUNT_MAX: Final = 2_500
-"""Maximum subscriptions of a client's group, which a broker takes over in one piece."""
+"""Maximum number of subscriptions in a client's group. It is lower because a broker replaces all of them at once."""
 BODY_SIZE_MAX: Final = 4 * MIB
-"""Maximum bytes of a JSON body: 10,000 queues of 400 bytes each."""
+"""Maximum bytes of a JSON body, which is enough for 10,000 queues of 400 bytes each."""
 KIND_SIZE_MAX: Final = 128 * KIB
-"""Maximum bytes of a body that is parsed leniently: some 20 ms."""
+"""Maximum bytes of a body that is parsed leniently, which takes about 20 ms at this size."""
 VALUE_COUNT_MAX: Final = 100_000
-"""Maximum values of a request's body, counted by commas: some 25 ms. 10,000 queues have 30,000."""
+"""Maximum number of values in a request's body, counted by commas; parsing so many takes about 25 ms. A body with
+10,000 queues has 30,000 values.
+"""
 SETTINGS_SIZE_MAX: Final = 64 * KIB
-"""Maximum bytes of a body of settings."""
+"""Maximum bytes of a body with `key=value` lines."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Maximum characters of a subscription's expression, as in a pull (`hold.pull`), because brokers keep it."""
+"""Maximum characters of a subscription's expression, because brokers store it; the same as for a pull (`hold.pull`)."""
 NAME_SIZE_MAX: Final = 255
-"""Maximum characters of an expression's type, because brokers keep it too."""
+"""Maximum characters of an expression's type, because brokers store it too."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -51,7 +53,10 @@ Items = Annotated[list[Item], Meta(max_length=ITEM_COUNT_MAX)]
 
 
 class ConsumeType(enum.Enum):
-    """How a consumer gets its messages; enum members are in Java's order, because C++ sends ordinals."""
+    """How a consumer gets its messages.
+
+    Members of these enums are in Java's order, because C++ clients send ordinals.
+    """
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -81,7 +86,7 @@ _ENUMS: Final[dict[str, type[enum.Enum]]] = {
     "messageModel": MessageModel,
     "consumeFromWhere": ConsumeFromWhere,
 }
-"""The keys whose values are enums."""
+"""JSON key -> the enum of its values."""
 
 
 _NULL: Final = b"null"
@@ -93,18 +98,18 @@ class Body(TabledStruct, rename="camel"):
     """A body that is one JSON object."""
 
     value_count_max: ClassVar[int] = BODY_SIZE_MAX
-    """Maximum values, counted by commas; a body that any client may send has a lower one."""
+    """Maximum number of values, counted by commas. Bodies that any client may send have a lower limit."""
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Decode a body; raises HeaderError with the unreadable part."""
+        """Decode a body; raises HeaderError, which names the part that cannot be read."""
         check_size(cls.__name__, "body", body, BODY_SIZE_MAX)
         if bytes(body).count(b",") > cls.value_count_max:
             raise HeaderError(cls.__name__, "body", f"has over {cls.value_count_max} values; send less at a time")
         is_small = len(body) <= KIND_SIZE_MAX
         try:
-            # In Java's form, which is ten times as fast; but nulls must be removed first, because they mean absent
-            # keys.
+            # Try the form that Java writes first, because it decodes ten times as fast. It must have no nulls, which
+            # mean absent keys.
             if not is_small or _NULL not in bytes(body):
                 read: Self = _decoder(cls).decode(body)
                 return read
@@ -122,7 +127,7 @@ class Body(TabledStruct, rename="camel"):
 
 
 def check_size(kind: str, name: str, body: Buffer, size_max: int) -> None:
-    """Raise HeaderError for a body that is too large."""
+    """Raise HeaderError if a body has more than `size_max` bytes."""
     if len(body) > size_max:
         raise HeaderError(kind, name, f"has {len(body)} bytes, over the limit of {size_max}")
 
@@ -132,16 +137,18 @@ class SubscriptionData(Body):
 
     topic: str
     sub_string: Annotated[str, Meta(max_length=EXPRESSION_SIZE_MAX)] = ""
-    """The expression; an absent tag expression means every message."""
+    """The filter expression. If a tag expression is absent, every message passes."""
     expression_type: Annotated[str, Meta(max_length=NAME_SIZE_MAX)] = "TAG"
     sub_version: Int64 = 0
-    """The client's clock when it subscribed, ms; a later one replaces an earlier one. Text from C++ clients."""
+    """The client's clock when it subscribed, in milliseconds, so that a later subscription replaces an earlier one. C++
+    clients send it as text.
+    """
     class_filter_mode: bool = False
-    """Whether a filter server should filter; brokers then let everything through."""
+    """Whether a filter server filters the messages, in which case brokers deliver all of them."""
     tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """The tags of the expression; absent from C++ clients, so read the expression instead."""
+    """The tags of the expression. C++ clients omit them, so read the expression instead."""
     code_set: Annotated[frozenset[Int32], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """The tags' hashes; absent in the same case."""
+    """The hashes of the tags. C++ clients omit them too."""
 
 
 class ProducerData(Body):
@@ -171,9 +178,9 @@ class HeartbeatData(Body):
     producer_data_set: Items[ProducerData] = field(default_factory=list)
     consumer_data_set: Items[ConsumerData] = field(default_factory=list)
     heartbeat_fingerprint: Int32 = 0
-    """For 5.x clients that may omit their subscriptions: a hash of them; 0 in a complete heartbeat."""
+    """A hash of the subscriptions, from 5.x clients that may omit them; otherwise 0."""
     without_sub: bool = False
-    """Whether the subscriptions are omitted, because the broker has those of this fingerprint."""
+    """Whether the client omitted its subscriptions, because the broker knows those with this fingerprint."""
 
 
 class CheckClientData(Body):
@@ -202,7 +209,7 @@ class BrokerData(Body):
     cluster: str = ""
     broker_name: str
     broker_addrs: dict[int, str]
-    """host:port by broker id."""
+    """Broker id -> host:port."""
     enable_acting_master: bool | UnsetType = UNSET
     """In 5.x: whether a slave may act as the group's master."""
 
@@ -223,14 +230,14 @@ class TopicList(Body):
 
 
 class DataVersion(Body):
-    """A table's version; the body of 322, and part of others."""
+    """The version of a broker's table. It is the body of 322 and a part of other bodies."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
     """Milliseconds since 1970."""
 
     def as_pair(self) -> tuple[int, int]:
-        """Both numbers."""
+        """The counter and the timestamp, which identify the version."""
         return self.counter, self.timestamp
 
 
@@ -238,12 +245,12 @@ class TopicTable(Body):
     """All topics of a broker (`TopicConfigSerializeWrapper`)."""
 
     topic_config_table: dict[str, Any] = field(default_factory=dict)
-    """By name, a topic's entry in `topics.json`."""
+    """Topic -> its settings, as in RocketMQ's file `topics.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class RegisterBody(Body):
-    """103 REGISTER_BROKER: a broker's data."""
+    """103 REGISTER_BROKER: the topics and filter servers of a broker."""
 
     topic_config_serialize_wrapper: TopicTable = field(default_factory=TopicTable)
     filter_server_list: list[str] = field(default_factory=list)
@@ -253,19 +260,19 @@ class GroupTable(Body):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
 
     subscription_group_table: dict[str, Any] = field(default_factory=dict)
-    """By name, a group's entry in `subscriptionGroup.json`."""
+    """Group -> its settings, as in RocketMQ's file `subscriptionGroup.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class ClusterInfo(Body):
-    """106 GET_BROKER_CLUSTER_INFO: every broker by name, and each cluster's broker names."""
+    """106 GET_BROKER_CLUSTER_INFO: the addresses of every broker, by name, and the broker names of each cluster."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Connection(Body):
-    """One client of a group."""
+    """One connected client of a group."""
 
     client_id: str
     client_addr: str
@@ -280,7 +287,7 @@ class ConsumerConnection(Body):
 
     connection_set: list[Connection]
     subscription_table: dict[str, SubscriptionData]
-    """By topic."""
+    """Topic -> the group's subscription."""
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
@@ -335,10 +342,10 @@ class TimerCount(Body):
 
 
 class StateVersion(DataVersion):
-    """A version in 5.x's form."""
+    """A table's version in the form of 5.x."""
 
     state_version: Int64 = 0
-    """The controller's version; there is no controller here."""
+    """The version of the controller; always 0, because this broker has no controller."""
 
 
 class TimerCountTable(Body):
@@ -349,19 +356,19 @@ class TimerCountTable(Body):
 
 
 class FollowingStatus(Body):
-    """A slave's replication state (`HAClientRuntimeInfo`); zeros on a master. This broker follows none."""
+    """The state of a slave's replication (`HAClientRuntimeInfo`). A master sends zeros, and so does this broker."""
 
     last_read_timestamp: Int64 = 0
     last_write_timestamp: Int64 = 0
     master_addr: str | None = None
     master_flush_offset: Int64 = 0
     max_offset: Int64 = 0
-    """The end of this slave's log."""
+    """The end of the slave's log, in bytes."""
     transferred_byte_in_second: Int64 = 0
 
 
 class HAStatus(Body):
-    """The reply to 907: a master without slaves, or a slave's own state (`HARuntimeInfo`)."""
+    """The reply to 907: the state of a master without slaves, or that of a slave (`HARuntimeInfo`)."""
 
     ha_client_runtime_info: FollowingStatus = field(default_factory=FollowingStatus)
     ha_connection_info: tuple[()] = ()
@@ -377,7 +384,7 @@ class OffsetTable(Body):
 
 
 class KVTable(Body):
-    """The reply to 28: a broker's state, as text by name."""
+    """The reply to 28: the state of a broker, as text values by name."""
 
     table: dict[str, str]
 
@@ -389,7 +396,7 @@ class ConsumerList(Body):
 
 
 class MessageQueue(Body, order=True):
-    """One queue; ordered as `MessageQueue.compareTo`: topic, broker, number."""
+    """One queue. Queues are ordered as by `MessageQueue.compareTo`: by topic, broker and number."""
 
     topic: str
     broker_name: str
@@ -397,7 +404,7 @@ class MessageQueue(Body, order=True):
 
 
 class QueryAssignmentRequestBody(Body):
-    """400 QUERY_ASSIGNMENT: request a member's queues of a topic."""
+    """400 QUERY_ASSIGNMENT: which queues of a topic are assigned to this member of a group."""
 
     value_count_max = VALUE_COUNT_MAX
     topic: str
@@ -408,11 +415,11 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body, kw_only=False):
-    """One queue, and how to request its messages."""
+    """One assigned queue, and how the member gets its messages."""
 
     message_queue: MessageQueue
     mode: str = "PULL"
-    """`MessageRequestMode`."""
+    """A name of `MessageRequestMode`, such as `PULL`."""
 
 
 class QueryAssignmentResponseBody(Body, kw_only=False):
@@ -456,16 +463,16 @@ class ClusterAclConfig(Body):
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
 
 
-# A string, to be skipped, or an unquoted key. An unclosed string ends with the text, or each of its quotes would be
-# tried as another one.
+# Matches a string, which is skipped, or an unquoted key. An unclosed string ends with the text, because otherwise the
+# regex would try each of its quotes as the begin of another string.
 _STRING: Final = rb'("(?>[^"\\]+|\\.)*+(?:"|\\?\Z))'
 _STRING_OR_BARE_KEY: Final = re.compile(_STRING + rb"|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)", re.DOTALL)
 
 
 def read_settings(body: bytes, request: str) -> dict[str, str]:
-    """Parse settings, one `key=value` per line (25, 318); raises HeaderError with the request's name.
+    """Parse a body of settings (25, 318), with one `key=value` per line; raises HeaderError with the request's name.
 
-    Skips empty lines and lines that begin with #. Source: `MixAll.string2Properties`.
+    It skips empty lines and lines that begin with #. Source: `MixAll.string2Properties`.
     """
     if len(body) > SETTINGS_SIZE_MAX:
         raise HeaderError(request, "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
@@ -507,7 +514,7 @@ def _decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]:
 
 
 def _tidied(value: Any) -> Any:
-    """Remove nulls, because a null means an absent key, and replace ordinals by names."""
+    """Remove keys whose value is null, because null means absent, and replace ordinals of enums by names."""
     if isinstance(value, list):
         return [_tidied(item) for item in value if item is not None]
     if not isinstance(value, dict):
@@ -544,12 +551,12 @@ class TimerCheckpoint:
     """
 
     next_ms: int
-    """The second that is delivered next, ms."""
+    """The second whose messages are delivered next, in milliseconds since 1970."""
     read_offset: int
-    """The next queue offset of waiting messages that the master will read."""
+    """The queue offset of the next waiting message that the master will read."""
 
     def encode(self) -> bytes:
-        """Encode as a broker of 5.x does."""
+        """Encode the body as a broker of 5.x does."""
         return _WHOLE.pack(self.next_ms, 0, self.read_offset, self.read_offset, 0, 0, 0)
 
     @classmethod
@@ -565,18 +572,18 @@ class TimerCheckpoint:
         return cls(next_ms, read_offset)
 
 
-# A string, to be skipped, or an object without nested objects that is a key.
+# Matches a string, which is skipped, or an object without nested objects that is used as a key.
 _STRING_OR_KEY: Final = re.compile(_STRING + rb'|(\{(?>[^{}"]+|"(?>[^"\\]+|\\.)*+")*+\})(?=\s*+:)', re.DOTALL)
 
 
 def encode_by_queue(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
-    """Encode a table in fastjson's form, as part of a body."""
+    """Encode a table by queue as a part of a body, in the form of fastjson, which writes an object as a key."""
     rows = (msgspec.json.encode(queue) + b":" + msgspec.json.encode(row) for queue, row in table.items())
     return msgspec.Raw(b"{" + b",".join(rows) + b"}")
 
 
 def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
-    """Decode the table of this name in a body; also accepts C++ clients' list of queues with `offset`.
+    """Decode the table of this name in a body. It also accepts the list of queues with `offset` that C++ clients send.
 
     Raises HeaderError.
     """

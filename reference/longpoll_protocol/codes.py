@@ -1,6 +1,6 @@
 """The numbers of the remoting protocol: request codes, response codes, flags, languages.
 
-Unknown numbers are passed on as plain ints.
+A number that is not listed here stays a plain `int`.
 
 Source: `common/protocol/RequestCode.java`, `ResponseCode.java`, `common/sysflag/PullSysFlag.java`,
 `MessageSysFlag.java`, `remoting/protocol/LanguageCode.java`, `common/MQVersion.java` of 4.9.7.
@@ -159,7 +159,7 @@ SEND_SUCCESS_CODES: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Codes after which a sent message is stored, though perhaps not yet durable or on a slave."""
+"""The codes that say that a sent message is stored, although perhaps not on disk or on a slave yet."""
 
 
 class CommandFlag(enum.IntFlag):
@@ -214,11 +214,11 @@ LANGUAGES: Final = (
     "OMS",
     "RUST",
 )
-"""Names of `LanguageCode`, indexed by their number in a ROCKETMQ header."""
+"""The names of `LanguageCode`, indexed by their numbers in a ROCKETMQ header."""
 LANGUAGE_OTHER: Final = LANGUAGES.index("OTHER")
 
 VERSION: Final = 407
-"""Ordinal of `V4_9_7`, in every command of ours: Java clients use SQL92 only with brokers from 232 on."""
+"""The ordinal of `V4_9_7`, which every command of ours has. Java clients use SQL92 only with brokers from 232 on."""
 
 OPAQUE_MADE_UP: Final = -1
-"""The opaque of a request that came without one. As in Java, its reply matches no request."""
+"""The opaque that a request without one gets. As in Java, the reply to it matches no request."""

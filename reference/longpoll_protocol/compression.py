@@ -1,4 +1,4 @@
-"""Compressed bodies (zlib, LZ4, Zstandard): compresses for a send, and decompresses up to a given size.
+"""Compresses the body of a message for a send, and decompresses one up to a given size (zlib, LZ4, Zstandard).
 
 A message's system flag gives the compression:
 
@@ -7,8 +7,8 @@ A message's system flag gives the compression:
 | 0    | 1: the body is compressed                                            |
 | 8-10 | method: 1 LZ4 (its frame format), 2 Zstandard, 3 or 0 zlib           |
 
-LZ4 and Zstandard each need a package of the extra `compression`. When bodies are compressed: see
-`longpoll_client.produce.outgoing`.
+LZ4 and Zstandard each need a package of the extra `compression`. `longpoll_client.produce.outgoing` decides when to
+compress a body.
 
 Source: `MessageSysFlag.java`, `CompressionType.java`, `ZlibCompressor.java`, `Lz4Compressor.java`,
 `ZstdCompressor.java`, alike in 4.9.7 and 5.x.
@@ -26,18 +26,22 @@ from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames import Buffer
 
 LEVEL: Final = 5
-"""`compressLevel`, of zlib and Zstandard."""
+"""The level of zlib and Zstandard, as RocketMQ's `compressLevel`."""
 TYPE_SHIFT: Final = 8
 TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
-"""Bytes decompressed at once."""
+"""The greatest number of bytes that one call decompresses."""
 LZ4_PIECE_SIZE: Final = 4 * 1024
-"""Bytes of LZ4 input per call: bytes after a frame's end are copied once per frame."""
+"""The bytes of LZ4 input per call. They are few, because the library copies the bytes after each frame's end."""
 ZSTD_PIECE_SIZE: Final = 256
-"""Bytes of Zstandard input per call: they decompress to at most 8 MiB (blocks of 4 bytes for 128 KiB each)."""
+"""The bytes of Zstandard input per call. They decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
+bytes.
+"""
 
 ZSTD_WINDOW_SIZE_MAX: Final = 1 << 27
-"""Maximum window of Zstandard, bytes, which is allocated: its own limit. Java's streams declare 2 MiB for any body."""
+"""Maximum bytes of Zstandard's window, which the library allocates. This is its own limit; Java's streams declare 2
+MiB.
+"""
 
 
 class Compression(enum.IntEnum):
@@ -57,7 +61,7 @@ _PACKAGES: Final = {Compression.LZ4: "lz4.frame", Compression.ZSTD: "zstandard"}
 
 
 def check_installed(compression: Compression) -> None:
-    """Raise LocalProtocolError with what to install if the method's package is missing."""
+    """Raise LocalProtocolError, which names the package to install, if the package for the method is missing."""
     name = _PACKAGES.get(compression)
     if name is None:
         return
@@ -85,10 +89,10 @@ def pack(compression: Compression, body: bytes) -> bytes:
 
 
 def unpack(sys_flag: int, body: Buffer, size_max: int) -> bytes:
-    """Decompress a body, if it is compressed.
+    """Decompress a body, if the system flag says that it is compressed.
 
-    Raises RemoteProtocolError if it does not match the flag or exceeds `size_max` bytes, and LocalProtocolError as
-    `check_installed`.
+    Raises RemoteProtocolError if the body does not match the flag or decompresses to more than `size_max` bytes, and
+    LocalProtocolError as `check_installed` does.
     """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return bytes(body)
@@ -112,7 +116,7 @@ def _package(compression: Compression) -> Any:
 
 
 def _unpack_zlib(body: Buffer, size_max: int) -> bytes:
-    """Decompress one stream; ignores bytes after it, as Java's reader does."""
+    """Decompress one stream, and ignore the bytes after it, as Java's reader does."""
     stream = zlib.decompressobj()
     try:
         unpacked = stream.decompress(body, size_max + 1)

@@ -1,7 +1,7 @@
 """Errors of the wire protocol, one class per fault.
 
-A `LocalProtocolError` is our misuse of the protocol; a `RemoteProtocolError` is a peer's misbehaviour. RocketMQ's
-response codes are answers, not exceptions: see `codes`.
+A `LocalProtocolError` is a mistake of our side, and a `RemoteProtocolError` is one of the peer. RocketMQ's response
+codes are values in answers and not exceptions (`codes`).
 """
 
 from longpoll_spec.errors import LongpollError
@@ -12,7 +12,7 @@ class ProtocolError(LongpollError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to send something that the protocol forbids."""
+    """Our side tried to send something that the protocol forbids."""
 
 
 class RemoteProtocolError(ProtocolError):

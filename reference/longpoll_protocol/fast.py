@@ -1,8 +1,9 @@
 """Fast decoders and encoders for sends and pulls, with the same results as `frames` and `headers`.
 
-Decoders read the fields together with the header. Reading them as text first takes three times as long. Encoders fill
-a template. Other, invalid or ROCKETMQ-encoded commands take the normal path. That path also creates the error texts.
-Brokers, including Java's, write a success in JSON with the code first, so a client decodes it in the same way.
+The decoders read the extension fields together with the rest of the header, because reading the fields as text first
+takes three times as long. The encoders fill a template. Commands of other kinds, invalid ones and those with ROCKETMQ
+headers take the normal path, which also creates the error texts. Brokers, including Java's, write a successful answer
+as JSON with the code first, so a client can use the same method.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageReque
 from longpoll_spec.tables import with_table
 
 SEND_START: Final = b'{"code":310,'
-"""The begin of a 310's header from every client that writes JSON."""
+"""The begin of the header of a 310 from every client that writes JSON."""
 _JSON: Final = Serialisation.JSON
 
 
@@ -51,10 +52,10 @@ _send_decoder: Final = msgspec.json.Decoder(_SendValues, strict=False)
 
 
 def read_send(header: bytes, body: memoryview) -> SendCommand | None:
-    """Decode a send whose JSON header begins with `SEND_START`, and its body; None leaves it to the normal path."""
+    """Decode a send whose JSON header begins with `SEND_START`; None if the normal path must decode it."""
     try:
         if not header.isascii():
-            # The names of unknown fields are not checked below.
+            # The decoder does not check the names of unknown fields.
             str(header, "utf-8")
         read = _send_decoder.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -68,7 +69,7 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
 
 
 PULL_START: Final = b'{"code":11,'
-"""The begin of an 11's header from every client that writes JSON."""
+"""The begin of the header of an 11 from every client that writes JSON."""
 
 
 class PullCommand(Command, frozen=True, gc=False, kw_only=True):
@@ -86,13 +87,13 @@ _pull_decoder: Final = msgspec.json.Decoder(_PullValues, strict=False)
 
 
 def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
-    """Decode a pull whose JSON header begins with `PULL_START`, and its body; None leaves it to the normal path."""
+    """Decode a pull whose JSON header begins with `PULL_START`; None if the normal path must decode it."""
     if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
-        # Unknown fields are not counted below.
+        # The decoder does not count unknown fields.
         return None
     try:
         if not header.isascii():
-            # The names of unknown fields are not checked below.
+            # The decoder does not check the names of unknown fields.
             str(header, "utf-8")
         read = _pull_decoder.decode(header)
         fields = read.extFields
@@ -105,7 +106,10 @@ def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
 
 
 class TypedConnection(Connection):
-    """May return 310s as `SendCommand`s, several at once if adjacent, and 11s as `PullCommand`s."""
+    """A connection that may return a 310 as a `SendCommand` and an 11 as a `PullCommand`.
+
+    It may return several adjacent 310s at once (`next_sends`).
+    """
 
     __slots__ = ()
 
@@ -124,12 +128,12 @@ class TypedConnection(Connection):
     def next_sends(self, count_max: int | None = None) -> list[SendCommand]:
         """Returns the next sends that are complete in the last received data, at most `count_max`; often none.
 
-        Raises nothing: `next_event` handles the frame that ends the burst.
+        It raises no error, because `next_event` handles the first frame that is not such a send.
         """
         return self._frames.next_alike(SEND_START, read_send, count_max)
 
     def keep(self, count: int) -> None:
-        """Keep the first `count` of the last `next_sends`; the others will be returned again."""
+        """Accept only the first `count` sends of the last `next_sends`. The others will be returned again."""
         self._frames.keep_alike(count)
 
 
@@ -145,7 +149,7 @@ _pack: Final = HEAD.pack
 def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an answer
     code: int, opaque: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> bytes:
-    """Returns the frame up to a body of `body_size` bytes: mark 0 for JSON, sizes and header.
+    """Returns the frame of a pull's answer up to its body of `body_size` bytes: sizes, mark 0 for JSON, and header.
 
     `status` is a name of `GetMessageStatus`, without characters that JSON escapes. Raises LocalProtocolError when the
     frame is too large for the peer.
@@ -160,17 +164,17 @@ def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an an
 
 @frozen
 class PullHeads:
-    """Heads that differ only in their opaque, as for the pulls that one message wakes."""
+    """Encodes answers that differ only in their opaque, such as those to the pulls that one message wakes."""
 
     _before: bytes
     """The header up to the opaque."""
     _after: bytes
     _size: int
-    """Size of both parts."""
+    """The bytes of both parts together."""
     _body_size: int
 
     def head(self, opaque: int) -> bytes:
-        """Returns one head; a body of the common size follows."""
+        """Returns the head of one answer, which the body of the common size must follow."""
         digits = b"%d" % opaque
         header_size = self._size + len(digits)
         return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
@@ -194,7 +198,7 @@ class PullHeads:
 def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
     code: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> PullHeads:
-    """Create the heads that `encode_pull_head` returns for these arguments and any opaque.
+    """Create an encoder of the heads that `encode_pull_head` returns for these arguments and any opaque.
 
     Raises LocalProtocolError if the longest is too large for the peer.
     """
@@ -216,16 +220,16 @@ _SEND_HEADER: Final = (
 def encode_send_head(  # noqa: PLR0917 - what differs between two answers
     opaque: int, flag: int, queue_id: int, host: bytes, physical_offset: int, queue_offset: int
 ) -> bytes:
-    """Returns the frame: mark 0 for JSON, sizes and header. `host` is the message id's first part, in hexadecimal."""
+    """Returns the frame of a send's answer. `host` is the first part of the message id, in hexadecimal."""
     header = _SEND_HEADER % (opaque, flag, queue_id, host, physical_offset, queue_offset)
     header_size = len(header)
     return _pack(4 + header_size, header_size) + header
 
 
 SENT_START: Final = b'{"code":0,'
-"""The begin of every success's header."""
+"""The begin of the header of every successful answer."""
 SENT_MARK: Final = b'"msgId"'
-"""A part of these answers that no other answer has."""
+"""A part of the header that only answers to sends have."""
 Failure = TypeVar("Failure", bound=Exception)
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 
@@ -237,7 +241,10 @@ class SentAnswer(Command, frozen=True, gc=False, kw_only=True):
 
 
 class _SentFields(SendMessageResponseHeader, gc=False, forbid_unknown_fields=True):
-    """The allowed fields. Answers with more, such as 5.x's `recallHandle`, take the normal path."""
+    """The fields of an answer that `read_sent` decodes.
+
+    Answers with more fields, such as 5.x's `recallHandle`, take the normal path.
+    """
 
 
 @with_table
@@ -249,9 +256,9 @@ _sent_decoder: Final = msgspec.json.Decoder(_SentValues, strict=False)
 
 
 def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
-    """Decode a send's answer whose JSON header begins with `SENT_START`; None leaves it to the normal path."""
+    """Decode a send's answer whose JSON header begins with `SENT_START`; None if the normal path must decode it."""
     if SENT_MARK not in header or not header.isascii():
-        # The names of unknown fields are not checked below and may be invalid text.
+        # The decoder does not check the names of unknown fields, which may be invalid text.
         return None
     try:
         read = _sent_decoder.decode(header)
@@ -271,7 +278,7 @@ def header_of(answer: Command) -> SendMessageResponseHeader:
 
 
 def plain(answer: Command) -> Command:
-    """Returns the answer with its extension fields, for callers that need any code's fields."""
+    """Returns the answer as a plain command with `ext_fields`, which callers for any code need."""
     if not isinstance(answer, SentAnswer):
         return answer
     return Command(
@@ -281,7 +288,7 @@ def plain(answer: Command) -> Command:
 
 
 def with_fields(callback: Callable[[Command | Failure], None]) -> Callable[[Command | Failure], None]:
-    """Wrap a callback, so that it gets every answer with extension fields, as from `plain`."""
+    """Wrap a callback so that it gets every answer as a plain command (`plain`)."""
     return lambda answer: callback(answer if isinstance(answer, Exception) else plain(answer))
 
 
@@ -299,6 +306,6 @@ class SentConnection(Connection):
     def next_sent(self) -> list[SentAnswer]:
         """Returns the next answers to sends that are complete in the last received data; often none.
 
-        Raises nothing: `next_event` handles the frame that ends the burst.
+        It raises no error, because `next_event` handles the first frame that is not such an answer.
         """
         return self._frames.next_alike(SENT_START, read_sent)

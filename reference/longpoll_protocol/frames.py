@@ -1,14 +1,14 @@
-"""Frames and commands: splits a byte stream into frames, decodes each as a command, and encodes commands.
+"""Splits a byte stream into frames, decodes frames to commands, and encodes commands.
 
-The reader's goals, in this order: a hostile length costs nothing; the copies of a byte are bounded; a body can be kept
-for any time. A frame inside one chunk is returned as uncopied views. A frame across chunks is gathered in a growing
-array and copied once when it is complete.
+The reader has three goals, in this order: a hostile length costs nothing, each byte is copied a bounded number of
+times, and a body can be kept for any time. A frame that is inside one chunk is returned as views, without a copy. A
+frame that spans chunks is gathered in a growing array, and copied once when it is complete.
 
-After a `RemoteProtocolError` the peer's connection must be closed, as RocketMQ does. Missing fields are not checked
-here: see `headers`. Bodies: see `bodies`, `message`.
+After a `RemoteProtocolError` the caller must close the peer's connection, as RocketMQ does. `headers` checks for
+missing fields. For bodies see `bodies` and `message`.
 
-Source: `RemotingCommand.java`, `NettyDecoder.java`, `RemotingSerializable.java`, `RocketMQSerializable.java`. Leniency
-is as seen on 4.9.7 and 5.5.0.
+Source: `RemotingCommand.java`, `NettyDecoder.java`, `RemotingSerializable.java`, `RocketMQSerializable.java`. Decoding
+is as lenient as 4.9.7 and 5.5.0 were observed to be.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ FRAME_SIZE_MAX: Final = 16 * MIB
 HEADER_SIZE_MAX: Final = 1 * MIB
 """Maximum header size, bytes.
 
-The largest regular header is a send's: 32,767 bytes of properties, six times as many if all characters are escaped,
-plus names. Java has no such limit, but a header of 16 MiB becomes 1 GB of objects.
+The largest regular header is that of a send, with 32,767 bytes of properties. These take six times as many bytes if all
+characters are escaped. Java has no such limit, but decoding a header of 16 MiB creates 1 GB of objects.
 """
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes to send or received; a memoryview has items of one byte."""
+"""Bytes to send, or received bytes. A memoryview must have items of one byte."""
 
 EMPTY: Final = memoryview(b"")
 T = TypeVar("T")
@@ -80,9 +80,10 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     serialisation: Serialisation
     header: memoryview
     body: memoryview
-    """A view into immutable bytes, valid as long as it is kept.
+    """A view of immutable bytes, which stays valid for as long as it is referenced.
 
-    It keeps its whole chunk in memory, so copy it to keep it for long; an empty body keeps nothing.
+    The view keeps its whole chunk in memory, so copy a body that you keep for long. An empty body keeps nothing in
+    memory.
     """
 
 
@@ -91,7 +92,7 @@ _unpack_head: Final = HEAD.unpack_from
 
 
 def check_length(length: int, size_max: int) -> None:
-    """Check a frame's length field; raises RemoteProtocolError."""
+    """Check the length field of a frame; raises RemoteProtocolError if it is too small or exceeds `size_max`."""
     if length < LENGTH_SIZE:
         raise RemoteProtocolError(f"frame length {length} is too short: a frame has at least {LENGTH_SIZE} bytes")
     if length > size_max:
@@ -99,7 +100,7 @@ def check_length(length: int, size_max: int) -> None:
 
 
 def check_mark(mark: int, length: int) -> tuple[Serialisation, int]:
-    """Split the word after the length into serialisation and header size; raises RemoteProtocolError."""
+    """Split the word after the length into serialisation and header size; raises RemoteProtocolError if invalid."""
     header_size = mark & 0xFFFFFF
     serialisation = _SERIALISATIONS.get(mark >> 24)
     if serialisation is None:
@@ -116,7 +117,7 @@ def check_mark(mark: int, length: int) -> tuple[Serialisation, int]:
 def frame_head(serialisation: Serialisation, header: bytes, body_size: int, size_max: int = FRAME_SIZE_MAX) -> bytes:
     """Returns the frame's first eight bytes and its header, to write before a body of `body_size` bytes.
 
-    Raises LocalProtocolError when the frame is too large for the peer.
+    Raises LocalProtocolError if the frame is too large for the peer.
     """
     header_size = len(header)
     length = LENGTH_SIZE + header_size + body_size
@@ -139,7 +140,7 @@ class FrameReader:
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
         self.first_size = 0
-        """Number of bytes before anything is read or refused; 0 afterwards."""
+        """The number of bytes that must arrive before the reader reads or refuses anything; 0 after that."""
         self._chunk = EMPTY
         self._start = 0
         self._waiting: deque[bytes] = deque()
@@ -149,16 +150,16 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether every received byte belongs to a returned frame."""
+        """Whether each received byte belongs to a frame that was returned."""
         return not self._gathered and self._start == len(self._chunk) and not self._waiting
 
     @property
     def unread_size(self) -> int:
-        """Received bytes that belong to no returned frame."""
+        """The number of received bytes that belong to no returned frame."""
         return len(self._gathered) + len(self._chunk) - self._start + sum(map(len, self._waiting))
 
     def feed(self, data: Buffer) -> None:
-        """Add bytes of the stream; `bytes` are kept uncopied, anything else is copied once."""
+        """Add bytes of the stream. An object of type `bytes` is not copied, any other buffer is copied once."""
         if not data:
             return
         chunk = bytes(data)
@@ -168,7 +169,7 @@ class FrameReader:
             self._waiting.append(chunk)
 
     def next_frame(self) -> Frame | None:
-        """Returns the next complete frame, or None when more bytes are needed; raises RemoteProtocolError."""
+        """Returns the next complete frame, or None if more bytes are needed; raises RemoteProtocolError."""
         if self.first_size:
             if self.unread_size < self.first_size:
                 return None
@@ -180,7 +181,7 @@ class FrameReader:
             if self._start < len(self._chunk):
                 continue
             if not self._waiting:
-                # The chunk is used up: release it, or an idle connection would keep it in memory.
+                # The chunk is used up, so release it. Otherwise an idle connection would keep it in memory.
                 self._chunk, self._start = EMPTY, 0
                 return None
             self._chunk, self._start = memoryview(self._waiting.popleft()), 0
@@ -190,20 +191,21 @@ class FrameReader:
     ) -> list[T]:
         """Read adjacent, complete JSON frames of the chunk whose headers begin with `start`, at most `count_max`.
 
-        `read` gets a header and its body. Raises nothing: the first other frame, or one for which `read` returns None,
-        stays the next one.
+        `read` gets a header and its body. It raises no error: a frame that begins otherwise, or for which `read`
+        returns None, stays for `next_frame`.
         """
         found: list[T] = []
         self._alike_start = self._start
         content, at = self._chunk.obj, self._start
         assert type(content) is bytes
-        # While a frame is being gathered, the chunk belongs to it.
+        # While a frame is being gathered, the begin of the chunk belongs to that frame.
         size = 0 if self._gathered else len(content)
         while at + HEAD_SIZE < size:
             length, header_size = _unpack_head(content, at)
             header_at = at + HEAD_SIZE
             body_at, stop = header_at + header_size, at + LENGTH_SIZE + length
-            # As `check_length` and `check_mark`, where another serialisation looks like a header that is too large.
+            # The same checks as in `check_length` and `check_mark`. With another serialisation, the mark looks like the
+            # size of a header that is too large.
             if length > self._size_max or header_size > HEADER_SIZE_MAX or not header_at < body_at <= stop <= size:
                 break
             if not content.startswith(start, header_at):
@@ -219,14 +221,14 @@ class FrameReader:
         return found
 
     def keep_alike(self, count: int) -> None:
-        """Keep the first `count` frames of the last `next_alike`; the others will be returned again."""
+        """Accept only the first `count` frames of the last `next_alike`. The others will be returned again."""
         start = self._alike_start
         for _frame in range(count):
             start += LENGTH_SIZE + _unpack_head(self._chunk, start)[0]
         self._start = start
 
     def _cut_in_place(self) -> Frame | None:
-        """Return a frame that is complete in the chunk, or begin to gather an incomplete one."""
+        """Return the next frame if it is complete in the chunk; otherwise begin to gather it."""
         chunk, start = self._chunk, self._start
         left = len(chunk) - start
         if left >= HEAD_SIZE:
@@ -250,7 +252,7 @@ class FrameReader:
         return self._grow_wanted()
 
     def _gather(self) -> Frame | None:
-        """Move wanted bytes from the chunk to the gathered ones; returns the frame if it is complete."""
+        """Move bytes of the frame from the chunk to the gathered ones; returns the frame if it is complete."""
         start = self._start
         taken = min(self._wanted - len(self._gathered), len(self._chunk) - start)
         self._gathered += self._chunk[start : start + taken]
@@ -258,9 +260,9 @@ class FrameReader:
         return self._grow_wanted()
 
     def _grow_wanted(self) -> Frame | None:
-        """Advance when all wanted bytes are there: first the head, then the whole frame, which is returned.
+        """Check whether the wanted bytes are there: first those of length and head, then those of the frame to return.
 
-        Lengths are checked on arrival, so a hostile length is refused before its frame.
+        Each length is checked when it arrives, so a hostile length is refused before the frame is received.
         """
         gathered = self._gathered
         if len(gathered) < self._wanted:
@@ -286,17 +288,19 @@ class FrameReader:
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 FIELD_COUNT_MAX: Final = 1_000
-"""Maximum extension fields of a header; RocketMQ's largest have some thirty. More would only burn processor time."""
+"""Maximum number of extension fields in a header. RocketMQ's largest headers have about thirty, so more fields would
+only waste processor time.
+"""
 FEW_SIZE: Final = FIELD_COUNT_MAX * len(b'"":0,')
-"""A JSON header with fewer bytes cannot have more fields than that."""
+"""A JSON header with fewer bytes cannot have more fields than `FIELD_COUNT_MAX`, so they need not be counted."""
 _MARK_COUNT_MAX: Final = 20_000
-"""Maximum name ends, `":`, in a header; properties that contain JSON have some, too."""
+"""Maximum number of name ends, `":`, in a header. It is higher because properties that contain JSON have some too."""
 _SPACE: Final = b" \t\r\n"
 
 
 @with_table
 class HeaderNumbers(msgspec.Struct, gc=False):
-    """A header without its extension fields, in either encoding; attributes have their JSON names."""
+    """A header without its extension fields, in either encoding. The attributes have the names in JSON."""
 
     code: Int32 = 0
     language: str = "JAVA"
@@ -308,14 +312,14 @@ class HeaderNumbers(msgspec.Struct, gc=False):
 
 @with_table
 class HeaderValues(HeaderNumbers, gc=False):
-    """A header with its fields; the typed form of nearly all peers."""
+    """A header with its extension fields, in the form that nearly all peers write."""
 
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
 @with_table
 class _OddHeader(msgspec.Struct):
-    """Forms that fastjson also accepts: null for a number, any language, numbers and booleans as fields."""
+    """A header in a form that fastjson accepts too: null for a number, any language, numbers and booleans as fields."""
 
     code: Int32 | None = 0
     language: msgspec.Raw = msgspec.Raw(b'"JAVA"')
@@ -328,7 +332,7 @@ class _OddHeader(msgspec.Struct):
 
 @with_table
 class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
-    """The written form. As fastjson, it omits a null remark and null extension fields."""
+    """A header to be written. Like fastjson, it omits a remark or extension fields that are null."""
 
     code: int
     language: str
@@ -340,17 +344,17 @@ class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
-# Lax: a number may be text ("code": "11").
+# It is not strict, because a number may be written as text ("code": "11").
 _decoder: Final = msgspec.json.Decoder(HeaderValues, strict=False)
 _odd_decoder: Final = msgspec.json.Decoder(_OddHeader, strict=False)
 _text_decoder: Final = msgspec.json.Decoder(str)
 _encoder: Final = msgspec.json.Encoder()
-# RecursionError: an unknown key with deeply nested values.
+# A RecursionError occurs if an unknown key has deeply nested values.
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def mark_count(header: bytes | memoryview) -> int:
-    """Returns an upper bound of the names in a JSON header, much faster than decoding it."""
+    """Returns an upper bound of the number of names in a JSON header, much faster than decoding the header."""
     return bytes(header).translate(None, _SPACE).count(b'":')
 
 
@@ -409,7 +413,7 @@ def _read_odd(header: memoryview) -> HeaderValues:
 
 
 def _as_text(raw: msgspec.Raw) -> str | None:
-    """Convert a JSON value to RocketMQ's string: text unchanged, null absent, others as written."""
+    """Convert a JSON value to text as RocketMQ does: a string as it is, null as None, other values as written."""
     source = bytes(raw).strip()
     if source.startswith(b'"'):
         return _text_decoder.decode(source)
@@ -463,7 +467,7 @@ def read_rocketmq(header: memoryview) -> HeaderValues:
         raise RemoteProtocolError(f"remark of {remark_size} bytes does not fit in a header of {len(raw)}")
     (fields_size,) = _INT32.unpack_from(raw, fields_at)
     start = fields_at + 4
-    # Java reads no fields if their size is negative.
+    # A negative size is accepted, because Java then reads no fields.
     if start + fields_size > len(raw):
         raise RemoteProtocolError(f"extension fields of {fields_size} bytes do not fit in a header of {len(raw)}")
     try:
@@ -476,7 +480,10 @@ def read_rocketmq(header: memoryview) -> HeaderValues:
 
 
 def _decode_fields(raw: bytes, start: int, stop: int) -> dict[str, str]:
-    """Decode the extension fields in raw[start:stop]; an empty text is null in Java, so it is absent here."""
+    """Decode the extension fields in raw[start:stop].
+
+    A field with an empty value is left out, because Java reads it as null.
+    """
     fields: dict[str, str] = {}
     at = start
     count = 0
@@ -540,7 +547,7 @@ __all__ = [
     "reply",
 ]
 
-# Enum lookups, and `&` on an IntFlag, would cost more than the work done with them.
+# Plain values, because looking up enum members and `&` on an IntFlag would take more time than the work itself.
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONE_WAY: Final = int(CommandFlag.ONE_WAY)
@@ -550,21 +557,25 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     """One request or reply. It has no reference cycles, so it needs no garbage collection (`gc=False`)."""
 
     code: int
-    """A `RequestCode` in a request, a `ResponseCode` in a reply; unknown numbers are allowed."""
+    """The number of a `RequestCode` in a request, or of a `ResponseCode` in a reply. Unknown numbers are allowed."""
     opaque: int = 0
-    """Chosen by the requester, copied to the reply."""
+    """The number by which the requester finds the reply: the requester chooses it, and the reply has the same."""
     flag: int = 0
     """`CommandFlag` bits."""
     ext_fields: dict[str, str] | None = None
-    """The extension fields, all text; None for a header without them, which differs on the wire from {}."""
+    """The extension fields, whose values are all text. None means a header without fields, which differs on the wire
+    from {}.
+    """
     body: Buffer = EMPTY
-    """The bytes after the header; see `Frame.body` on how long a received one is valid."""
+    """The bytes after the header. For how long a received body is valid see `Frame.body`."""
     remark: str | None = None
-    """In a reply, why it failed."""
+    """In a reply, the reason why the request failed."""
     language: str = "JAVA"
-    """The peer's language, any text. Our replies say JAVA, the only name that every client's parser knows."""
+    """The language of the sender, which may be any text. Our replies have JAVA, the only name that every client can
+    parse.
+    """
     version: int = VERSION
-    """Ordinal of the peer's release in `MQVersion.java`."""
+    """The ordinal of the sender's release in `MQVersion.java`."""
     serialisation: Serialisation = Serialisation.JSON
     """The encoding of the header."""
 
@@ -587,7 +598,7 @@ def reply(
     ext_fields: dict[str, str] | None = None,
     body: Buffer = EMPTY,
 ) -> Command:
-    """Create the reply to a request: its opaque and serialisation, its flag with the response bit."""
+    """Create the reply to a request, with the opaque and the serialisation of the request."""
     return Command(
         code=code,
         opaque=request.opaque,
@@ -617,9 +628,9 @@ def decode_frame(frame: Frame) -> Command:
 
 
 def encode(command: Command, size_max: int = FRAME_SIZE_MAX) -> list[Buffer]:
-    """Encode the command as buffers to write in order; the body is not copied.
+    """Encode a command as buffers, to be written in this order; the body is not copied.
 
-    Raises LocalProtocolError if it does not fit the protocol.
+    Raises LocalProtocolError if the command does not fit the protocol, for example because it is too large.
     """
     body = command.body
     head = encode_head(command, len(body), size_max)
@@ -654,20 +665,21 @@ def encode_reply_head(
     serialisation: Serialisation | None = None,
     size_max: int = FRAME_SIZE_MAX,
 ) -> bytes:
-    """Returns an answer's frame up to the body, without creating a Command (fast path).
+    """Returns the frame of a reply up to its body, without creating a Command, which makes it fast.
 
-    Write it and then `body_size` bytes, in any number of buffers (one `sendmsg`). `serialisation` None copies the
-    request's; 4.9 always answers woken pulls in JSON. Raises LocalProtocolError if it does not fit the protocol.
+    Write it and then `body_size` bytes, which may be in several buffers. The reply has the serialisation of the request
+    unless you pass `serialisation`, because 4.9 always answers woken pulls in JSON. Raises LocalProtocolError if it
+    does not fit the protocol.
     """
     kind = request.serialisation if serialisation is None else serialisation
     write = write_json if kind is _JSON else write_rocketmq
-    # As in Java, which ignores the other bits of the request's flag.
+    # As in Java, the flag has only the response bit, whatever the flag of the request.
     header = write(code, "JAVA", VERSION, request.opaque, _RESPONSE, remark, ext_fields)
     return frame_head(kind, header, body_size, size_max)
 
 
 class Signal(enum.Enum):
-    """The result of `Connection.next_event` without a command."""
+    """The result of `Connection.next_event` if it returns no command."""
 
     NEED_DATA = "more bytes must be received first"
     CLOSED = "the peer has closed its side, between two commands"
@@ -678,10 +690,12 @@ CLOSED: Literal[Signal.CLOSED] = Signal.CLOSED
 
 
 class Connection:
-    """Receive with `receive_data` and then `next_event` until NEED_DATA; send what `send` returns.
+    """The protocol on one connection, without I/O.
 
-    Not thread-safe, except that any thread may call `send`, which uses no state. Invariant: once `_error` is set, no
-    command is returned and the same error is raised again, because the next frame's begin is unknown.
+    Pass received bytes to `receive_data`, and then call `next_event` until it returns NEED_DATA. Write the buffers that
+    `send` returns. A connection is not thread-safe, but any thread may call `send`, which uses no state. Invariant:
+    once `_error` is set, every call raises it again instead of returning a command, because the begin of the next frame
+    is unknown.
     """
 
     __slots__ = ("_error", "_frames", "_is_at_end", "_size_max")
@@ -694,15 +708,17 @@ class Connection:
 
     @property
     def unread_size(self) -> int:
-        """Received bytes that belong to no returned command."""
+        """The number of received bytes that belong to no returned command."""
         return self._frames.unread_size
 
     def wait_for(self, size: int) -> None:
-        """Return and refuse nothing before the peer has sent `size` bytes in total."""
+        """Neither return a command nor raise an error before the peer has sent `size` bytes in total."""
         self._frames.first_size = size
 
     def receive_data(self, data: Buffer) -> None:
-        """Add received bytes: `bytes` are kept uncopied, anything else (a reused buffer) is copied once.
+        """Add received bytes.
+
+        An object of type `bytes` is not copied; any other buffer is copied once, so you can reuse it.
 
         Raises LocalProtocolError after `receive_eof`.
         """
@@ -711,13 +727,13 @@ class Connection:
         self._frames.feed(data)
 
     def receive_eof(self) -> None:
-        """Record that the peer closed its side; received commands are still returned."""
+        """Record that the peer has closed its side. Commands that were received before are still returned."""
         self._is_at_end = True
 
     def next_event(self) -> Command | Signal:
-        """Returns the next command; NEED_DATA; or CLOSED after the end of the stream.
+        """Returns the next command, or NEED_DATA, or CLOSED after the end of the stream.
 
-        Raises RemoteProtocolError, now and in every later call: close the connection.
+        Raises RemoteProtocolError, now and in every later call; close the connection then.
         """
         if self._error is not None:
             raise self._error
@@ -740,5 +756,8 @@ class Connection:
         return decode_frame(frame)
 
     def send(self, command: Command) -> list[Buffer]:
-        """Returns the buffers to write, in order; the body is not copied. Raises LocalProtocolError."""
+        """Returns the buffers to write, in this order; the body is not copied.
+
+        Raises LocalProtocolError as `encode` does.
+        """
         return encode(command, self._size_max)

@@ -1,11 +1,11 @@
-"""Headers of requests that read and store messages, and of offsets and clients. Decodes and encodes all headers.
+"""Headers of requests that read and store messages, and of those about offsets and clients, with their codec.
 
-A missing or invalid field raises `HeaderError` with its name. Numbers follow Java's `parseInt` and `parseLong`,
-booleans `parseBoolean`. More lenient than Java, "1.0" and "1e3" are accepted as integers and "1" as true. Values such
-as a queue id out of range are not checked. Other headers: see `admin_headers`.
+A missing or invalid field raises `HeaderError` with the field's name. Numbers are parsed as by Java's `parseInt` and
+`parseLong`, and booleans as by `parseBoolean`, but "1.0" and "1e3" are also accepted as integers and "1" as true. The
+codec does not check whether a value makes sense, such as a queue id. `admin_headers` has the other headers.
 
-Source: `RemotingCommand.decodeCommandCustomHeader`. The classes have RocketMQ's names. Required fields are those that
-4.9.7 and 5.5.0 were seen to require. Their annotations name more.
+Source: `RemotingCommand.decodeCommandCustomHeader`. The classes have RocketMQ's names. A field is required if 4.9.7 and
+5.5.0 were observed to require it, although their annotations require more fields.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from longpoll_spec.tables import TabledStruct
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
-# Twenty digits exceed any int64: longer texts are out of range and must not cost a conversion.
+# Twenty digits exceed any int64, so a longer text is out of range, and converting it would only take time.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
 
 
 class Header(TabledStruct, rename="camel", gc=False):
-    """A header with named, typed fields; each subclass is one of RocketMQ's."""
+    """Base class of the headers: extension fields with names and types. Each subclass is a class of RocketMQ."""
 
     @classmethod
     def decode(cls, fields: Mapping[str, str] | None) -> Self:
-        """Decode the extension fields of a command; unknown ones are ignored. Raises HeaderError."""
+        """Decode the extension fields of a command, and ignore unknown ones; raises HeaderError."""
         given = {} if fields is None else fields
         try:
-            # Lax, because numbers arrive as text.
+            # It is not strict, because numbers arrive as text.
             header = msgspec.convert(given, cls, strict=False)
         except msgspec.ValidationError:
             header = cls._decode_as_java(given)
@@ -47,10 +47,10 @@ class Header(TabledStruct, rename="camel", gc=False):
         return header
 
     def check(self) -> None:
-        """Check conditions across fields; raises HeaderError. Most headers have none."""
+        """Check conditions that involve several fields; raises HeaderError. Most headers have no such condition."""
 
     def encode(self) -> dict[str, str]:
-        """Encode the fields as text; None is omitted, as in Java."""
+        """Encode the fields as text. A field that is None is left out, as in Java."""
         fields = {}
         for name, value in zip(self.__struct_encode_fields__, astuple(self), strict=True):
             if value.__class__ is int:
@@ -61,7 +61,10 @@ class Header(TabledStruct, rename="camel", gc=False):
 
     @classmethod
     def _decode_as_java(cls, fields: Mapping[str, str]) -> Self:
-        """Decode fields that the fast path refused: find the faulty one, or accept "+1", "007" and odd booleans."""
+        """Decode fields that the fast decoder refused.
+
+        It accepts "+1", "007" and any text as a boolean, or reports the faulty field.
+        """
         values: dict[str, Any] = dict(fields)
         numbers, booleans = _kinds(cls)
         for name in numbers & fields.keys():
@@ -79,12 +82,12 @@ class Header(TabledStruct, rename="camel", gc=False):
 
 
 class EmptyHeader(Header):
-    """A reply whose header class has no fields set: `{}` on the wire, unlike a reply without a header."""
+    """The header of a reply with no fields. It is `{}` on the wire, unlike the absent header of other replies."""
 
 
 @cache
 def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the wire names of integers and of booleans."""
+    """Returns the names on the wire of the integer fields and of the boolean fields of a header."""
     described = inspect.type_info(header)
     assert isinstance(described, inspect.StructType), described
     numbers, booleans = set(), set()
@@ -118,27 +121,27 @@ _SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
 class PullMessageRequestHeader(Header):
     """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
 
-    The last three numbers are required only if `sysFlag` uses them, as seen on real brokers.
+    The last three numbers are required only if `sysFlag` uses them, as was observed on real brokers.
     """
 
     consumer_group: str
     topic: str
     queue_id: Int32
     queue_offset: Int64
-    """First offset to return."""
+    """The first queue offset to return."""
     max_msg_nums: Int32
     sys_flag: Int32
-    """`PullSysFlag` bits; see the properties below."""
+    """The bits of `PullSysFlag`, which the properties of this class read."""
     commit_offset: Int64 | None = None
-    """With COMMIT_OFFSET: the group's offset in this queue, to be stored."""
+    """With COMMIT_OFFSET: the offset to be stored for the group in this queue."""
     suspend_timeout_millis: Int64 | None = None
-    """With SUSPEND: how long the request may be held."""
+    """With SUSPEND: the milliseconds for which the broker may hold the request."""
     sub_version: Int64 | None = None
-    """Without SUBSCRIPTION: the version of the heartbeat's subscription."""
+    """Without SUBSCRIPTION: the version of the subscription in the client's heartbeat, which the broker must use."""
     subscription: str | None = None
-    """With SUBSCRIPTION: the filter expression; absent or empty is "*"."""
+    """With SUBSCRIPTION: the filter expression. If it is absent or empty, it counts as "*"."""
     expression_type: str | None = None
-    """TAG (also when absent) or SQL92."""
+    """The type of the expression, TAG or SQL92. If it is absent, it counts as TAG."""
     max_msg_bytes: Int32 | None = None
     bname: str | None = None
     """The broker's name, sent by 5.x clients."""
@@ -150,12 +153,12 @@ class PullMessageRequestHeader(Header):
 
     @property
     def may_hold(self) -> bool:
-        """Whether the request may be held if there is nothing to return."""
+        """Whether the broker may hold the request if it finds no messages."""
         return self.sys_flag & _SUSPEND != 0
 
     @property
     def has_subscription(self) -> bool:
-        """Whether the filter is in the request, not in the heartbeat."""
+        """Whether the filter is in this request, and not in the heartbeat."""
         return self.sys_flag & _SUBSCRIPTION != 0
 
     def check(self) -> None:
@@ -186,7 +189,7 @@ class ViewMessageRequestHeader(Header):
     """33 VIEW_MESSAGE_BY_ID: the message at a log position; the reply's body is its record."""
 
     offset: Int64
-    """Physical offset in the commit log, bytes."""
+    """The physical offset of the message in the commit log, in bytes."""
 
 
 class QueryMessageRequestHeader(Header):
@@ -204,27 +207,27 @@ class SendMessageRequestHeader(Header):
 
     producer_group: str | None = None
     topic: str = ""
-    """Absent and empty are the same: the broker answers "topic is blank"."""
+    """The topic. If it is absent or empty, the broker answers that the topic is blank."""
     default_topic: str | None = None
-    """Usually `TBW102`."""
+    """The topic whose settings a created topic gets, usually `TBW102`."""
     default_topic_queue_nums: Int32 | None = None
-    """Queues of the topic if this send creates it."""
+    """The number of queues of the topic, if this send creates it."""
     queue_id: Int32
-    """Negative: the broker chooses."""
+    """The queue; if it is negative, the broker chooses one."""
     sys_flag: Int32
     """`MessageSysFlag` bits."""
     born_timestamp: Int64
-    """Milliseconds since 1970 by the producer's clock."""
+    """The time of the send by the producer's clock, in milliseconds since 1970."""
     flag: Int32
-    """The user's number, stored with the message."""
+    """A number that the user chooses and that is stored with the message."""
     properties: str | None = None
-    """Text of the properties (see `message`)."""
+    """The properties as text (`properties`)."""
     reconsume_times: Int32 | None = None
     """How often a consumer has sent the message back."""
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     batch: bool = False
-    """Whether the body is a batch of messages, whatever the code."""
+    """Whether the body is a batch of messages, also with a code for single messages."""
     bname: str | None = None
     """The broker's name, sent by 5.x clients."""
 
@@ -252,21 +255,21 @@ class ReplyMessageRequestHeader(SendMessageRequestHeader):
     """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for a requester; the body is the reply's."""
 
     born_host: str | None = None
-    """Host:port of the replying client."""
+    """The host:port of the client that replies."""
     store_host: str | None = None
-    """Host:port of the broker."""
+    """The host:port of the broker."""
     store_timestamp: Int64
-    """When the broker received it, milliseconds since 1970."""
+    """The time when the broker received the reply, in milliseconds since 1970."""
 
 
 class SendMessageResponseHeader(Header):
-    """The reply to 10, 310 and 320; Java clients require its fields, so never omit it."""
+    """The reply to 10, 310 and 320. Never omit it, because Java clients require its fields."""
 
     msg_id: str
-    """For a batch: one id per message, joined by commas."""
+    """The id of the message; for a batch, the ids of all messages, joined by commas."""
     queue_id: Int32
     queue_offset: Int64
-    """For a batch: the first message's."""
+    """The queue offset of the message; for a batch, of its first message."""
     transaction_id: str | None = None
     msg_region: str | None = field(default=None, name="MSG_REGION")
     trace_on: str | None = field(default=None, name="TRACE_ON")
@@ -279,7 +282,9 @@ class ConsumerSendMsgBackRequestHeader(Header):
     """Physical offset of the message in the commit log, bytes."""
     group: str
     delay_level: Int32
-    """0: three more than the number of earlier send-backs; negative: to the dead letters."""
+    """The delay level. 0 means the number of earlier send-backs plus three; a negative one sends the message to the
+    dead letters.
+    """
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
@@ -290,7 +295,7 @@ class CheckTransactionStateRequestHeader(Header):
     """39 CHECK_TRANSACTION_STATE: ask how a transaction ended; the body is the prepared message as a record."""
 
     tran_state_table_offset: Int64
-    """Queue offset in the half topic, for the answering 37."""
+    """The queue offset of the message in the half topic, which the client's 37 must contain."""
     commit_log_offset: Int64
     msg_id: str | None = None
     transaction_id: str | None = None
@@ -302,10 +307,10 @@ class EndTransactionRequestHeader(Header):
 
     producer_group: str
     tran_state_table_offset: Int64
-    """Queue offset in the half topic."""
+    """The queue offset of the prepared message in the half topic."""
     commit_log_offset: Int64
     commit_or_rollback: Int32
-    """`MessageSysFlag` TRANSACTION_COMMIT or TRANSACTION_ROLLBACK; 0 means unknown."""
+    """The value of `MessageSysFlag.TRANSACTION_COMMIT` or `TRANSACTION_ROLLBACK`, or 0 if the outcome is unknown."""
     from_transaction_check: bool = False
     msg_id: str = ""
     transaction_id: str | None = None
@@ -316,7 +321,7 @@ class RecallMessageRequestHeader(Header):
 
     topic: str = ""
     recall_handle: str = ""
-    """From the answer to the send."""
+    """The handle in the answer to the send."""
     producer_group: str | None = None
 
 
@@ -327,7 +332,7 @@ class QueryConsumerOffsetRequestHeader(Header):
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
-    """Only 5.x uses it."""
+    """Whether the answer may be 0 instead of an error if there is no offset; only 5.x uses it."""
 
 
 class UpdateConsumerOffsetRequestHeader(Header):
@@ -347,7 +352,7 @@ class SearchOffsetRequestHeader(Header):
     timestamp: Int64
     """Milliseconds since 1970."""
     boundary_type: str | None = None
-    """LOWER or UPPER; 4.9.7 ignores it."""
+    """LOWER or UPPER: whether the first or the last of several messages with this time counts; 4.9.7 ignores it."""
 
 
 class GetMaxOffsetRequestHeader(Header):
@@ -407,13 +412,13 @@ class ResetOffsetRequestHeader(Header):
     topic: str
     group: str
     timestamp: Int64
-    """Milliseconds since 1970; -1: the end."""
+    """The time to reset to, in milliseconds since 1970; -1 means the end of the queue."""
     is_force: bool = False
-    """Whether queues may move forward."""
+    """Whether the offset of a queue may also move forward."""
     queue_id: Int32 | None = None
-    """In 5.x: only this queue; negative: every queue."""
+    """In 5.x: the only queue to reset; a negative number means every queue."""
     offset: Int64 | None = None
-    """In 5.x, with a queue: use this offset instead of a time's; -1: none."""
+    """In 5.x, together with a queue: the offset to reset to, instead of a time; -1 means none."""
 
 
 class GetConsumerStatusRequestHeader(Header):
@@ -425,7 +430,7 @@ class GetConsumerStatusRequestHeader(Header):
     topic: str
     group: str
     client_addr: str | None = None
-    """Client id of the only member to ask (223); absent: all members."""
+    """The client id of the only member to ask (223); if it is absent, all members are asked."""
 
 
 class GetConsumerRunningInfoRequestHeader(Header):
@@ -434,7 +439,7 @@ class GetConsumerRunningInfoRequestHeader(Header):
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
-    """Whether to include its threads' stacks."""
+    """Whether the reply includes the stacks of the client's threads."""
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):

@@ -1,8 +1,8 @@
 """Decodes and checks a record of the commit log, with its hosts and properties.
 
-Encoding: see `longpoll_broker.store.commit_log`. Appended property checksums (5.x) are not supported.
+`longpoll_broker.store.commit_log` encodes records. The checksums of properties that 5.x can append are not supported.
 
-All integers are big-endian and signed unless said otherwise (`CommitLog.java`, `MessageDecoder.java`):
+All integers are big-endian, and signed except where noted (`CommitLog.java`, `MessageDecoder.java`):
 
     Offset  Size  What
     0       4     total size of the record, bytes
@@ -51,45 +51,45 @@ MAGIC_BLANK: Final = 0xCBD43194
 BLANK_SIZE_MIN: Final = 8
 CRC_MASK: Final = 0x7FFFFFFF
 SECTOR_SIZE: Final = 512
-"""Bytes that a disk writes atomically."""
+"""The number of bytes that a disk writes atomically."""
 _SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
 SYS_FLAG_TRANSACTION_PREPARED: Final = 0x4
 SYS_FLAG_TRANSACTION_ROLLBACK: Final = 0xC
 NOT_LISTED: Final = (SYS_FLAG_TRANSACTION_PREPARED, SYS_FLAG_TRANSACTION_ROLLBACK)
-"""Transaction types whose messages are in no consume queue."""
+"""The transaction types of messages that no consume queue lists."""
 SYS_FLAG_BORN_HOST_V6: Final = 0x10
 SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 LEVEL: Final = re.compile("[0-9]{1,9}")
-"""The form of a level; longer numbers overflow in Java."""
+"""The form of a delay level. Longer numbers overflow in Java."""
 
 SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 HEAD: Final = struct.Struct(">iIiiiqqiq")
 """The first 48 bytes, up to the born host."""
 HEAD_SIZE: Final = 48
 FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
-"""Size of an empty V1 record with IPv4 hosts: 91 bytes."""
+"""The size of an empty V1 record with IPv4 hosts, 91 bytes."""
 Lookup: TypeAlias = Callable[[str], str | None]
-"""Returns a message's property by name; None if absent or empty."""
+"""Returns a property of a message by its name; None if it is absent or empty."""
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
 _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
-"""In a V1 record with IPv4 hosts: magic, system flag, store timestamp and body length."""
+"""Reads magic, system flag, store timestamp and body length of a V1 record with IPv4 hosts."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
 
 
 def as_int32(value: int) -> int:
-    """Wrap a sum as Java's `int` arithmetic does: 2**31 is -2**31."""
+    """Wrap a sum as Java's `int` arithmetic does, so that 2**31 becomes -2**31."""
     return (value + 2**31) % 2**32 - 2**31
 
 
 @with_table
 class Damage(msgspec.Struct, frozen=True):
-    """Why bytes are not a complete record: at `offset` from its start, `found` instead of `expected`."""
+    """Why bytes are not a complete record: `offset` bytes from the start there is `found` instead of `expected`."""
 
     offset: int
     found: str
@@ -98,7 +98,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 @with_table
 class Record(msgspec.Struct, frozen=True):
-    """One decoded record; fields printed by a tool have RocketMQ's names (`inspect`)."""
+    """One decoded record. The command `inspect` prints its fields with RocketMQ's names."""
 
     size: int
     magic: int
@@ -120,13 +120,14 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def in_queue(self) -> bool:
-        """Whether a consume queue lists it: prepared and rolled-back messages are only in the log."""
+        """Whether a consume queue lists the message. Prepared and rolled-back messages are only in the log."""
         return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
     def lacks_sector(self, file_size: int) -> bool:
-        """Whether topic and properties have a sector of zeros, or zeros at the end: signs of lost writes.
+        """Whether topic and properties look as if a crash had lost a part: a sector of zeros, or zeros at the end.
 
-        No checksum covers them. Our messages never look like this (`with_zeros`); files have `file_size` bytes.
+        No checksum covers topic and properties, and messages of our broker never look like this (`with_zeros`). The
+        files of the log have `file_size` bytes.
         """
         if b"\0" not in self.properties and "\0" not in self.topic:
             return False
@@ -141,14 +142,18 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags_code(self) -> int:
-        """The tags code of its unit (`CommitLog.checkMessageAndReturnSize`), with RocketMQ's delay levels."""
+        """The tags code of the message's unit in the consume queue, with RocketMQ's own delay levels.
+
+        Source: `CommitLog.checkMessageAndReturnSize`.
+        """
         return tags_code_of(self.topic, self.properties, self.store_ms)
 
 
 def decode(buffer: memoryview, start: int, stop: int, physical_offset: int) -> Record | Damage:
-    """Decode and check the record at `start`; `buffer[:stop]` may belong to it.
+    """Decode and check the record that begins at `start`, of which `buffer[:stop]` may be a part.
 
-    Checks size, magic, its own physical offset, the sum of the inner lengths, UTF-8 of the topic, and the body's CRC.
+    It checks the size, the magic number, the record's own physical offset, the sum of the inner lengths, the topic's
+    UTF-8, and the CRC of the body.
     """
     if stop - start < HEAD_SIZE:
         return Damage(0, f"{stop - start} bytes to the end of the file", "a record")
@@ -209,10 +214,10 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
 
 
 def with_zeros(encoded: bytes) -> bytes:
-    """Encode properties with zero bytes so that they do not look like bytes lost in a crash.
+    """Change encoded properties that have zero bytes, so that they do not look like bytes that a crash has lost.
 
-    Adds an end mark after a trailing zero; it has no other effect. Raises MessageRefusedError for consecutive zeros
-    that could fill a sector.
+    It adds an end mark after a trailing zero, which has no other effect. Raises MessageRefusedError for so many
+    consecutive zeros that they could fill a sector.
     """
     if _SECTOR_OF_ZEROS in encoded:
         raise MessageRefusedError(
@@ -227,7 +232,7 @@ def with_zeros(encoded: bytes) -> bytes:
 def property_of(encoded: bytes, name: str) -> str | None:
     """Returns one property without decoding the others; None if absent or empty."""
     key = name.encode() + b"\x01"
-    # The last one counts. Repeated forward searches are much faster than one backward.
+    # If a name occurs several times, the last one counts. Several forward searches are much faster than one backward.
     mark = b"\x02" + key
     found = following = encoded.find(mark)
     while following >= 0:
@@ -241,16 +246,18 @@ def property_of(encoded: bytes, name: str) -> str | None:
         return None
     stop = encoded.find(b"\x02", start)
     value = encoded[start:] if stop < 0 else encoded[start:stop]
-    # An empty value does not count, so an earlier pair of the name may: a rare case, decoded completely.
+    # An empty value does not count, so an earlier pair with the name may count. This is rare, so all pairs are decoded.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 
 SEARCHED_COUNT_MAX: Final = 4
-"""Names that are searched in the encoded properties; for more, an expression has a thousand, all are decoded."""
+"""The number of names that are searched in the encoded properties. An expression may have a thousand names, so for more
+than this all properties are decoded.
+"""
 
 
 def lookup_in(record: memoryview) -> Lookup:
-    """Returns a lookup of a record's properties by name; a damaged record has none."""
+    """Returns a lookup of a record's properties by name. It finds none in a damaged record."""
     encoded, few = properties_in(record), dict[str, str | None]()
     decoded: dict[str, str] | None = None
 
@@ -279,7 +286,7 @@ def properties_in(record: memoryview) -> bytes:
 def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
     """Returns (system flag, store timestamp, topic, properties) of a complete record's bytes, unchecked.
 
-    Returns None for one that is incomplete, or not V1 with IPv4 hosts: decode that one.
+    Returns None if the record is incomplete or is not V1 with IPv4 hosts; use `decode` for it.
     """
     try:
         magic, sys_flag, store_ms, body_size = _PLAIN.unpack_from(record)
@@ -294,7 +301,7 @@ def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
 
 
 def _properties_start(record: memoryview) -> int:
-    """Returns the begin of the properties from the lengths before them, without checks."""
+    """Returns the offset of the properties in a record, from the lengths before them, without checks."""
     head = HEAD.unpack_from(record)
     magic, sys_flag = head[1], head[7]
     position = HEAD_SIZE + 8 + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
@@ -306,7 +313,10 @@ def _properties_start(record: memoryview) -> int:
 
 
 def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """Returns a stored message's tags code, or its delivery time if delayed (`CommitLog.checkMessageAndReturnSize`)."""
+    """Returns the tags code of a stored message, or for a delayed one the time of delivery in milliseconds.
+
+    Source: `CommitLog.checkMessageAndReturnSize`.
+    """
     if topic == SCHEDULE_TOPIC:
         level = property_of(properties, DELAY)
         if level is not None and LEVEL.fullmatch(level) and int(level) > 0:
@@ -315,11 +325,11 @@ def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequen
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """Encode a host as in a record; raises ValueError for an invalid IP address."""
+    """Encode a host as it is in a record; raises ValueError if the IP address is invalid."""
     return ipaddress.ip_address(address).packed + _PORT.pack(port)
 
 
 @functools.lru_cache(maxsize=1024)
 def host_text(host: bytes) -> str:
-    """Format a stored host, `127.0.0.1:10911`; an IPv6 address has no brackets, as in Java."""
+    """A host in a record as text, such as `127.0.0.1:10911`. As in Java, an IPv6 address has no brackets."""
     return f"{ipaddress.ip_address(host[:-4])}:{_PORT.unpack_from(host, len(host) - 4)[0]}"

@@ -1,6 +1,6 @@
-"""Parts of a message on the wire: message ids, batch bodies, recall handles.
+"""Encodes and decodes parts of a message on the wire: message ids, bodies of batches, and recall handles.
 
-Records in the log: see `log_record`.
+`log_record` has records of the commit log.
 
 Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClientIDSetter.java`,
 `java.lang.String.hashCode`.
@@ -22,15 +22,15 @@ from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRef
 from longpoll_protocol.frames import Buffer
 
 HANDLE_SIZE_MAX: Final = 4096
-"""Maximum characters of a handle."""
+"""Maximum characters of a recall handle that is decoded."""
 _HANDLE_VERSION: Final = "v1"
 _HANDLE_PART_COUNT: Final = 5
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
-"""Maximum bytes of the property text in UTF-8: a record stores its size as int16."""
+"""Maximum bytes of the property text in UTF-8, because a record stores its size as int16."""
 BATCH_COUNT_MAX: Final = 18_000
-"""Maximum messages of one batch: their ids are in one header of at most `frames.HEADER_SIZE_MAX` bytes.
+"""Maximum number of messages in one batch, whose ids must fit in one header (`frames.HEADER_SIZE_MAX`).
 
-An id of a broker with an IPv6 address has 56 characters. Java has no such limit.
+The id from a broker with an IPv6 address has 56 characters. Java has no such limit.
 """
 
 # Message id, upper-case hexadecimal of:
@@ -49,7 +49,7 @@ def message_id(host: str, port: int, physical_offset: int) -> str:
 
 
 def message_id_position(text: str) -> tuple[str, int, int]:
-    """Split a message id into host, port and physical offset; raises HeaderError."""
+    """Split a message id into host, port and physical offset; raises HeaderError if it is not an id."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:
@@ -75,7 +75,7 @@ def message_id_position(text: str) -> tuple[str, int, int]:
 _BATCH_HEAD: Final = Struct(">iiiii")
 _BATCH_PROPERTIES: Final = Struct(">h")
 BATCH_MESSAGE_SIZE_MIN: Final = _BATCH_HEAD.size + _BATCH_PROPERTIES.size
-"""Bytes of the shortest message of a batch."""
+"""The bytes of the shortest message in a batch."""
 
 
 @frozen
@@ -89,7 +89,7 @@ class BatchMessage:
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """Encode the body of a 320 request; raises LocalProtocolError if properties are too long or not Unicode."""
+    """Encode the body of a 320; raises LocalProtocolError if properties are too long or not Unicode."""
     parts: list[Buffer] = []
     for message in messages:
         try:
@@ -107,15 +107,15 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMessage]:
-    """Decode the body of a 320 request; message bodies are views into it.
+    """Decode the body of a 320. The bodies of the messages are views of it.
 
-    Raises HeaderError if it is damaged, and MessageRefusedError over `count_max` messages.
+    Raises HeaderError if the batch is damaged, and MessageRefusedError if it has more than `count_max` messages.
     """
     return list(read_batch(body, count_max))
 
 
 def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[BatchMessage]:
-    """Like `decode_batch`, but an iterator; raises on reaching the fault."""
+    """As `decode_batch`, but an iterator, which raises the error when it reaches the fault."""
     view = memoryview(body)
     at = count = 0
     while at < len(view):
@@ -127,7 +127,7 @@ def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[Batch
 
 
 def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]:
-    """Decode a batch's message at an offset; returns it and the next offset."""
+    """Decode the message at an offset of a batch; returns it with the offset of the next one."""
     damage = HeaderError("a batch", "body", f"is damaged at byte {at}")
     try:
         size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
@@ -158,9 +158,9 @@ class RecallHandle:
     topic: str
     broker_name: str
     time: str
-    """Delivery time, ms; any text in a forged handle."""
+    """The time of delivery, in milliseconds since 1970. It may be any text in a forged handle."""
     key: str
-    """The message's unique key."""
+    """The unique key of the message (its property UNIQ_KEY)."""
 
     def encode(self) -> str:
         """Encode the handle."""
@@ -169,7 +169,7 @@ class RecallHandle:
 
 
 def read_handle(handle: str) -> RecallHandle | None:
-    """Parse a handle; returns None if it is invalid."""
+    """Decode a recall handle; returns None if it is invalid."""
     if len(handle) > HANDLE_SIZE_MAX:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Names and permissions of topics and groups: RocketMQ's reserved names, and validity checks.
+"""Names and permissions of topics and groups: RocketMQ's reserved names, and checks of names.
 
-Tables of a broker: see `longpoll_broker.shared`.
+`longpoll_broker.shared` has the tables of a broker.
 
 Source: `TopicValidator.java`, `PermName.java`, `MixAll.java`.
 """
@@ -16,26 +16,28 @@ PERM_READ: Final = 4
 PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 NAME_SIZE_MAX: Final = 127
-"""`TopicValidator.TOPIC_MAX_LENGTH`; the commit log stores a topic's length in one signed byte."""
+"""Maximum characters of a topic (`TopicValidator.TOPIC_MAX_LENGTH`), because the commit log stores a topic's length in
+one signed byte.
+"""
 GROUP_SIZE_MAX: Final = 255
-"""`Validators.CHARACTER_MAX_LENGTH`, which only clients of 4.9 check."""
+"""Maximum characters of a group in 4.9 (`Validators.CHARACTER_MAX_LENGTH`), which only its clients check."""
 GROUP_SIZE_MAX_5: Final = 120
-"""`TopicValidator.GROUP_MAX_LENGTH` of 5.x, which its broker checks."""
+"""Maximum characters of a group in 5.x (`TopicValidator.GROUP_MAX_LENGTH`), which its broker checks."""
 LONG_GROUP_SIZE_MAX: Final = 1024
-"""Maximum group name on brokers that accept names which clients would refuse; 4.9's has no limit."""
+"""Maximum characters of a group on a broker that accepts names that clients refuse. The broker of 4.9 has no limit."""
 UNIT_FLAG: Final = 1
-"""`TopicSysFlag`: a topic created by a unit's producer."""
+"""The bit in `TopicSysFlag` of a topic that a producer of a unit created."""
 UNIT_RETRY_FLAG: Final = 2
-"""`TopicSysFlag` of such a group's retry topic."""
+"""The bit in `TopicSysFlag` of the retry topic of a group in a unit."""
 LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 DEFAULT_TOPIC: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
-"""Prefix of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being created."""
+"""The prefix of light topics and groups (`MixAll.LMQ_PREFIX`), which need not be created."""
 LIGHT_NAME_SIZE_MAX: Final = 255
-"""Maximum bytes of a light queue's name, as for a directory."""
+"""Maximum bytes of the name of a light queue, which is also the name of a directory."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "BenchmarkTest",
@@ -44,25 +46,27 @@ SYSTEM_TOPICS: Final = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
 )
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Topic of timed messages in 5.x. Java's broker accepts sends to it, and its timer stops at the first one."""
+"""The topic of timed messages in 5.x. Java's broker accepts a send to it, after which its timer stops."""
 _NOT_FOR_SENDING: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
      "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )  # fmt: skip
-"""`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
+"""The topics that RocketMQ's clients may not send to (`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`)."""
 NOT_FOR_SENDING: Final = _NOT_FOR_SENDING | {TIMER_TOPIC}
-"""Topics that clients may not send to."""
+"""The topics that clients of our broker may not send to."""
 SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *_NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
-"""`TopicValidator.SYSTEM_TOPIC_SET`; each broker adds its own and its cluster's name."""
+"""The names of system topics (`TopicValidator.SYSTEM_TOPIC_SET`). Each broker adds its own name and that of its
+cluster.
+"""
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""Suffix of a cluster's topic for replies between clients."""
+"""The suffix of the topic of a cluster for replies between clients."""
 FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
-"""`TopicFilterType`."""
+"""The names of `TopicFilterType`."""
 
 
 def name_problem(topic: str) -> str | None:
-    """Returns why a topic name is illegal, in RocketMQ's words, or None."""
+    """Returns why a topic name is illegal, in RocketMQ's words; None if it is legal."""
     if not topic.strip():
         return "The specified topic is blank."
     if not LEGAL_NAME.fullmatch(topic):
@@ -73,7 +77,10 @@ def name_problem(topic: str) -> str | None:
 
 
 def queue_name_problem(name: str) -> str | None:
-    """Returns why a queue name is illegal, or None. As in RocketMQ, a light one only needs to be a valid directory."""
+    """Returns why a queue name is illegal; None if it is legal.
+
+    As in RocketMQ, the name of a light queue only needs to be a valid name of a directory.
+    """
     if not name.startswith(LMQ_PREFIX):
         return name_problem(name)
     if "/" in name or not name.isprintable():
@@ -84,7 +91,7 @@ def queue_name_problem(name: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Returns why 5.x refuses a group name, in its words with a long name cut, or None."""
+    """Returns why 5.x refuses a group name, in its own words; None if it accepts the name. A long name is cut."""
     if not group.strip():
         return "The specified group is blank."
     shown = f"The specified group: {group[:GROUP_SIZE_MAX]}, "

@@ -4,8 +4,8 @@ A receipt handle (`extraInfo`, property `POP_CK`) has eight fields between space
 time, invisible time, revive queue, 0 or the version of the retry topic, broker, queue and queue offset.
 
 Source: 5.5.0's `PopMessageRequestHeader`, `NotificationRequestHeader`, `AckMessageRequestHeader`,
-`ChangeInvisibleTimeRequestHeader`, `ExtraInfoUtil`, `KeyBuilder.parseNormalTopic`. Only what the class marks as
-required is.
+`ChangeInvisibleTimeRequestHeader`, `ExtraInfoUtil`, `KeyBuilder.parseNormalTopic`. A field is required if its class in
+Java requires it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.headers import Header, Int32, Int64
 
 POP_HANDLE: Final = "POP_CK"
-"""The property with the receipt handle of a message that a pop read from the retry topic."""
+"""The name of the property with the receipt handle, for a message that a pop read from the retry topic."""
 RETRY: Final = "%RETRY%"
 _HANDLE_SIZE: Final = 8
 
 
 class PopCode(enum.IntEnum):
-    """The requests about pops; those that name one message are the last two."""
+    """The codes of requests about pops. The last two name one message."""
 
     POP_MESSAGE = 200_050
     NOTIFICATION = 200_054
@@ -37,19 +37,19 @@ BATCH_ACK_MESSAGE: Final = 200_151
 
 
 class PopMessageRequestHeader(Header):
-    """200050 POP_MESSAGE: messages that the group has not got yet, or whose invisible time is over."""
+    """200050 POP_MESSAGE: get messages that the group has not received yet, or whose invisible time is over."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
-    """-1 for every queue."""
+    """The queue, or -1 for all queues of the topic."""
     max_msg_nums: Int32
     invisible_time: Int64
-    """How long the group gets the messages from no other pop, ms."""
+    """The milliseconds for which no other pop of the group gets these messages."""
     poll_time: Int64
-    """How long the request may be held after `born_time`, ms."""
+    """The milliseconds after `born_time` for which the broker may hold the request."""
     born_time: Int64 = 0
-    """Unix time in ms; 0 is the broker's time of receipt."""
+    """The time of the request in milliseconds since 1970. 0 means the time when the broker receives it."""
     init_mode: Int32 = 0
     exp_type: str | None = None
     exp: str | None = None
@@ -58,20 +58,23 @@ class PopMessageRequestHeader(Header):
 
 
 class PopMessageResponseHeader(Header):
-    """The reply to 200050: the body has the records, and the last three texts list their places again."""
+    """The reply to 200050.
+
+    The body has the records, and the last three fields repeat their queues and offsets as text.
+    """
 
     pop_time: Int64
     invisible_time: Int64
     revive_qid: Int32
     rest_num: Int64
-    """How many more messages the broker counts."""
+    """The broker's count of the messages that remain for the group."""
     start_offset_info: str | None = None
     msg_offset_info: str | None = None
     order_count_info: str | None = None
 
 
 class NotificationRequestHeader(Header):
-    """200054 NOTIFICATION: held until the group could pop something."""
+    """200054 NOTIFICATION: a request that the broker holds until the group could pop a message."""
 
     consumer_group: str
     topic: str
@@ -92,7 +95,7 @@ class NotificationResponseHeader(Header):
 
 
 class AckMessageRequestHeader(Header):
-    """200051 ACK_MESSAGE: one message is done."""
+    """200051 ACK_MESSAGE: acknowledge one message."""
 
     consumer_group: str
     topic: str
@@ -102,7 +105,7 @@ class AckMessageRequestHeader(Header):
 
 
 class ChangeInvisibleTimeRequestHeader(AckMessageRequestHeader):
-    """200053 CHANGE_MESSAGE_INVISIBLETIME: the invisible time begins again."""
+    """200053 CHANGE_MESSAGE_INVISIBLETIME: start the invisible time of one message again."""
 
     invisible_time: Int64
 
@@ -114,13 +117,13 @@ class PopHandle:
     pop_time_ms: int
     invisible_ms: int
     is_retry: bool
-    """The message was read from the retry topic: queue and offset are that topic's."""
+    """Whether the message was read from the retry topic, to which queue and offset then belong."""
     queue: int
     offset: int
 
 
 def read_handle(text: str) -> PopHandle:
-    """Decode a receipt handle; raises HeaderError."""
+    """Decode a receipt handle; raises HeaderError if it is not one."""
     fields = text.split(" ")
     try:
         _start, pop_time, invisible, _revive, retry, _broker, queue, offset = fields[:_HANDLE_SIZE]
@@ -130,7 +133,7 @@ def read_handle(text: str) -> PopHandle:
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """The topic whose retry topic of a group this is; any other topic itself."""
+    """The topic that a retry topic of a group belongs to. Any other topic is returned unchanged."""
     for separator in ("_", "+"):
         prefix = f"{RETRY}{group}{separator}"
         if topic.startswith(prefix):

@@ -1,7 +1,7 @@
-"""Message properties: clients' text, and a broker's stored form in the order of a Java `HashMap`.
+"""Message properties: the text that clients send, and the stored form, in the order of a Java `HashMap`.
 
-A broker decodes the text into a `HashMap` and encodes that again, so the stored order is the map's. The order may
-differ if the map uses trees (eight colliding names in one bucket of a table of 64).
+RocketMQ's broker decodes the text into a `HashMap` and encodes this map again, so the stored order is that of the map.
+The order may differ if the map uses trees (eight colliding names in one bucket of a table of 64).
 
 Sources: `MessageDecoder.string2messageProperties`, `messageProperties2String`; `java.util.HashMap`.
 """
@@ -19,26 +19,26 @@ from attrs import frozen
 from longpoll_protocol.errors import LocalProtocolError
 
 _PIECE_SIZE: Final = 64
-"""Units hashed at once: the topic and a key of most messages."""
+"""The number of characters hashed at once, which is enough for the topic and a key of most messages."""
 _PIECE_COUNT: Final = 64
-"""Maximum pieces joined at once."""
+"""The greatest number of pieces that are hashed at once."""
 _JOINS: Final = tuple(
     (
         width,
-        # The right one of every two.
+        # A mask with the right one of every two neighbours.
         int.from_bytes((bytes(width // 8) + b"\xff" * (width // 8)) * (_PIECE_COUNT * _PIECE_SIZE * 4 // width)),
         (1 << width) - 31 ** (width // 8),
     )
     for width in (8, 16, 32, 64, 128, 256)
 )
-"""By bit width of the joined values, from a unit to half a piece."""
+"""(bits of a value, mask, excess) for each join of neighbours, from single characters to half a piece."""
 _JOINS_OF: Final = tuple(_JOINS[: max(size - 1, 0).bit_length()] for size in range(_PIECE_SIZE + 1))
-"""The joins needed for each piece size."""
+"""The joins that a piece needs, by the number of its characters."""
 _POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(_PIECE_SIZE + 1))
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    """The hash of a text as by Java's `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
     value = 0
     if text.isascii():
         units = text.encode()
@@ -54,7 +54,7 @@ def java_hash(text: str) -> int:
 
 
 def java_hashes(texts: Sequence[str]) -> Sequence[int]:
-    """Returns `java_hash` of each text; many short texts cost little more than a few."""
+    """Returns the `java_hash` of each text. Many short texts take little more time than a few."""
     if len(texts) > _PIECE_COUNT:
         starts = range(0, len(texts), _PIECE_COUNT)
         return [hashed for start in starts for hashed in java_hashes(texts[start : start + _PIECE_COUNT])]
@@ -67,11 +67,11 @@ def java_hashes(texts: Sequence[str]) -> Sequence[int]:
 
 
 def _join(value: int, joins: Sequence[tuple[int, int, int]]) -> int:
-    """Combine the adjacent units of a long number into hashes without wrapping, one per piece, in place.
+    """Combine the characters in a long number into hashes, one per piece, without a loop over the characters.
 
-    Neighbours are joined everywhere at once: units to pairs, pairs to fours, and so on. Where a precedes b, the number
-    has 2**width a + b, and the result needs 31**units a + b, so the difference is subtracted. Each join doubles the
-    width, and no value outgrows it.
+    All neighbours are joined at once: characters to pairs, pairs to fours, and so on. Where a precedes b, the number
+    has 2**width a + b, and the hash needs 31**units a + b, so the difference is subtracted. Each join doubles the
+    width, and no value becomes wider than that.
     """
     for width, right_ones, excess in joins:
         value -= (value >> width & right_ones) * excess
@@ -80,23 +80,23 @@ def _join(value: int, joins: Sequence[tuple[int, int, int]]) -> int:
 
 @lru_cache(maxsize=_PIECE_COUNT + 1)
 def _last_words(count: int) -> struct.Struct:
-    """The last 32 bits of each of `count` pieces."""
+    """Reads the last 32 bits of each of `count` pieces."""
     return struct.Struct(">" + f"{_PIECE_SIZE - 4}xi" * count)
 
 
 def tags_code(tags: str | None) -> int:
-    """Returns the consume queue's code for a message's tags; 0 without tags."""
+    """Returns the tags code of the consume queue for a message's tags: their hash, or 0 without tags."""
     return word_hash(tags) if tags else 0
 
 
 def word_hash(word: str) -> int:
-    """`java_hash` of a frequent word, such as a subscribed tag or a property's name; cached if short."""
+    """The `java_hash` of a frequent word, such as a subscribed tag or the name of a property. It is cached if short."""
     return _kept_hash(word) if len(word) <= KEPT_SIZE_MAX else java_hash(word)
 
 
 _kept_hash: Final = lru_cache(maxsize=4096)(java_hash)
 KEPT_SIZE_MAX: Final = 255
-"""Maximum characters of a cached word: peers choose the words."""
+"""Maximum characters of a cached word. There is a limit because peers choose the words."""
 
 
 CLUSTER: Final = "CLUSTER"
@@ -138,21 +138,21 @@ PAIR_END: Final = "\x02"
 
 @frozen
 class PropertiesForm:
-    """The form of properties in one version."""
+    """The stored form of properties in one version of RocketMQ."""
 
     table_size: int
-    """Initial buckets of the map; they double above three quarters of their number."""
+    """The initial number of buckets in the map. It doubles when the map has more names than three quarters of it."""
     marks_last: bool
-    """Whether the last pair has an end mark too."""
+    """Whether the last pair has an end mark, too."""
 
 
 FORM_4_9: Final = PropertiesForm(16, marks_last=False)
-"""`HashMap.DEFAULT_INITIAL_CAPACITY`."""
+"""The form in 4.9, whose map has `HashMap.DEFAULT_INITIAL_CAPACITY` buckets."""
 FORM_5: Final = PropertiesForm(128, marks_last=True)
 
 
 def read_properties(text: str | None) -> dict[str, str]:
-    """Parse names and values in order; skips a pair with an empty side or without a mark."""
+    """Parse a text into names and values, in order. It skips a pair without a mark, or with an empty name or value."""
     properties: dict[str, str] = {}
     if text:
         for pair in text.split(PAIR_END):
@@ -163,12 +163,12 @@ def read_properties(text: str | None) -> dict[str, str]:
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
-    """`read_properties` for stored bytes; replaces invalid UTF-8."""
+    """Decode stored properties as `read_properties` parses text. Invalid UTF-8 is replaced."""
     return read_properties(encoded.decode("utf-8", "replace"))
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode a client's text, with an end mark for every pair; raises LocalProtocolError for a text with a mark."""
+    """Encode the text of a client, with an end mark for each pair; raises LocalProtocolError if a mark is in a text."""
     for text in (*properties.keys(), *properties.values()):
         if NAME_END in text or PAIR_END in text:
             raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
@@ -176,9 +176,9 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
-    """Encode the stored form, in the order of a Java `HashMap` filled name by name.
+    """Encode the stored form, in the order of a Java `HashMap` that was filled name by name.
 
-    `without` was in the map and is removed.
+    The property `without` counts for the order, because it was in the map, but is left out.
     """
     names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
     text = PAIR_END.join([f"{name}{NAME_END}{properties[name]}" for name in names if name != without])
@@ -189,7 +189,7 @@ def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_
 
 @lru_cache(maxsize=1024)
 def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) -> tuple[str, ...]:
-    """Returns names in the order of a `HashMap`: by bucket, and within a bucket in order of insertion."""
+    """Returns names in the order of a `HashMap`: by bucket, and within a bucket in the order of insertion."""
     size = table_size
     while len(names) * 4 > size * 3:
         size *= 2
@@ -197,17 +197,17 @@ def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) ->
 
 
 def _spread(code: int) -> int:
-    """`HashMap.hash`: combines the high half with the low one."""
+    """Combine the high half of a hash with the low one, as `HashMap.hash` does."""
     code &= 0xFFFFFFFF
     return code ^ code >> 16
 
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""`messageDelayLevel` of RocketMQ: the delays of levels 1, 2, ..."""
+"""The delays of the levels 1, 2, ... by default in RocketMQ (`messageDelayLevel`)."""
 LEVEL_COUNT_MAX: Final = 1024
-"""Maximum delay levels; each is a queue of the schedule topic."""
+"""Maximum number of delay levels, because each one is a queue of the schedule topic."""
 LEVEL_DAYS_MAX: Final = 3650
-"""Maximum delay of a level, days."""
+"""Maximum delay of a level, in days."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL_TIME: Final = re.compile("([0-9]{1,9})([smhd])")
 _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
@@ -215,7 +215,7 @@ _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
 
 @lru_cache(maxsize=16)
 def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """Parse the delays of levels, ms; raises ValueError with the invalid one.
+    """Parse the delays of levels; returns milliseconds, and raises ValueError, which names the invalid level.
 
     As `ScheduleMessageService.parseDelayLevel` 4.9.7, which also accepts negative times, but only single spaces.
     """

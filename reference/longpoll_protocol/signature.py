@@ -1,7 +1,7 @@
-"""Credentials of a client, and the signature that they add to a request.
+"""The credentials of a client, and the signature that they add to a request.
 
-The signature is HMAC-SHA1 over the fields' values, in the order of their names, and the body. Check by the broker: see
-`rocketmq.accounts.access`.
+The signature is HMAC-SHA1 over the values of the fields, in the order of their names, and over the body. The broker
+checks it in `rocketmq.accounts.access`.
 
 Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `AclClientRPCHook.java` of 4.9.7;
 `PlainAccessValidator.parse` of 5.x.
@@ -22,13 +22,13 @@ from longpoll_protocol.frames import Buffer
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""`MixAll.UNIQUE_MSG_QUERY_FLAG`: a field that clients sign from 4.9.4 on."""
+"""The name of a field (`MixAll.UNIQUE_MSG_QUERY_FLAG`) that clients sign from 4.9.4 on."""
 _UNSIGNED_UP_TO: Final = 399
-"""Ordinal of `V4_9_3`."""
+"""The ordinal of `V4_9_3`, the last version that does not sign this field."""
 
 
 def sign(fields: Mapping[str, str], body: Buffer, secret_key: str, version: int = VERSION) -> str:
-    """Sign a request as a client of this version: base64 of HMAC-SHA1 under the secret.
+    """Sign a request as a client of this version does; returns base64 of the HMAC-SHA1 under the secret.
 
     Java sorts names by UTF-16 units; for ASCII names Python's order is the same.
     """
@@ -47,6 +47,6 @@ class Credentials:
     secret_key: str = field(repr=False)
 
     def signed(self, fields: dict[str, str] | None, body: Buffer) -> dict[str, str]:
-        """Returns a request's extension fields with key and signature added."""
+        """Returns the extension fields of a request with the access key and the signature."""
         named = {**(fields or {}), ACCESS_KEY: self.access_key}
         return {**named, SIGNATURE: sign(named, body, self.secret_key)}

@@ -1,4 +1,4 @@
-"""Binary units of bytes."""
+"""Binary units of sizes, in bytes."""
 
 from typing import Final
 
