@@ -132,7 +132,7 @@ def test_a_fault_in_conversations_fails_its_clause(name: str, brokers: Mapping[b
 def test_a_fault_under_load_fails_its_clause(
     name: str, brokers: Mapping[bool, Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=600, queue_count=4))
+    monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=240, queue_count=4))
     names = [vector for clause in faults()[name].clauses for vector in BY_ID[clause].vectors]
     with relayed(name, brokers[True]) as relay:
         topic = f"longpoll-conform-{FAULTS.index(name)}"

@@ -44,6 +44,8 @@ from longpoll_spec.terms import Effect, changes, const, substitute, variables_of
 PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 MODELS: Final = {(policy.name, bounds.name): (policy, bounds) for policy, bounds in explorations()}
 QUICK_STATES: Final = 400_000
+CLONE_STATES: Final = 60_000
+"""The same for `strict-clone`, which differs from `strict` in two knobs only."""
 SMALL_STATES: Final = 20_000
 
 
@@ -51,7 +53,9 @@ def _is_quick(key: tuple[str, str]) -> bool:
     """Whether the exploration is of `strict`, of a knob value that no preset has, or of a small pair of features."""
     policy, name = key
     states = PINNED[key].distinct_states
-    return states <= QUICK_STATES if policy.startswith("strict") else name in PAIRS and states <= SMALL_STATES
+    if not policy.startswith("strict"):
+        return name in PAIRS and states <= SMALL_STATES
+    return states <= (CLONE_STATES if policy == "strict-clone" else QUICK_STATES)
 
 
 def test_each_exploration_and_each_pair_of_features_is_pinned_for_each_preset() -> None:
