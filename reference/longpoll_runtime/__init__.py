@@ -1,11 +1,12 @@
-"""The interface to threads, locks, clock, sockets and files; implemented by the other modules and by simulations.
+"""The interface to threads, locks, clock, sockets and files, which the other modules and simulations implement.
 
-Broker, recorder, client and proxy get a `Runtime` as an argument and use nothing else of the outside (checked by the
-import-linter contract `runtime-only`). So the same code runs on real threads, under a controlled scheduler with virtual
-time, and over a file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place between
-two critical sections, named after the specification's actions. In production it does nothing.
+Broker, recorder, client and proxy get a `Runtime` as an argument, and use the operating system only through it (the
+import-linter contract `runtime-only` checks this). So the same code runs on real threads, under a controlled scheduler
+with virtual time, and over a file layer that loses unsynced pages. A scheduling point, such as `runtime.step("hold")`,
+marks a place between two critical sections and is named after an action of the specification. In production it does
+nothing.
 
-Processes and signals belong to the command line.
+Processes and signals are left to the command line.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Lock(AbstractContextManager[Any], Protocol):
     """A mutual exclusion lock, as `threading.Lock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire the lock; returns false after `timeout` seconds (-1: no limit)."""
+        """Acquire the lock; returns false if it is not free within `timeout` seconds. -1 means no limit."""
         ...
 
     def release(self) -> None:
@@ -39,7 +40,7 @@ class Condition(AbstractContextManager[Any], Protocol):
     """A condition variable, as `threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for a notification; returns false after `timeout` seconds."""
+        """Wait for a notification; returns false if none comes within `timeout` seconds."""
         ...
 
     def notify(self, n: int = 1) -> None:
@@ -67,7 +68,7 @@ class Event(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; returns false after `timeout` seconds."""
+        """Wait until the flag is set; returns false if it is not set within `timeout` seconds."""
         ...
 
 
@@ -93,15 +94,15 @@ class Thread(Protocol):
     """A started thread."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, up to `timeout` seconds."""
+        """Wait until the thread has ended, up to `timeout` seconds."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether it is running."""
+        """Whether the thread is running."""
         ...
 
     def is_current(self) -> bool:
-        """Whether it is the calling thread, which cannot be joined."""
+        """Whether this is the calling thread, which cannot join itself."""
         ...
 
 
@@ -110,7 +111,7 @@ class MappedFile(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """The whole file; writable if it was opened so."""
+        """The bytes of the whole file, which can be written if the file was mapped as writable."""
         ...
 
     def reserve(self, start: int, stop: int) -> None:
@@ -121,43 +122,44 @@ class MappedFile(Protocol):
         ...
 
     def clear_from(self, start: int) -> None:
-        """Clear everything from `start` to the end; no other thread may be using those bytes."""
+        """Replace everything from `start` to the end by zeros. No other thread may be using those bytes."""
         ...
 
     def data_from(self, position: int) -> int:
-        """Returns the first possibly non-zero position at or after this one, skipping holes; the length without one."""
+        """Returns the first position at or after this one that is not in a hole; the file's length if there is none."""
         ...
 
     def sync(self, start: int, stop: int) -> None:
         """Make bytes [start, stop) durable (msync).
 
-        After a failure the system may treat unwritten pages as written, and the next sync succeeds.
+        After a failure, the operating system may treat pages that were not written as written, so that the next sync
+        succeeds (see `write_anew`).
         """
         ...
 
     def write_anew(self, start: int, stop: int) -> None:
         """Make the next sync write bytes [start, stop), even if the system considers them written.
 
-        Skips pages of zeros: they may be holes, and a full disk has no room for one.
+        It skips pages of zeros, because they may be holes, for which a full disk has no room.
         """
         ...
 
     @property
     def identity(self) -> int:
-        """The file's identity; `Files.identity` returns the one at its path now."""
+        """The identity of the mapped file. If `Files.identity` returns another, the file at its path was replaced."""
         ...
 
     def close(self) -> None:
-        """Release `view`; the memory is unmapped with its last slice."""
+        """Release `view`. The memory stays mapped until its last slice is released."""
         ...
 
 
 class NotRegularError(OSError):
-    """A FIFO, a socket or a device in place of a file."""
+    """There is a FIFO, a socket or a device where a file is expected."""
 
 
 class Files(Protocol):
-    """Files; every path is absolute."""
+    """Access to files. Every path is absolute."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> MappedFile:
         """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros (sparse).
@@ -195,7 +197,7 @@ class Files(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Returns the names in a directory, sorted; empty if it does not exist."""
+        """Returns the sorted names in a directory; an empty list if the directory does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -211,7 +213,7 @@ class Files(Protocol):
         ...
 
     def used_ratio(self, path: str) -> float:
-        """Returns the used share of the disk with `path`, 0 to 1."""
+        """Returns the used part of the disk that has `path`, from 0 to 1."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
@@ -223,7 +225,10 @@ class Files(Protocol):
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Lock a file against other processes; returns the unlock function. Raises BlockingIOError if it is locked."""
+        """Lock a file against other processes; returns a function that unlocks it.
+
+        Raises BlockingIOError if it is locked.
+        """
         ...
 
 
@@ -268,7 +273,7 @@ class Socket(Protocol):
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """Send some bytes of the parts, in order, as if joined; raises BlockingIOError if nothing fits.
 
-        At most `PARTS_MAX` parts.
+        There may be at most `PARTS_MAX` parts.
         """
         ...
 
@@ -285,13 +290,13 @@ class PlainSocket(Socket, Protocol):
     """A socket without TLS that gives access to kernel state."""
 
     def acknowledge(self) -> None:
-        """Make the kernel acknowledge the read bytes now, if no unread ones wait."""
+        """Let the kernel acknowledge the bytes that were read now, unless there are unread ones."""
         ...
 
     def arrived(self) -> tuple[int, int]:
-        """Returns the bytes arrived at the call, and a lower bound of those that the peer may send next.
+        """Returns the number of bytes that have arrived, and a lower bound of the number that the peer may send next.
 
-        The bound requires that `acknowledge` was called and nothing arrived since; 0 means unknown.
+        The bound is right if `acknowledge` was called and nothing has arrived since; 0 means unknown.
         """
         ...
 
@@ -309,7 +314,7 @@ class Listener(Protocol):
         ...
 
     def listen(self) -> None:
-        """Take connections from now on. Raises OSError if another socket listens there."""
+        """Accept connections from now on; raises OSError if another socket listens at the address."""
         ...
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
@@ -354,15 +359,15 @@ class Poller(Protocol):
 
 
 class Forked(Protocol):
-    """An object with locks that must be reset in a forked process, which has the locks but not their threads."""
+    """An object whose locks must be reset in a forked process, in which the threads that hold them do not exist."""
 
     def forked(self) -> None:
-        """Reset to the state of a process with one thread, without waiting."""
+        """Reset the object to the state in a process with one thread, without waiting for a lock."""
         ...
 
 
 class Runtime(Protocol):
-    """Everything that the store and the services use of the outside."""
+    """Everything of the operating system that the store and the services use."""
 
     @property
     def files(self) -> Files:
@@ -370,7 +375,7 @@ class Runtime(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """Returns a monotonic time, ns."""
+        """Returns the time of a monotonic clock, in nanoseconds."""
         ...
 
     def unix_ms(self) -> int:
@@ -378,7 +383,7 @@ class Runtime(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass (for the dispatcher's poll; never as synchronisation)."""
+        """Wait for some seconds. The dispatcher uses it to poll; never use it to synchronise threads."""
         ...
 
     def lock(self) -> Lock:
@@ -390,7 +395,7 @@ class Runtime(Protocol):
         ...
 
     def event(self) -> Event:
-        """Create a flag, not set."""
+        """Create a flag that is not set."""
         ...
 
     def queue(self, capacity: int) -> Queue[Any]:
@@ -398,11 +403,11 @@ class Runtime(Protocol):
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread; one that ends by an exception must be reported (`threads`)."""
+        """Start a thread. An implementation must report a thread that ends by an exception (`threads`)."""
         ...
 
     def bind(self, host: str, port: int) -> Listener:
-        """Reserve an address for a listener; port 0 picks one. Raises OSError if something listens there."""
+        """Reserve an address for a listener; port 0 picks a free one. Raises OSError if the address is in use."""
         ...
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
@@ -410,14 +415,14 @@ class Runtime(Protocol):
         ...
 
     def look_up(self, host: str, port: int) -> str:
-        """Resolve a host to its first address, in digits; may take many seconds. Raises OSError without one."""
+        """Resolve a host to its first address, in digits; raises OSError if it has none. This may take many seconds."""
         ...
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
         """Begin to connect to an address in digits, without waiting.
 
-        The socket becomes writable when connected, readable on failure. Raises OSError on an immediate failure; on a
-        later one, the socket's first `recv_into` raises it.
+        The socket becomes writable when it is connected, and readable if connecting fails. Raises OSError on an
+        immediate failure; on a later failure, the first `recv_into` of the socket raises it.
         """
         ...
 
@@ -426,7 +431,7 @@ class Runtime(Protocol):
         ...
 
     def memory_size(self) -> int:
-        """Returns the machine's physical memory, bytes."""
+        """Returns the physical memory of the machine, in bytes."""
         ...
 
     @property
@@ -439,13 +444,13 @@ class Runtime(Protocol):
         ...
 
     def when_forked(self, one: Forked, /) -> None:
-        """Call its `forked` in each process forked from this one, as long as the object exists."""
+        """Call `forked` of an object in each process that is forked from this one, for as long as the object exists."""
         ...
 
     def identity(self) -> bytes:
-        """Returns eight unique bytes: the machine's IPv4 address, and four different ones for each call."""
+        """Returns eight unique bytes: the IPv4 address of the machine, and four bytes that differ between calls."""
         ...
 
     def step(self, action: str) -> None:
-        """A step point named after an action of the specification; does nothing here."""
+        """Mark a scheduling point that is named after an action of the specification. In production it does nothing."""
         ...

@@ -1,7 +1,8 @@
 """Pauses a thread at a chosen line, to force an interleaving between two lines of user code.
 
-Only lines of the program under test count: not Python's, installed packages' or the project's. A debugger or coverage
-tool disables pauses. Threads started earlier, except the calling one, and code other than Python are not paused.
+Only lines of the program under test count, not those of Python, of installed packages or of this project. If a debugger
+or a coverage tool is active, there are no pauses. Threads that were started before are not paused, except the calling
+one, and neither is code that is not Python.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 PAUSE_S: Final = 0.005
-"""Maximum pause, seconds, because other threads may need the thread's locks."""
+"""The longest pause, in seconds. There is a limit because other threads may need the locks of the paused thread."""
 NOT_COUNTED: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(str(Path(__file__).parents[1] / name) for name in ("longpoll_runtime", "longpoll_kit")),
@@ -25,21 +26,21 @@ NOT_COUNTED: Final = (
 
 
 class Pause:
-    """Stops the first thread that reaches the n-th line.
+    """Pauses the first thread that reaches the n-th counted line.
 
-    Invariant: `_left` is the number of lines until then; below 0 a thread is or was stopped.
+    Invariant: `_left` is the number of lines until then. Below 0, a thread is paused or was.
     """
 
     def __init__(self, line: int) -> None:
         self._left = line
         self.place = ""
-        """File and line before which a thread is stopped."""
+        """The file and line before which the thread is paused."""
         self._reached = threading.Event()
         self._ended = threading.Event()
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Count lines of this thread inside the block."""
+        """Count the lines that this thread executes inside the block."""
         before = sys.gettrace()
         # A worker that was started inside an earlier pause's `new_threads` is still traced by that pause.
         if before is None or isinstance(getattr(before, "__self__", None), Pause):
@@ -52,7 +53,7 @@ class Pause:
 
     @contextmanager
     def new_threads(self) -> Iterator[None]:
-        """Count lines of threads that are started inside the block."""
+        """Count the lines of threads that are started inside the block."""
         before = threading.gettrace()
         if before is None and sys.gettrace() is None:
             threading.settrace(self._trace)
@@ -62,12 +63,12 @@ class Pause:
             threading.settrace(before)
 
     def wait_reached(self) -> bool:
-        """Wait until a thread is stopped, at most for a pause; returns whether one was."""
+        """Wait until a thread is paused, at most `PAUSE_S`; returns whether one is or was."""
         self._reached.wait(PAUSE_S)
         return self._left < 0
 
     def end(self) -> None:
-        """Resume the thread."""
+        """Resume the paused thread."""
         self._ended.set()
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The real file layer: mmap, msync, fallocate, durable replacement, locks of open files.
+"""The real file layer: mapped files with msync and fallocate, durable replacement of files, and locks.
 
-Errors are the operating system's OSError.
+A failure raises the OSError of the operating system.
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ _PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 FILE_MODE: Final = 0o600
-"""Messages are private: `chmod` widens the mode of existing files and directories, which stay as they are."""
+"""The mode of new files, because messages are private. To share them use `chmod`: existing files and directories keep
+their mode.
+"""
 DIRECTORY_MODE: Final = 0o700
 MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"
 MAPS_MAX_USUAL: Final = 65_530
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
-"""Maximum bytes of a file mapped without read-ahead.
+"""Maximum bytes of a file that is mapped without read-ahead.
 
-There are many queue files, each used in few places: with read-ahead, the first write to a new one makes the kernel fill
-a megabyte or two of zeros (1.6 ms instead of 8 us on ext4). Log files are long and read sequentially.
+A store has many queue files, each used in few places. With read-ahead, the first write to a new one would make the
+kernel fill a megabyte or two with zeros, which takes 1.6 ms instead of 8 us on ext4. The files of the log are longer,
+and are read sequentially.
 """
 
-# So that the error says whether it is this process that has a file.
+# The locked files of this process, so that the error can say whether this process or another one has locked a file.
 _locked: Final[set[str]] = set()
 _WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """C's `struct flock`: type, whence, start, length (0: to the end), and no process."""
@@ -78,19 +81,20 @@ class _Action(ctypes.Structure):
 
 _SA_SIGINFO: Final = 4
 _ADDRESS_AT: Final = 16
-"""Where C's `siginfo_t` has the address of a fault."""
+"""The offset in C's `siginfo_t` of the address of a fault."""
 _mapped_sizes: Final[dict[int, int]] = {}
-"""Size of each mapped file, by address."""
+"""Address -> size of the file that is mapped there."""
 _cut: Final[set[int]] = set()
-"""Addresses of mapped files that were shorter than their map when used."""
+"""The addresses of mapped files that another program has truncated while they were in use."""
 _previous: Final = _Action()
-"""The handler of SIGBUS before ours."""
+"""The handler of SIGBUS before ours was installed."""
 
 
 def _use_zeros(number: int, info: int, _context: int) -> None:
-    """Put a page of zeros where a file was cut, so that reading and writing there continue; its sync then fails.
+    """Map a page of zeros where a file was truncated, so that reads and writes there continue; its sync then fails.
 
-    Called by the kernel on the thread that used the page, which may have the interpreter lock.
+    Without this handler, SIGBUS would end the process. The kernel calls it on the thread that used the page, which may
+    hold the interpreter lock.
     """
     address: int = ctypes.c_void_p.from_address(info + _ADDRESS_AT).value or 0
     start = next((start for start, size in list(_mapped_sizes.items()) if start <= address < start + size), None)
@@ -108,7 +112,7 @@ _USE_ZEROS: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes
 
 @functools.cache
 def _handle_cuts() -> None:
-    """Install the handler once."""
+    """Install the handler of SIGBUS, once per process."""
     action = _Action(handler=ctypes.cast(_USE_ZEROS, ctypes.c_void_p), flags=_SA_SIGINFO)
     _LIBC.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous))
 
@@ -122,8 +126,8 @@ def _unmap(address: int, size: int) -> None:
 def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:
     """Map a file shared; returns its bytes and the address of the first. Raises OSError.
 
-    `mmap.mmap` would keep a copy of the descriptor per file, which the kernel does not need. The memory is released
-    with the last slice of the view.
+    It does not use `mmap.mmap`, which would keep a descriptor per file that the kernel does not need. The memory is
+    unmapped when the last slice of the view is released.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address: int | None = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
@@ -136,7 +140,7 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
     content = (ctypes.c_ubyte * size).from_address(address)
     _handle_cuts()
     _mapped_sizes[address] = size
-    # Every slice keeps `content` alive; at the end of the process the kernel unmaps.
+    # Every slice references `content`. At the end of the process the kernel unmaps the file.
     weakref.finalize(content, _unmap, address, size).atexit = False
     view = memoryview(content).cast("B")
     return (view if writable else view.toreadonly()), address
@@ -149,7 +153,7 @@ def _identity(found: os.stat_result) -> int:
 class RealMappedFile:
     """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released.
 
-    Keeps no descriptor: a store has more files than a process may have open.
+    It keeps no descriptor, because a store has more files than a process may have open.
     """
 
     def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
@@ -161,12 +165,12 @@ class RealMappedFile:
         if size:
             self.view, self._address = _mapped_view(descriptor, size, path, writable=writable)
         if 0 < size <= SMALL_SIZE_MAX:
-            # Only advice: a kernel that ignores it still maps the file.
+            # This is only advice, so an error does not matter.
             _LIBC.madvise(self._address, size, mmap.MADV_RANDOM)
 
     def reserve(self, start: int, stop: int) -> None:
         """Reserve disk blocks for bytes [start, stop); raises OSError when the disk is full."""
-        # Opened each time: a descriptor per file would exceed the process's limit.
+        # The file is opened each time, because a descriptor per file would exceed the limit of the process.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_size < len(self.view):
@@ -178,7 +182,7 @@ class RealMappedFile:
     def clear_from(self, start: int) -> None:
         """Clear everything from `start` on, and free its disk blocks; the length stays.
 
-        Does nothing if nothing was ever written, which makes opening a store with many queues much faster.
+        It does nothing if nothing was written there, which makes opening a store with many queues much faster.
         """
         size = len(self.view)
         if start >= size or self._is_clear_from(start):
@@ -189,7 +193,8 @@ class RealMappedFile:
                 code = ctypes.get_errno()
                 if start < 0 or code not in _NOT_KNOWN:
                     raise OSError(code, os.strerror(code), self._path)
-                # For a file system without hole punching; a kill in between leaves a short file.
+                # The file system cannot punch holes, so the file is truncated and extended. A kill in between leaves a
+                # short file.
                 os.ftruncate(descriptor, start)
                 os.ftruncate(descriptor, size)
         finally:
@@ -213,7 +218,7 @@ class RealMappedFile:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return len(self.view)
-            # A file system that does not support holes.
+            # The file system does not support holes, so every position may have data.
             return position
         finally:
             os.close(descriptor)
@@ -222,7 +227,7 @@ class RealMappedFile:
         """Make bytes [start, stop) durable; other threads run meanwhile."""
         assert self._writable
         assert 0 <= start <= stop <= len(self.view)
-        # Through ctypes, because `mmap.flush` holds the interpreter lock while the disk works.
+        # It calls msync through ctypes, because `mmap.flush` would hold the interpreter lock while the disk works.
         page_start = start - start % mmap.PAGESIZE
         if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
             code = ctypes.get_errno()
@@ -246,7 +251,7 @@ class RealMappedFile:
     def close(self) -> None:
         """Release the view; the memory is released with its last slice."""
         self._address = 0
-        # An answer in transfer keeps the map until its last slice is gone.
+        # An answer that is being sent may still use a slice, which keeps the file mapped.
         with contextlib.suppress(BufferError):
             self.view.release()
 
@@ -295,7 +300,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 class RealFiles:
-    """The operating system's files; stateless."""
+    """The files of the operating system. It has no state."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
         """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros."""
@@ -338,7 +343,7 @@ class RealFiles:
         """
         temporary = f"{path}.tmp"
         mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
-        # Otherwise a FIFO in its place would block until it has a reader.
+        # With O_NONBLOCK, because opening a FIFO with this name would otherwise block until it has a reader.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(temporary, flags, FILE_MODE)
         try:
@@ -388,7 +393,7 @@ class RealFiles:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        # Not `makedirs`, whose mode applies to the last directory only.
+        # It does not use `makedirs`, which applies the mode to the last directory only.
         missing = [path]
         while (parent := os.path.dirname(missing[-1])) and not os.path.isdir(parent):
             missing.append(parent)
@@ -431,9 +436,10 @@ class RealFiles:
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against other processes and this one; raises BlockingIOError.
 
-        A record lock of the open file description. It and the record locks of Java's `FileChannel.tryLock` exclude each
-        other. A POSIX lock would end as soon as this process closes any descriptor of the file, such as a copy's. The
-        file's directory is locked too, against programs like this one: somebody may remove or move the file.
+        It takes a record lock of the open file description. This lock and the record locks of Java's
+        `FileChannel.tryLock` exclude each other. A POSIX lock would end as soon as this process closes any descriptor
+        of the file. The directory of the file is locked too, because a second broker must not start after the file was
+        removed or moved.
         """
         real = os.path.realpath(path)
         with _locked_guard:
@@ -450,7 +456,7 @@ class RealFiles:
                 except OSError as error:
                     if error.errno in (errno.EACCES, errno.EAGAIN):
                         raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from error
-                    # Some file systems lock no directories.
+                    # Some file systems cannot lock a directory.
                     if error.errno != errno.EBADF:
                         raise
                 _locked.add(real)

@@ -1,11 +1,11 @@
-"""Detects when the host, not the broker, paused.
+"""Detects host pauses: times in which the host, and not the broker, kept programs from running.
 
-A thread sleeps a millisecond at a time; a much longer sleep shows that nothing ran in time. The kernel reports how long
-the threads of load and broker waited for a processor. Both are host pauses, which an idle machine would not have.
-Waiting for anything else, such as a disk or a lock, does not count.
+A thread sleeps for a millisecond again and again; if a sleep takes much longer, nothing ran in time. The kernel also
+reports how long the threads of the load and of the broker waited for a processor. Both are host pauses, which an idle
+machine would not have. Waiting for anything else, such as a disk or a lock, does not count.
 
-Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. It
-grows when a wait ends, so a wait is assumed to end at the time it was seen.
+Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. The
+number grows when a wait ends, so a wait is assumed to end when the watch reads the number.
 
 Three programs subtract the pauses from an answer that came late: the race test (`longpoll.wire.race`), the kit
 (`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge does not: it has only intervals.
@@ -24,19 +24,21 @@ from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
-"""If the watch did not run for longer, that was a pause; the interpreter's turns take up to 5 ms per thread."""
+"""The watch counts a pause if it has not run for longer than this. A turn of the interpreter takes up to 5 ms per
+thread.
+"""
 WAIT_MS: Final = 2.0
-"""Minimum counted wait for a processor; the kernel's turns are about this long."""
+"""The shortest wait for a processor that counts. A turn of the kernel's scheduler takes about as long."""
 LOOK_S: Final = 0.005
-"""Interval between readings of the waits."""
+"""The seconds between two readings of the waits."""
 
 
 SCHEDSTAT_SIZE_MAX: Final = 128
-"""Bytes of three numbers."""
+"""The bytes that are enough for the three numbers of `schedstat`."""
 
 
 def read_wait_ns(path: str) -> int:
-    """Returns how long a thread has waited for a processor, from its `schedstat`; raises OSError if it has ended."""
+    """Returns how long a thread has waited for a processor, in nanoseconds; raises OSError if it has ended."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
@@ -45,11 +47,12 @@ def read_wait_ns(path: str) -> int:
 
 
 class HostPauseWatch:
-    """Records pauses inside its block.
+    """Records the host pauses inside its block.
 
-    Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under
-    `_changed`. `process_id` is the broker's; None watches only the load. A longer `sleep_s` needs less processor time,
-    but detects pauses later. A test passes its own clock, list of a process's threads, and reading of a thread's wait.
+    Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under the
+    lock `_changed`. `process_id` is the broker's process; with None only the load is watched, which is this process. A
+    longer `sleep_s` takes less processor time, but pauses are detected later. A test passes its own clock, list of a
+    process's threads, and function that reads a thread's wait.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class HostPauseWatch:
             self._changed.notify_all()
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
-        """Returns how long the host was seen to pause between two times of the monotonic clock."""
+        """Returns the milliseconds of host pauses between two times of the monotonic clock. Overlaps count once."""
         with self._changed:
             first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
             stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])
@@ -106,7 +109,7 @@ class HostPauseWatch:
         return stalled_ns / 1e6
 
     def wait_seen(self, moment_ns: int) -> None:
-        """Wait until every pause that ended before a time has been recorded; only inside the block."""
+        """Wait until every pause that ended before this time is recorded. Call it only inside the block."""
         with self._changed:
             self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
 
@@ -137,14 +140,14 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _runs(self) -> int:
-        """Returns the time, and records a pause if the last call was long ago: between them is little to do."""
+        """Returns the time, and records a pause if the last call was long ago, as there is little to do in between."""
         now_ns = self._now_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns
         return now_ns
 
     def _look(self) -> None:
-        """Record each thread's wait since the last reading."""
+        """Record the wait of each thread since the last reading."""
         for tasks in self._tasks:
             # A thread, or the broker, may end between the listing and the read.
             with suppress(OSError):

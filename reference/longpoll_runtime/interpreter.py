@@ -1,12 +1,14 @@
-"""Tunes the interpreter for a process that does nothing but serve (`longpoll serve`), because the settings are global.
+"""Tunes the interpreter for a process that only serves (`longpoll serve`). The settings are global.
 
-Garbage collection: a broker's many short-lived objects have no cycles, so reference counts free them. By default the
-collector still checks the young objects after every 700 that stay, as in a herd of held pulls, and often all objects: a
-third of a send's time. Exceptions do create cycles, so collections are made rare, not disabled.
+Garbage collection: the many short-lived objects of a broker have no cycles, so reference counts free them. By default,
+the collector still checks the young objects each time that 700 more objects exist, for example held pulls, and it often
+checks all objects, which takes a third of the time of a send. Exceptions do create cycles, so collections are made rare
+instead of disabled.
 
-Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes (the
-flusher, which indexes keys), it waits by default 5 ms each time, in which it could have answered hundreds of requests.
-With shorter turns it hardly waits: throughput of producers with keys rises by a quarter.
+Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes, such as
+the flusher when it indexes keys, the I/O thread by default waits 5 ms each time, in which it could have answered
+hundreds of requests. With shorter turns it hardly waits, which raises the throughput of producers with keys by a
+quarter.
 """
 
 from __future__ import annotations
@@ -18,18 +20,20 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG_MAX: Final = 50_000
-"""Maximum unfreed new objects between two young collections: 5 to 20 MB."""
+"""The number of new objects after which a young collection runs. They take 5 to 20 MB."""
 YOUNG_ROUNDS: Final = 4
-"""Young collections per middle-aged one, which stops all threads for some 25 ms if all its objects stay."""
+"""The number of young collections after which a middle-aged one runs. It stops all threads for about 25 ms if all its
+objects are in use.
+"""
 OLD_ROUNDS: Final = 500
-"""Middle-aged collections per full one, which also waits until a quarter of all objects is new."""
+"""The number of middle-aged collections after which a full one runs, if a quarter of all objects is new."""
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
     """Disable collections in a block that creates many lasting objects, such as opening a store.
 
-    Keeps them disabled afterwards if they were before.
+    If they were disabled before, they stay disabled.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -55,7 +59,9 @@ def rare_collections() -> Iterator[None]:
 
 
 TURN_S: Final = 0.0005
-"""Long compared with the 20 us of a hand-over, short compared with a wake's allowed time."""
+"""The longest turn of a thread, in seconds. It is long compared with the 20 us of a thread switch, and short compared
+with the time in which a pull must be woken.
+"""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Writes log lines to a stream, with limits and without blocking.
 
-Unauthenticated clients cause lines (connections, refusals), so each log statement may write a limited number per
-second. Lines that a full pipe does not accept are dropped and counted in the next line. Files are not rotated: a
-service manager stores stderr.
+Unauthenticated clients can cause lines, for example about connections, so each log statement may write a limited number
+of lines per second. Lines that a full pipe does not accept are dropped, and the next line has their number. Files are
+not rotated, because a service manager stores stderr.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from longpoll_runtime.logs import LEFT_OUT, JsonFormatter, TextFormatter, event
 
 Format = Literal["text", "json"]
 LINES_PER_SECOND_MAX: Final = 20
-"""Maximum lines per second of one log statement; the next one reports how many were omitted."""
+"""Maximum number of lines per second of one log statement. Its next line has the number of lines that were left out."""
 PIECE_SIZE: Final = 4096
-"""Bytes written at once: a pipe with any room accepts them (`PIPE_BUF`)."""
+"""The bytes written at once. A pipe that has any room accepts so many (`PIPE_BUF`)."""
 
 
 @define
@@ -34,22 +34,22 @@ class _Place:
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, with a maximum of lines per second for each log statement.
+    """Writes log records to a stream, with a maximum of lines per second for each log statement.
 
-    Invariant: everything below changes only in `emit` and `flush`, under the handler's lock. `_places` has at most one
-    entry per log statement, however many clients cause lines.
+    Invariant: all attributes change only in `emit` and `flush`, under the lock of the handler. `_places` has at most
+    one entry per log statement, however many clients cause lines.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._places: dict[tuple[str, int], _Place] = {}
         self._dropped = 0
-        """Lines dropped since the stream last accepted one."""
+        """The number of lines dropped since the stream last accepted a line."""
         self._rest = bytearray()
-        """The unwritten rest of a line."""
+        """The rest of a line that is not written yet."""
         self._poll = select.poll()
         self._descriptor: int | None = None
-        """None for a stream that is not a file, which never blocks."""
+        """The descriptor of the stream; None if the stream is not a file, because it never blocks then."""
         try:
             self._descriptor = stream.fileno()
             self._poll.register(self._descriptor, select.POLLOUT)
@@ -57,7 +57,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             pass
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or count it."""
+        """Write the record, or count it if the log statement has reached its maximum."""
         second = int(record.created)
         place = self._places.setdefault((record.pathname, record.lineno), _Place(second))
         if place.second != second:
@@ -75,7 +75,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             self._write(record, self._descriptor)
 
     def flush(self) -> None:
-        """Write the rest of a line, as far as possible without blocking."""
+        """Write the rest of a line, as far as that is possible without blocking."""
         with self.lock or nullcontext():
             if self._descriptor is None:
                 super().flush()
@@ -106,7 +106,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             except BlockingIOError:
                 return False
             except OSError:
-                # The reader of the log is gone.
+                # The reader of the log has closed its end.
                 self._rest.clear()
                 return False
             del self._rest[:size]
@@ -115,7 +115,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def logging_to(stream: TextIO, kind: Format, level: str) -> Iterator[None]:
-    """Write everything from `level` on to a stream within the block."""
+    """Write log records of `level` and above to a stream, inside the block."""
     handler = LimitedHandler(stream)
     handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
     root = logging.getLogger()

@@ -1,6 +1,6 @@
-"""Log formats: text for people, or one JSON object per line for machines.
+"""Formats log records as text for people, or as one JSON object per line for machines.
 
-Records are `logging`'s; some also have an event, by which users can count and search them:
+A record may have an event, by which users can count and find such records:
 
     log.info("%s closed", channel, extra=event("connection_closed", peer=channel.peer))
 
@@ -12,7 +12,7 @@ Records are `logging`'s; some also have an event, by which users can count and s
 | `left_out` | number of lines of the same log statement omitted before this one |
 | `error` | the traceback, if any |
 
-A client's data cannot begin a new line. Writing: see `log_stream`.
+Data of a client cannot begin a new line. `log_stream` writes the lines.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import msgspec
 
 _FIELDS: Final = "longpoll_fields"
 LEFT_OUT: Final = "longpoll_left_out"
-"""Attribute of a record: number of lines of its log statement omitted before it."""
+"""The attribute of a record with the number of lines of its log statement that were left out before it."""
 _NOT_PLAIN: Final = re.compile("[^ -~]")
 
 
 def escaped(text: str) -> str:
-    """Returns a text on one line, with invisible characters escaped as in JSON.
+    """Returns the text on one line, with invisible characters escaped as in JSON.
 
-    So it cannot end a line, control a terminal or reorder letters; JSON stays equivalent.
+    So the text cannot end a line, control a terminal or reorder letters. JSON keeps its meaning.
     """
     return _NOT_PLAIN.sub(_escape, text)
 
@@ -47,15 +47,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Returns the `extra` of a record with an event; fields are JSON values, others are written as text."""
+    """Returns the `extra` of a record with an event. Fields that are no JSON values are written as text."""
     return {_FIELDS: {"event": name, **fields}}
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people; a traceback follows, indented, so that none of its lines looks like a record."""
+    """Formats a record as one line for people.
+
+    A traceback follows, indented so that none of its lines looks like a record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the line with escaped text."""
+        """Returns the line, with invisible characters escaped."""
         left_out = getattr(record, LEFT_OUT, 0)
         note = f" ({left_out} such lines were left out before it)" if left_out else ""
         line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{note}"
@@ -66,10 +69,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """Formats a record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the object; event fields never replace the standard keys."""
+        """Returns the object as text. The fields of an event never replace the standard keys."""
         told: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
         told |= {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -86,7 +89,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _writable(value: Any) -> Any:
-    """Returns a value whose texts can be encoded in UTF-8, because peers send halves of surrogate pairs."""
+    """Returns the value with texts that can be encoded in UTF-8, because peers may send halves of surrogate pairs."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

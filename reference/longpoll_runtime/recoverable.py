@@ -1,11 +1,11 @@
-"""Exceptions that a request, filter or read may cause without affecting others: one tuple for every `except`.
+"""The exceptions that a request, a filter or a read may cause without an effect on others: a tuple for `except`.
 
-It is every `Exception`, not a list of expected ones. A number that does not fit, full memory, or a broken invariant may
-be caused by a request too, and one request must not affect others. The request is answered with code 1, at most its
-connection closes, and the log has the traceback.
+The tuple has `Exception` and not a list of expected classes, because a request may also cause a number that does not
+fit, full memory or a broken invariant, and it must not affect other requests. The request is answered with code 1, at
+most its connection closes, and the log has the traceback.
 
-Other exceptions, such as SystemExit, end the thread and so the process (`threads`). The exception is user code: a
-callback that exits must not end our process (`KeepThread`). Tests treat a logged AssertionError as a failure
+Any other exception, such as SystemExit, ends the thread and so the process (`threads`), except in user code: a callback
+that exits must not end our process (`KeepThread`). Tests treat a logged AssertionError as a failure
 (`model_tests/conftest.py`).
 """
 
@@ -17,11 +17,11 @@ from typing import ClassVar, Final
 
 FAULTS: Final = (Exception,)
 ANYTHING: Final = (BaseException,)
-"""The exceptions of user code on our threads, including SystemExit and cancellation."""
+"""The exceptions that are caught from user code on our threads, including SystemExit and cancellation."""
 
 
 class KeepGoing:
-    """Logs an exception of its block and continues, so that a loop's next part still runs."""
+    """Logs an exception of its block and continues after the block, so that the next round of a loop still runs."""
 
     __slots__ = ("_log", "_what")
     _kept: ClassVar[tuple[type[BaseException], ...]] = FAULTS
@@ -32,7 +32,7 @@ class KeepGoing:
         """The text of the log line."""
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -44,7 +44,7 @@ class KeepGoing:
 
 
 class KeepThread(KeepGoing):
-    """`KeepGoing` for any exception, for user code on one of our threads."""
+    """As `KeepGoing`, but for any exception of user code on one of our threads."""
 
     __slots__ = ()
     _kept = ANYTHING

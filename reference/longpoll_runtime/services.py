@@ -1,4 +1,4 @@
-"""Base classes: context managers that close or stop on exit, and services with one thread (`ServiceThread.java`)."""
+"""Base classes of context managers that close or stop on exit, and of services with a thread (`ServiceThread.java`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_runtime import Event, Runtime, Thread
 
 
 class _Ending(ABC):
-    """Ends on exit from its `with` block, even if the block fails."""
+    """Base class of objects that end on exit from their `with` block, even if the block fails."""
 
     __slots__ = ()
 
@@ -29,26 +29,26 @@ class _Ending(ABC):
 
 
 class Closeable(_Ending):
-    """Closes on exit."""
+    """Base class of objects that are closed on exit from their `with` block."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """Close it; it must not be used afterwards."""
+        """Close the object, which must not be used afterwards."""
 
     def _leave(self) -> None:
         self.close()
 
 
 class Stoppable(_Ending):
-    """Serves until it is stopped."""
+    """Base class of objects that serve until they are stopped, at the latest on exit from their `with` block."""
 
     __slots__ = ()
 
     @abstractmethod
     def stop(self) -> object:
-        """Stop it; a second call does nothing."""
+        """Stop serving; a second call does nothing."""
 
     def _leave(self) -> None:
         self.stop()
@@ -56,10 +56,10 @@ class Stoppable(_Ending):
 
 @define(slots=True, eq=False)
 class ServiceThread(ABC):
-    """One thread. Invariant: `_thread` exists from `start` on, and has ended after `stop`."""
+    """A service with one thread. Invariant: `_thread` exists from `start` on, and has ended after `stop`."""
 
     NAME: ClassVar[str]
-    """The thread's name."""
+    """The name of the thread."""
 
     runtime: Runtime
     _stop: Event = field(init=False)
@@ -80,4 +80,4 @@ class ServiceThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Repeat rounds, waiting for `_stop` between them, until it is set."""
+        """Repeat rounds of work until `_stop` is set, and wait for `_stop` between them."""

@@ -1,10 +1,12 @@
 """Threads, locks and queues of the interpreter, and the handling of a thread that fails.
 
-If a thread ends, its process may live on without serving: clients wait, and a service manager notices nothing. So every
-thread is started here (`spawn`), and one that ends by an exception ends the process, with the traceback on stderr and
-exit code 70. Exceptions of single requests are caught earlier (`longpoll_runtime.recoverable`).
+If a thread ends by an exception, its process could continue without serving: clients would wait, and a service manager
+would notice nothing. So `spawn` starts every thread, and a thread that ends by an exception ends the process, with the
+traceback on stderr and exit code 70. Exceptions of single requests are caught before that
+(`longpoll_runtime.recoverable`).
 
-Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.pull_pool`.
+Thread pools are built from threads and a queue, so that each pool has its own limit and its own refusal
+(`hold.pull_pool`).
 """
 
 from __future__ import annotations
@@ -33,18 +35,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Died = Callable[[str, BaseException], None]
-"""Called with a failed thread's name and its exception."""
+"""A function that gets the name of a failed thread and its exception."""
 EXIT_THREAD_DIED: Final = 70
-"""Exit code of a process with a failed thread (`EX_SOFTWARE` of sysexits.h)."""
+"""The exit code of a process in which a thread failed (`EX_SOFTWARE` of sysexits.h)."""
 
 
 @define(slots=True, eq=False)
 class RealEvent:
     """A flag that threads wait for.
 
-    It uses only the interpreter's locks, so Ctrl-C may interrupt a waiting thread at any time without leaving a lock
-    taken. In `threading.Event` it may, and then the setting thread would wait forever. Invariant: `_waiting` has one
-    taken lock per waiting thread; a lock is removed only after its release.
+    It uses only locks of the interpreter, so Ctrl-C may interrupt a waiting thread at any time and no lock stays taken.
+    In `threading.Event` a lock may stay taken, and the thread that sets the flag would then wait forever. Invariant:
+    `_waiting` has one taken lock per waiting thread; a lock is removed only after its release.
     """
 
     _is_set: bool = field(default=False, init=False)
@@ -54,10 +56,11 @@ class RealEvent:
         """Set the flag."""
         self._is_set = True
         while self._waiting:
-            with suppress(IndexError):  # another thread that sets it may have taken the last one
+            with suppress(IndexError):  # another thread that sets the flag may have removed the last lock
                 woken = self._waiting[0]
-                # Woken first and removed then: an interrupt in between must not leave it asleep.
-                with suppress(RuntimeError):  # another one has woken it
+                # Wake the thread before its lock is removed, so that an interrupt in between cannot leave the thread
+                # asleep.
+                with suppress(RuntimeError):  # another thread has woken it
                     woken.release()
                 with suppress(ValueError):
                     self._waiting.remove(woken)
@@ -78,7 +81,7 @@ class RealEvent:
         woken.acquire()
         self._waiting.append(woken)
         is_woken = False
-        # A thread that set it before may have seen no waiter.
+        # A thread may have set the flag before this one was in the list, so look again.
         is_set = self._is_set
         try:
             is_woken = not is_set and woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
@@ -90,9 +93,9 @@ class RealEvent:
 
 
 class RealCondition(threading.Condition):
-    """A condition whose lock the interpreter alone takes and releases, so that Ctrl-C comes before or after.
+    """A condition whose lock is taken and released in one step of the interpreter, which Ctrl-C cannot interrupt.
 
-    Only `wait` can still be interrupted in between; the main thread, which Ctrl-C interrupts, never calls it.
+    Only `wait` can still be interrupted in the middle, but the main thread, which Ctrl-C interrupts, never calls it.
     """
 
     __enter__ = property(attrgetter("_lock.__enter__"))  # looked up as a method would be
@@ -101,11 +104,11 @@ class RealCondition(threading.Condition):
 
 @define(slots=True, init=False, eq=False)
 class RealQueue(Generic[T]):
-    """A bounded queue between threads. Like `RealEvent` it may be interrupted at any time.
+    """A bounded queue between threads. As with `RealEvent`, Ctrl-C may interrupt a thread at any time.
 
-    Threads wait by acquiring a lock, the bell; releasing it rings. So an interrupted thread leaves no entry in a list
-    of waiters. `SimpleQueue.get` of CPython up to 3.12 is not sufficient: it waits forever if another thread takes the
-    item that woke it and its timeout has passed.
+    A thread waits by acquiring a lock, the bell, and another thread rings it by releasing the lock. So there is no list
+    of waiters in which an interrupted thread could leave an entry. `SimpleQueue.get` of CPython up to 3.12 is not
+    sufficient: it waits forever if another thread takes the item that woke it and its timeout has passed.
 
     Invariant, while `_lock` is free: if there are items, the bell is rung, or a thread that heard it is about to look.
     A thread that hears the bell and finds no item waits again.
@@ -129,7 +132,8 @@ class RealQueue(Generic[T]):
         with self._lock:
             if len(self._items) >= self._capacity:
                 return False
-            # First, because an interrupt in between must not leave an item without a wake.
+            # Ring before the item is there, because an interrupt in between must not leave an item for which no thread
+            # is woken.
             self._ring()
             self._items.append(item)
             return True
@@ -139,7 +143,7 @@ class RealQueue(Generic[T]):
         try:
             return self._take(timeout)
         except ANYTHING:
-            # Interrupted, perhaps after hearing the bell: another thread must look.
+            # The thread was interrupted, perhaps after it heard the bell, so another thread must look for items.
             self._ring()
             raise
 
@@ -163,7 +167,7 @@ class RealQueue(Generic[T]):
             is_late = not has_heard
 
     def _ring(self) -> None:
-        """Wake a waiting thread, or the next one; does nothing if the bell is rung already."""
+        """Wake a waiting thread, or the next one that waits; does nothing if the bell is rung already."""
         if self._bell.locked():
             with suppress(RuntimeError):  # another thread has rung it since
                 self._bell.release()
@@ -173,7 +177,7 @@ class RealQueue(Generic[T]):
 
 
 class _Supervised:
-    """Reports whatever ends its block early, including SystemExit."""
+    """Reports an exception that ends its block, including SystemExit."""
 
     def __init__(self, name: str, died: Died) -> None:
         self._name = name
@@ -191,17 +195,17 @@ class _Supervised:
 
 
 class RealThread(threading.Thread):
-    """A thread that can tell whether it is the calling one."""
+    """A thread that knows whether it is the calling thread."""
 
     def is_current(self) -> bool:
-        """Whether the caller runs on it."""
+        """Whether the caller runs on this thread."""
         return threading.current_thread() is self
 
 
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
     """Start a thread that does not keep the process alive; the caller joins it.
 
-    `died` is called with anything that `target` raises; without `died` the process ends.
+    `died` is called with any exception that `target` raises. Without `died` the process ends then.
     """
 
     def run() -> None:
@@ -214,9 +218,9 @@ def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> Re
 
 
 def end_process(name: str, error: BaseException) -> NoReturn:
-    """Log which thread died of what, and end the process at once with exit code 70.
+    """Log the failed thread and its exception, and end the process at once with exit code 70.
 
-    Nothing is flushed or closed: the thread may have left anything incomplete, and the next start recovers the store.
+    Nothing is flushed or closed, because the thread may have left data incomplete; the next start recovers the store.
     """
     try:
         log.critical("thread %s has ended", name, extra=event("thread_died", thread=name, reason=repr(error)))
@@ -235,7 +239,7 @@ when_forked: Final = _told_of_forks.add
 
 
 def _forked() -> None:
-    """Runs first in the new process, which has one thread."""
+    """Reset the registered objects. It runs first in the new process, which has one thread."""
     for one in tuple(_told_of_forks):
         one.forked()
 
