@@ -1,6 +1,7 @@
 """Serves the breakpoints of a Java broker's threads, and our connections to it, on one thread.
 
-At a breakpoint (`gate`), a broker thread connects, asks, and waits for the answer (`byteman_rules`). Moves: `replay`.
+At a breakpoint (gate), a thread of the broker connects, asks whether it may continue, and waits for the answer
+(`byteman_rules`). `replay` decides when it may.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from longpoll_protocol.frames import Command, Connection, Signal, encode
 
 ASKED: Final = re.compile(r"GET /(\w+)\?(\S*) HTTP/1\.[01]\Z")
 QUESTION_MAX: Final = 8_192
-"""The longest question, bytes; it contains the names of a topic and a thread."""
+"""The maximum bytes of a question, which contains the names of a topic and a thread."""
 CONNECT_S: Final = 10.0
 BACKLOG: Final = 64
 
@@ -34,11 +35,11 @@ class Arrival:
     thread: str
     topic: str
     queue: int
-    """-1 if unknown."""
+    """The number of the queue; -1 if it is unknown."""
     request: int
-    """The opaque of a pull; -1 if unknown."""
+    """The opaque of the pull; -1 if it is unknown."""
     suspends: bool | None
-    """Whether a pull may still be held; None if unknown."""
+    """Whether the pull may still be held; None if that is unknown."""
     at_s: float
 
 
@@ -67,7 +68,7 @@ class Breakpoints:
         self._standing: dict[str, tuple[Arrival, socket.socket]] = {}
         self.stops: Callable[[Arrival], bool] = lambda _arrival: False
         self.seen: list[Arrival] = []
-        """Every arrival, in order."""
+        """Every arrival so far, in order."""
         self.last_s: dict[str, float] = {}
         """Maps each breakpoint to the time when a thread last arrived there."""
 
@@ -110,13 +111,13 @@ class Breakpoints:
         _tell(asking, word)
 
     def let_go(self, whom: Callable[[Arrival], bool]) -> None:
-        """Release all waiting threads of a kind."""
+        """Release all waiting threads whose arrival satisfies the condition."""
         for thread, arrival in self.standing.items():
             if whom(arrival):
                 self.answer(thread)
 
     def connect(self, address: tuple[str, int]) -> Peer:
-        """A connection to the broker. Raises OSError."""
+        """Open a connection to the broker; raises OSError."""
         peer = Peer(socket.create_connection(address, CONNECT_S))
         peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._selector.register(peer.socket, selectors.EVENT_READ, lambda: self._receive(peer))
@@ -178,7 +179,7 @@ class Breakpoints:
 
 
 def _tell(asking: socket.socket, word: str) -> None:
-    """Answer a question; ignore a broker that has exited."""
+    """Answer a question. It does nothing if the broker has exited."""
     with asking:
         try:
             asking.sendall(
@@ -189,7 +190,7 @@ def _tell(asking: socket.socket, word: str) -> None:
 
 
 def _arrival(question: bytes) -> Arrival | None:
-    """Parse a thread's question; None for other input than our rules send."""
+    """Parse the question of a thread; None if our rules do not send such a question."""
     line = question.partition(b"\r\n")[0].decode("utf-8", "replace")
     match = ASKED.match(line)
     if match is None:

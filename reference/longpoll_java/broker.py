@@ -1,7 +1,7 @@
-"""A Java broker with Byteman rules, on free local ports, with its own directory; it is ended by its process id.
+"""Runs a Java broker with Byteman rules, on free local ports and in a temporary directory.
 
-It is a master without a name server, or a slave of such a master that may act as master (5.x). 4.9 can only listen on
-all addresses; only loopback is used.
+The broker is a master without a name server, or a slave of such a master that may act as master (5.x). 4.9 always
+listens on all addresses, but only loopback is used.
 
 Source of the settings: `BrokerStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
@@ -26,10 +26,10 @@ from longpoll_java.jars import Jars
 from longpoll_spec.render.java_breakpoints import POP_GATES, RECHECK, breakpoints_of
 
 PORTS: Final = range(12_000, 32_000)
-"""Below the system's ephemeral ports, above the default ports of brokers."""
+"""The ports to choose from: below the ephemeral ports of the system, and above the default ports of brokers."""
 START_S: Final = 90.0
 BOOTED: Final = "boot success"
-"""`BrokerStartup` prints this once everything is started."""
+"""The text that `BrokerStartup` prints when everything is started."""
 LOOK_S: Final = 0.05
 TRIES: Final = 200
 OPENED: Final = (
@@ -37,7 +37,7 @@ OPENED: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-"""Options that a broker's store needs on a newer Java."""
+"""The options of the Java runtime that a broker's store needs on a newer Java."""
 JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPENED)
 LOGBACK: Final = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -69,13 +69,14 @@ enableSlaveActingMaster=true
 haMasterAddress={master}
 """
 REFUSED: Final = "error type checking rule"
-"""Byteman prints this when it first uses a rule that does not fit the class."""
+"""The text that Byteman prints when it first uses a rule that does not fit the class."""
 
 
 class JavaBroker:
-    """A running broker whose threads stop at the gates of a stage. Leaving the `with` block ends it.
+    """A running broker, whose threads stop at breakpoints and ask `stage` whether they may continue.
 
-    Raises JavaUnavailableError from its start, and then leaves nothing behind.
+    Leaving the `with` block ends the broker. If it cannot start, the constructor raises JavaUnavailableError and leaves
+    nothing behind.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class JavaBroker:
         self.stage = stage
         self.master = master
         with ExitStack() as undo:
-            # Also after Ctrl-C during the wait.
+            # The directory is removed also after Ctrl-C during the wait.
             self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
@@ -123,12 +124,12 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """The address from which slaves copy the log (`haListenPort`): the port after the broker's own."""
+        """The address from which slaves copy the log (`haListenPort`), whose port is the one after the broker's own."""
         return self.address[0], self.address[1] + 1
 
     @property
     def sent_to(self) -> tuple[str, int]:
-        """The address to which messages are sent: a slave gets them from its master."""
+        """The address to which messages are sent, which is that of the master if this broker is a slave."""
         return self.address if self.master is None else self.master.address
 
     @property
@@ -142,11 +143,11 @@ class JavaBroker:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask it to stop, as an operator does; it stops while the stage is served."""
+        """Ask the broker to stop, as an operator does. It stops while `stage` answers its threads."""
         self._process.terminate()
 
     def end(self) -> None:
-        """Kill it: its directory is deleted too, so there is nothing to save."""
+        """Kill the broker. Its directory is deleted too, so there is nothing that it would have to save."""
         self._process.kill()
         self._process.wait()
         self.stage.stops = lambda _arrival: False
@@ -160,7 +161,7 @@ class JavaBroker:
         return next((line.partition(REFUSED)[2].strip() for line in lines if REFUSED in line), "")
 
     def said(self) -> str:
-        """The end of its output."""
+        """The end of the broker's output."""
         return (self.home / "broker.out").read_text(errors="replace")[-2_000:]
 
     def _start(self, lmq: bool, script: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -194,7 +195,7 @@ class JavaBroker:
 
     def _await_start(self) -> None:
         end_s = time.monotonic() + START_S
-        # If another program has taken the port since the check, something listens there too.
+        # Wait for the text as well, because another program may have taken the port since the check and listen there.
         while not (BOOTED in self.said() and _listens(self.address)):
             self.stage.until(lambda: False, LOOK_S)
             if not self.is_running:
@@ -225,10 +226,10 @@ def started(
     pops: bool = False,
     scan_ms: int = SCAN_MS,
 ) -> Iterator[JavaBroker]:
-    """A broker that is ended after the block; a slave comes with its master, whose threads never stop.
+    """Run a broker inside the block. A slave gets a master, whose threads never stop at breakpoints.
 
-    `rechecks` adds a rule with the recheck of pull request #7359; `scan_ms` changes the scan's period. With `pops` the
-    gates are those of the table of pops.
+    `rechecks` adds a rule with the recheck of pull request #7359, and `scan_ms` changes the period of the scan. With
+    `pops` the breakpoints are those of the table of pops.
     """
     gates = POP_GATES if pops else (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")
@@ -246,7 +247,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def _free_port() -> int:
-    """A port that is free together with the two others that a broker uses."""
+    """A port that is free, together with the two other ports that a broker uses."""
     for _ in range(TRIES):
         port = random.choice(PORTS)
         try:

@@ -1,8 +1,8 @@
-"""Byteman rules: at a gate, a rule asks over loopback whether its thread may continue, or logs a line.
+"""Writes Byteman rules. At a breakpoint (gate), a rule asks whether its thread may continue, or logs a line.
 
-A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer:
-`G` releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. The answering
-side: `breakpoints`. A rule that logs stops no thread:
+A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer: `G`
+releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. `breakpoints` answers.
+A rule that logs a line stops no thread; the line has these words:
 
 | word of a line | what it is                                                              |
 |----------------|-------------------------------------------------------------------------|
@@ -32,7 +32,7 @@ from longpoll_java.jars import Jars
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 SCAN_MS: Final = 5_000
-"""The period of `PullRequestHoldService.run`, which no setting changes."""
+"""The period of `PullRequestHoldService.run` in milliseconds, which no setting changes."""
 PORT_PROPERTY: Final = "longpoll.gate"
 GO: Final = "G"
 THROW: Final = "T"
@@ -40,12 +40,12 @@ _THREAD: Final = 'Thread.currentThread().getName().replace(" ", "_")'
 
 
 def rules_of(gates: Iterable[Breakpoint]) -> str:
-    """The script for Byteman's agent."""
+    """The script for Byteman's agent, with a rule for each breakpoint."""
     return "".join(f"{_rule(gate)}\n" for gate in gates)
 
 
 def scanning_each(period_ms: int) -> str:
-    """A rule that sets the scan's period to `period_ms`; in the source 5 s is a constant."""
+    """A rule that sets the period of the scan to `period_ms`, which is a constant of 5 s in the source."""
     lines = [
         "RULE period",
         "CLASS org.apache.rocketmq.common.ServiceThread",
@@ -92,12 +92,13 @@ def _named(typed: str) -> str:
 
 
 DELAYED_MS_MAX: Final = 8
-"""The longest random delay at a gate: two pauses between the sends of a queue."""
+"""The longest random delay at a breakpoint, in milliseconds, which is as long as two pauses between sends to a queue.
+"""
 _PRIME: Final = 10_007
 FILE_PROPERTY: Final = "longpoll.steps"
 TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
 OPTIONS: Final = ("-Dorg.jboss.byteman.compile.to.bytecode",)
-"""Rules are compiled: an interpreted one costs several times as much."""
+"""The options of Byteman. Rules are compiled, because interpreting a rule takes several times as long."""
 _BEGIN: Final = f"""RULE begin
 CLASS org.apache.rocketmq.broker.BrokerStartup
 METHOD main
@@ -119,7 +120,7 @@ def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
 
 
 def _delay(gate: Breakpoint, percent: int, seed: int) -> tuple[str, str]:
-    """The counter of a gate's arrivals, and the delay of the n-th, determined by gate, n and seed."""
+    """The Java expressions that count arrivals at a breakpoint, and delay the n-th one depending on n and the seed."""
     if not percent:
         return "", ""
     start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME
@@ -148,9 +149,9 @@ CLEAN: Final = "TestScript: no errors"
 
 
 def refused_rule(jars: Jars, script: Path) -> str:
-    """The name of the first rule of a script that does not fit the jars; empty if all fit.
+    """The name of the first rule in a script that does not fit the jars; empty if all rules fit.
 
-    Raises JavaUnavailableError if the checker's output is unclear.
+    Raises JavaUnavailableError if the output of Byteman's checker is unclear.
     """
     command = ["java", "-cp", f"{jars.byteman}:{jars.class_path}", "org.jboss.byteman.check.TestScript", str(script)]
     try:

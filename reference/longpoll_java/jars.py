@@ -1,7 +1,7 @@
-"""The jars of a Java broker and of Byteman: from a directory, or resolved by Maven and cached.
+"""Finds the jars of a Java broker and of Byteman: in a directory, or by Maven, which caches them.
 
-Versions without a tested table of gates are refused: the agent would skip rules that do not fit, and a schedule would
-show nothing.
+A version without a tested table of breakpoints is refused, because the agent would skip rules that do not fit, and a
+replay would show nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attrs import frozen
 from longpoll_java.errors import JavaUnavailableError
 
 VERSIONS: Final = ("4.9.7", "5.4.0", "5.5.0")
-"""The versions with a tested table of gates."""
+"""The versions of RocketMQ with a tested table of breakpoints."""
 JAVA: Final = "java-"
 NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
 """The names of the versions, such as `java-4.9.7`."""
@@ -58,7 +58,7 @@ class Jars:
     class_path: str
     byteman: str
     as_published: bool = True
-    """Whether they came from Maven; those in a directory may have been modified."""
+    """Whether the jars came from Maven. Jars in a directory may have been modified."""
 
 
 def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
@@ -105,7 +105,7 @@ def _cache() -> Path:
 
 @contextmanager
 def one_maven() -> Iterator[None]:
-    """Wait for other processes of ours that resolve: Maven 3 cannot share its repository. Raises OSError."""
+    """Wait until no other process of ours runs Maven, because Maven 3 cannot share its repository; raises OSError."""
     home = _cache()
     home.mkdir(parents=True, exist_ok=True)
     with (home / "maven.lock").open("w") as lock:
@@ -161,7 +161,7 @@ def in_folder(folder: Path) -> Jars:
 
 
 def _version_of(jar: Path) -> str:
-    """The version that a jar declares; empty if none."""
+    """The version that a jar declares; empty if it declares none."""
     try:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()

@@ -1,7 +1,7 @@
-"""Convert a run of the table of pops to a schedule for a shipped 5.5.0, with the moves that show its violation.
+"""Converts a run of the table of pops to a schedule for a shipped 5.5.0, with the moves that show its violation.
 
-A run of `strict-pop` with a knob becomes one of `rocketmq-5-pop` before: the shipped table has no second look, so
-`UNSHIPPED` is left out. Moves: `schedule`, `replay`.
+A run of `strict-pop` with a changed knob becomes a run of `rocketmq-5-pop` first, without the actions in `UNSHIPPED`,
+because the shipped table has no second look. `schedule` defines the moves, and `replay` plays them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "no_lost_wakeup": "the message is there, but the pop gets it only because its deadline comes",
     "nothing_dropped": "after its deadline two rounds of the scan do not reach the pop: it is lost",
 }
-"""Property -> the violation that its moves show."""
+"""Property -> the sentence about the violation that its moves show."""
 
 
 def is_of_pops(policy: Policy) -> bool:
@@ -80,7 +80,7 @@ def pops_of(trace: Trace) -> Schedule:
 
 
 def _actor(actors: tuple[object, ...]) -> int:
-    """The number of the request that acts; -1 if none does."""
+    """The number of the request that acts; -1 if no request does."""
     return next((each for each in actors if isinstance(each, int)), -1)
 
 
@@ -89,9 +89,10 @@ def _shown(trace: Trace) -> tuple[Move, ...]:
     if not breaks(trace):
         return ()
     if trace.property_name == "no_lost_wakeup":
-        # The scanner stands until the message is announced, or it could take the pop out and lose this wake itself.
+        # The scanner waits until the message is announced. Otherwise it could take the pop out and lose this wake
+        # itself.
         announced = Move("free", gates=("look", "done")), Move("until", DISPATCHER, ("done",)), Move("free")
-        # Only the deadline lets the pop read, although the scan looked at it before.
+        # The scan has checked the pop before, but only its deadline makes the pop read.
         waiting = _clients(trace, "held")
         return *announced, *(Move(kind, slot=each) for each in waiting for kind in ("expired", "look"))
     if trace.property_name == "nothing_dropped":
@@ -172,7 +173,7 @@ def _executor_rejects(request: int, _queue: int) -> Iterator[Move]:
     yield Move("go", DISPATCHER, ("wake",))
     yield Move("until", DISPATCHER, ("submit",), slot=request)
     yield Move("throw", DISPATCHER, ("submit",))
-    # The dispatcher dispatches the same message again, and announces it again.
+    # The dispatcher dispatches the same message again, and so announces it again.
     yield Move("until", DISPATCHER, ("dispatch",))
     yield Move("go", DISPATCHER, ("dispatch",))
     yield Move("until", DISPATCHER, ("notify",))

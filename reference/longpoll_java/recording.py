@@ -1,6 +1,6 @@
-"""Run a Java broker under a load, and record its own steps as a history of steps: one source per queue.
+"""Runs a Java broker under a load, and records its own steps as a history of steps, with one source per queue.
 
-Each queue has two consumers that pull continuously, and sends that race them. A step lies between two lines of one
+Each queue has two consumers that pull continuously, and sends that race with them. A step lies between two lines of one
 thread, so its interval is certain: it began after the first line and ended before the second.
 
 Source: docs/history.md, "Histories of steps".
@@ -33,27 +33,27 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, S
 from longpoll_spec.render.java_breakpoints import presets_of
 
 CONSUMERS: Final = 2
-"""Per queue: as many as in the smallest bounds with a race."""
+"""The consumers per queue, as many as in the smallest bounds with a race."""
 HELD_SCANS: Final = 3
-"""How many scan periods a pull is held: 15 s, as Java's push consumer requests."""
+"""The scan periods for which a pull is held. They are 15 s, as Java's push consumer requests."""
 LINES: Final = 4
-"""Connections shared by the consumers; the senders use another one."""
+"""The number of connections that the consumers share. The senders use another one."""
 PAUSE_S: Final = 0.004
-"""The most time between an acknowledgement and the next send to the same queue."""
+"""The longest pause between an acknowledgement and the next send to the same queue, in seconds."""
 LAG_MAX: Final = 16
-"""How many messages a consumer may be behind before its queue's sender waits. A read in the specification has no limit,
-Java's has one of 32.
+"""The number of messages that a consumer may be behind before the sender of its queue waits. There is a limit because a
+read in the specification returns all messages, and a read in Java at most 32.
 """
 LAG_PAUSE_S: Final = 0.002
 SILENT_S: Final = 30.0
-"""A broker that is silent for this long is given up; a pull is held for half of it."""
+"""The seconds after which a silent broker is given up. A pull is held for half as long."""
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
 
 
 @define
 class PullSeen:
-    """A pull as its consumer saw it; times are nanoseconds of the monotonic clock, -1 for none."""
+    """A pull as its consumer saw it. Times are nanoseconds of the monotonic clock, or -1 for none."""
 
     queue: int
     slot: int
@@ -75,7 +75,7 @@ class SendSeen:
 
 @frozen
 class Seen:
-    """The load's observations. `pulls` are by their opaque."""
+    """The observations of a load. `pulls` maps the opaque of each pull to the pull."""
 
     topic: str
     queues: int
@@ -91,7 +91,7 @@ class _Line:
 
 @define(eq=False)
 class Load:
-    """Drives a broker. Invariant: each consumer has one pull in flight, each queue at most one send."""
+    """Drives a broker. Invariant: each consumer has one pull in flight, and each queue has at most one send."""
 
     address: tuple[str, int]
     topic: str
@@ -249,7 +249,7 @@ class Load:
         self._pull(pull.queue, pull.slot, pull.offset_next)
 
     def _acknowledged(self, sent: SendSeen, reply: Command, now_ns: int) -> None:
-        """A message is in the log; or the broker was too busy, and it is sent again."""
+        """Record that a message is in the log, or send it again if the broker was too busy."""
         if reply.code == ResponseCode.SUCCESS:
             sent.acknowledged_ns, sent.queue_offset = now_ns, int((reply.ext_fields or {})["queueOffset"])
             self._ends[sent.queue] = sent.queue_offset + 1
@@ -264,7 +264,7 @@ class Load:
 UNKNOWN: Final = "-"
 SCAN_TICKS: Final = 2
 HOLD_TICKS: Final = SCAN_TICKS * HELD_SCANS
-"""A pull's deadline in ticks: its hold in scan periods."""
+"""The deadline of a pull in ticks, from the scan periods for which it is held."""
 PART: Final = "part-0.ndjson"
 WORDS: Final = 7
 
@@ -307,7 +307,7 @@ def lines_of(trace: Path, topic: str) -> Iterator[Line]:
 
 @define(eq=False)
 class _Maker:
-    """Makes steps from lines. Invariant: `before` has each thread's last line, if a step may begin there."""
+    """Derives steps from lines. Invariant: `before` has the last line of each thread, if a step may begin there."""
 
     seen: Seen
     steps: dict[int, list[Step]] = field(init=False)
@@ -315,7 +315,7 @@ class _Maker:
     dispatched: list[int] = field(init=False)
     """For each queue, the number of messages dispatched so far."""
     dispatched_ns: dict[tuple[int, int], int] = field(factory=dict)
-    """(queue, offset) -> when its dispatch began."""
+    """(queue, offset) -> the time when the dispatch of this message began."""
     read_ns: dict[int, int] = field(factory=dict)
     """Maps each pull's opaque to the time when its first read began."""
 
@@ -375,7 +375,7 @@ class _Maker:
         self.steps[queue].append(step)
 
     def from_outside(self) -> None:
-        """Sends and pulls, as far as the broker is known to have received them."""
+        """Record the sends and pulls that the broker is known to have received."""
         for sent in self.seen.sends:
             shown_ns = self.dispatched_ns.get((sent.queue, sent.queue_offset))
             if sent.queue_offset >= 0:
@@ -449,17 +449,19 @@ class Size:
     """The size of a load."""
 
     queues: int
-    """Each becomes a source of the history, with two consumers."""
+    """The number of queues. Each becomes a source of the history, and has two consumers."""
     messages: int
-    """To all queues together."""
+    """The number of messages to all queues together."""
     seed: int
     """The seed of the pauses between sends."""
     rest_s: float
-    """How long nothing is sent after half of the messages, seconds."""
+    """The seconds for which nothing is sent after half of the messages, so that scans and deadlines reach waiting
+    pulls.
+    """
     delayed_percent: int = 0
-    """The percentage of a thread's arrivals at a gate that wait some milliseconds."""
+    """The percentage of arrivals at breakpoints that are delayed by some milliseconds."""
     scan_ms: int = SCAN_MS
-    """The scan's period; pulls are held for three times that."""
+    """The period of the scan in milliseconds. Pulls are held for three periods."""
 
 
 def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int], None]) -> Recorded:
@@ -490,7 +492,7 @@ def _script(version: str, size: Size) -> str:
 def loaded(
     jars: Jars, script: str, options: tuple[str, ...], size: Size, on_progress: Callable[[int], None]
 ) -> tuple[Seen, float]:
-    """A load's observations of a broker under these rules, and its seconds."""
+    """Run a load on a broker with these rules; returns its observations, and the seconds that it took."""
     with Breakpoints() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
         begun_s = time.monotonic()
         hold_ms = HELD_SCANS * size.scan_ms

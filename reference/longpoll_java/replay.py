@@ -1,6 +1,6 @@
-"""Play a schedule on a running Java broker, and report each step.
+"""Plays a schedule on a running Java broker, and reports each step.
 
-Moves: `schedule`, `violations`. Threads and replies: `breakpoints`.
+`schedule` and `violations` make the moves, and `breakpoints` controls the threads and receives replies.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from longpoll_protocol.frames import Command
 from longpoll_protocol.pop_headers import PopCode
 
 WITHIN_S: Final = 20.0
-"""How long to wait for a thread: four scan periods."""
+"""The seconds to wait for a thread, which are four scan periods."""
 PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned", "recheck"})
-"""Breakpoints that report a thread without stopping it."""
+"""The breakpoints that report a thread without stopping it."""
 WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
-"""Breakpoints of a traversal."""
+"""The breakpoints of a traversal."""
 WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
 """The threads whose traversals stop at breakpoints."""
 EARLY_MS: Final = 100
-"""How long before its deadline a pop counts as late: `PopRequest.isTimeout` is true 50 ms before."""
+"""The milliseconds before its deadline at which a pop counts as late, because `PopRequest.isTimeout` is true 50 ms
+before.
+"""
 INVISIBLE_MS: Final = 60_000
 JUST_S: Final = 0.5
-"""A scan that ended at most this long ago starts a tick count."""
+"""The seconds since the end of a scan within which a count of ticks may start."""
 POP_SCANNER: Final = "PopLongPollingService"
 PRIME_HOLD_MS: Final = 1
 LMQ: Final = "%LMQ%"
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
-"""Bits of a pull's sysFlag (`PullSysFlag.java`)."""
+"""The bits of a pull's sysFlag (`PullSysFlag.java`)."""
 _NUMBERS: Final = count(1)
 
 
@@ -55,7 +57,7 @@ class Seen:
     label: str
     said: tuple[str, ...]
     at_ms: float
-    """Since the start of the run's first step."""
+    """The milliseconds since the start of the run's first step."""
 
 
 @frozen
@@ -69,9 +71,9 @@ class Played:
     broken: bool
     """Whether the broker broke the property."""
     cannot: str = ""
-    """Why the broker did not continue; empty if it did."""
+    """The reason why the broker did not continue; empty if it did."""
     otherwise: str = ""
-    """The step that the specification does not allow; empty without one."""
+    """The step that the specification does not allow; empty if there was none."""
 
     @property
     def is_whole(self) -> bool:
@@ -90,7 +92,7 @@ class _Slot:
 
 
 def _takes_up(arrival: Arrival) -> bool:
-    """Whether a thread takes up a pull: checks it, hands it on, or reads for it."""
+    """Whether the thread deals with a pull: it checks it, passes it to the executor, or reads for it."""
     return arrival.gate in {"each", "submit", "wake"} or (arrival.gate == "read" and arrival.suspends is False)
 
 
@@ -126,7 +128,7 @@ class _Player:
     anchor_s: float = 0.0
     ticks: int = 0
     begun_ms: int = 0
-    """When the first pop was sent, by the system's clock."""
+    """The time when the first pop was sent, in milliseconds of the system's clock."""
     shown_at_s: dict[int, float] = field(factory=dict)
     """Maps each queue to the time when its last message became visible."""
 
@@ -179,7 +181,7 @@ class _Player:
     # -- which threads stop ------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop this run's threads after the current scan round, whose steps would not count."""
+        """Stop threads of this run from now on, after the current scan round, whose steps do not belong to the run."""
         self.stage.stops = lambda arrival: arrival.gate == "round"
         self.stage.until(lambda: not self._is_in_round(), WITHIN_S)
         self.stage.stops = self._is_ours
@@ -197,7 +199,7 @@ class _Player:
         if gate in PASSED or (gate == "notify" and self._role(arrival) == SCANNER):
             return False
         if gate in WALK and self._role(arrival) not in WALKERS:
-            # A pull's thread rechecks after its insert, because of a rule.
+            # The thread of a pull rechecks after its insert, because a rule adds this recheck.
             return False
         if gate == "round":
             return True
@@ -209,7 +211,7 @@ class _Player:
         return arrival.request < 0 or arrival.request in self.pulls
 
     def _role(self, arrival: Arrival) -> str:
-        """The actor of a thread's steps."""
+        """The actor in the specification of a thread's steps."""
         if "ReputMessageService" in arrival.thread:
             return DISPATCHER
         if "PullRequestHoldService" in arrival.thread or arrival.thread == POP_SCANNER:
@@ -262,7 +264,7 @@ class _Player:
             )
 
     def go(self, move: Move) -> str:
-        """Release a thread from a breakpoint; do nothing if it is at none."""
+        """Release a thread from its breakpoint; does nothing if it is at none."""
         self._answer_at(move, "G")
         return ""
 
@@ -363,7 +365,7 @@ class _Player:
         return ""
 
     def turn(self, move: Move) -> str:
-        """Let the scanner of pops go on until it is at the gate with this pop."""
+        """Release the scanner of pops until it is at the breakpoint with this pop."""
 
         def there() -> bool:
             if self._standing(move) is not None:
@@ -475,7 +477,7 @@ class _Player:
 
     def tick(self, move: Move) -> str:
         if not any(self._waits(slot) for slot in self.slots.values()):
-            # Only the scan counts time here, and another move waits for it.
+            # Only the scan counts time in this run, and another move waits for the scan.
             return "no pull waits, so no time has to pass"
         if not self.ticks:
             self.anchor_s = max(self.anchor_s, time.monotonic() - JUST_S)
@@ -508,7 +510,7 @@ class _Player:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _compare(self, still: Sequence[bool]) -> None:
-        """A pull that is unanswered in the specification must have no answer on the wire."""
+        """Check that no pull has an answer on the wire that is unanswered in the specification."""
         self.stage.until(lambda: False, 0)
         for number, is_open in enumerate(still):
             if is_open:
@@ -543,7 +545,7 @@ class _Player:
         return f"{self._noun} {move.slot} is answered with code {reply.code}, {', '.join(since)}"
 
     def expired(self, move: Move) -> str:
-        """A pop must be answered with the message, and only because its deadline has come."""
+        """Check that a pop is answered with the message, and only because its deadline has come."""
         slot = self.slots[move.slot]
         said = self.answer(Move("answer", slot=move.slot, word=FOUND))
         assert slot.peer is not None

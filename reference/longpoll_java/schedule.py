@@ -1,7 +1,9 @@
-"""Convert a run of the specification to a schedule: requests, and the order in which threads leave gates.
+"""Converts a run of the specification to a schedule: requests, and the order in which threads leave gates.
 
-`schedule_of` is pure: a trace in, moves out. `replay` plays the moves, and `exported` writes them for Java alone. The
-moves that show the violation: `violations`.
+A gate is a breakpoint at which a thread asks whether it may continue.
+
+`schedule_of` is a pure function from a trace to moves. `replay` plays the moves, and `exported` writes them for Java
+alone. `violations` adds the moves that show the violation.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ Kind: TypeAlias = Literal[
 """The kinds of moves; `docs/java.md` describes each."""
 
 HOLD_MS: Final = 15_000
-"""The requested hold where deadlines play no part: that of Java's push consumer."""
+"""The milliseconds for which a pull may be held if deadlines do not matter, as Java's push consumer requests."""
 DISPATCHER: Final = "dispatcher"
 SCANNER: Final = "scanner"
 OPERATOR: Final = "operator"
-"""The actor that tells a slave that its master is back: a name server's request and the thread that serves it."""
+"""The actor that notifies a slave of its master's return: the request of a name server, and the thread that serves it.
+"""
 WITNESS: Final = 200
 """The first number for additional consumers, which the specification does not have, that wait where a traversal should
 come.
@@ -136,9 +139,9 @@ def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_M
 
 
 LATE: Final = frozenset({"queued_by_deadline", "answered_by_deadline"})
-"""Properties shown by how long after a deadline the scan comes; its own timing must be kept."""
+"""The properties whose violation is that the scan comes late after a deadline, so the scan must keep its own period."""
 TIMED: Final = frozenset({"dropped_by_reject", "dropped_by_throw", "nothing_dropped", "no_orphan", "closed_is_let_go"})
-"""Properties shown by a deadline that passes."""
+"""The properties whose violation is shown by a deadline that passes."""
 
 
 def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
@@ -156,7 +159,10 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
 
 
 def _before(trace: Trace) -> tuple[Move, ...]:
-    """Create the topic; create a bucket for each queue that is scanned before anything is held there; await a scan."""
+    """The moves before the run.
+
+    They create the topic and a bucket for each queue that is scanned while it holds nothing, and wait for a scan.
+    """
     held: set[int] = set()
     primed: list[int] = []
     queues = [queue.name for queue in trace.model.state.queues]
@@ -167,11 +173,11 @@ def _before(trace: Trace) -> tuple[Move, ...]:
             held.add(value_of(trace.model, before.state, f"queue_{action.actors[0]}", 0))
         elif action.name in {"scan_start", "scan_throws"}:
             queue = _queue(action, queues)
-            # A queue that a round must leave out has to be in the table as well.
+            # A queue that a round must skip has to be in the table, too.
             wanted = range(len(queues)) if action.name == "scan_throws" else (queue,)
             primed += [each for each in wanted if each not in held and each not in primed]
         elif action.name == "master_returns":
-            # Every queue has to be in the traversed table, in an order that a scan shows.
+            # Every queue must be in the table that is traversed, in an order that a scan shows.
             primed += [each for each in range(len(queues)) if each not in primed]
     moves = [Move("create", number=len(queues))]
     if trace.model.bounds.has("role"):
@@ -186,7 +192,7 @@ def _before(trace: Trace) -> tuple[Move, ...]:
 
 
 def _witnesses(trace: Trace) -> Iterator[Move]:
-    """For a traversal that will abort: a waiting consumer at each queue that it then does not reach."""
+    """The moves that make an additional consumer wait at each queue that an aborted traversal will not reach."""
     if trace.property_name == "return_is_whole":
         for number in _not_taken(trace):
             yield Move("pull", slot=WITNESS + number, queue=number, number=0)
@@ -206,7 +212,7 @@ def witnesses_of(trace: Trace) -> list[int]:
 
 
 def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> int:
-    """A variable's value in a state; `otherwise` if the model has no such variable."""
+    """The value of a variable in a state, or `otherwise` if the model has no such variable."""
     for variable, value in zip(model.variables, state, strict=True):
         if variable.name == name:
             return value
@@ -214,18 +220,18 @@ def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> i
 
 
 def _queue(action: Action, queues: Sequence[str]) -> int:
-    """The number of an action's queue; of the only one if none is named."""
+    """The number of the queue that an action names, or of the only queue."""
     named = [queues.index(each) for each in action.actors if each in queues]
     return named[0] if named else 0
 
 
 WALKED: Final = ("each", "submit", "keep", "done")
-"""The next gates of a traversal that has checked a request."""
+"""The breakpoints that a traversal may reach next, after it has checked a request."""
 
 
 @define
 class _Maker:
-    """Makes the moves of one trace, step by step."""
+    """Derives the moves of one trace, step by step."""
 
     trace: Trace
     gates: frozenset[str]
@@ -235,7 +241,7 @@ class _Maker:
     """Request -> the traversing thread that is about to hand it to the executor."""
 
     def steps(self) -> Iterator[Step]:
-        """Each step with its moves."""
+        """The steps of the trace, each with its moves."""
         model = self.trace.model
         for number in range(1, len(self.trace.steps)):
             self.at = number
@@ -281,7 +287,10 @@ class _Maker:
         yield Move("send", queue=self._shown_as(action))
 
     def _shown_as(self, action: Action) -> int:
-        """The queue to send to: the dispatcher follows the log's order, so the n-th message sent is the n-th shown."""
+        """The queue to send to.
+
+        The dispatcher follows the order of the log, so the n-th message sent must be the n-th that becomes visible.
+        """
         sent = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "append"]
         shown = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "make_visible"]
         number = sum(1 for each in self.trace.steps[1 : self.at] if each.action and each.action.name == "append")
@@ -317,7 +326,7 @@ class _Maker:
         yield from self.answered(request)
 
     def answered(self, request: int) -> Iterator[Move]:
-        """Wait for the answer, unless the client is gone."""
+        """Wait for the answer, unless the client has closed its connection."""
         if self.before(f"closed_{request}"):
             return
         is_found = self.after(f"offset_{request}") > self.before(f"offset_{request}")
@@ -351,7 +360,7 @@ class _Maker:
 
     def notify_start(self, _action: Action) -> Iterator[Move]:
         yield Move("go", DISPATCHER, ("notify",))
-        # Without a bucket there is nothing to take, and the notifier is done at once.
+        # If there is no bucket, the notifier takes nothing and is done at once.
         yield Move("until", DISPATCHER, ("taken", "done"))
 
     def scan_start(self, action: Action) -> Iterator[Move]:
@@ -360,7 +369,7 @@ class _Maker:
         yield Move("until", SCANNER, ("taken", "done"))
 
     def _scanner_at(self, queue: int) -> Iterator[Move]:
-        """Make the scanner come to a queue, at the start of a round or within one."""
+        """The moves that make the scanner come to a queue, at the start of a round or within one."""
         yield Move("go", SCANNER, ("done",))
         yield Move("until", SCANNER, ("round", "queue"))
         yield Move("go", SCANNER, ("round",))
@@ -394,7 +403,7 @@ class _Maker:
         yield Move("until", OPERATOR, ("return",))
 
     def return_look(self, action: Action) -> Iterator[Move]:
-        # An empty bucket is skipped, between two gates.
+        # An empty bucket is skipped between two breakpoints, so there is no move.
         if not self.after(f"return_due_q{self.queue(action)}"):
             return
         yield Move("go", OPERATOR, ("return",))
@@ -434,7 +443,7 @@ class _Maker:
         yield from self._looking(thread, int(action.actors[1]))
         yield Move("throw", thread, ("each",))
         if thread == DISPATCHER:
-            # It dispatches the same message again.
+            # The dispatcher dispatches the same message again.
             yield Move("until", DISPATCHER, ("dispatch",))
             yield Move("go", DISPATCHER, ("dispatch",))
             yield Move("until", DISPATCHER, ("notify",))
@@ -459,7 +468,7 @@ class _Maker:
         yield Move("offset", slot=request, number=offset)
 
     def offset_reset(self, action: Action) -> Iterator[Move]:
-        """Like `mqadmin resetOffsetByTime` without connected consumers: commit the older offset."""
+        """Commit the older offset, as `mqadmin resetOffsetByTime` does if no consumer is connected."""
         yield from self.offset_commit(action)
 
     def channel_closes(self, action: Action) -> Iterator[Move]:

@@ -1,7 +1,7 @@
-"""The evidence, after a run, that it broke its property: on the wire if visible there, else from the threads.
+"""Makes the moves that show, after a run, that it broke its property: on the wire if possible, else by the threads.
 
-Each property is shown by moves after the run's own. A move with another result ends the replay: the broker did not
-follow the specification. Runs of properties that cannot be observed from outside are only followed.
+If a move has another result, the replay ends, because the broker did not follow the specification. Runs of properties
+that cannot be observed from outside are only followed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ ROUND: Final = ("round",)
 
 
 def shown_by(trace: Trace) -> tuple[Move, ...]:
-    """The moves that show what a run broke; empty if its property is not observable."""
+    """The moves that show the violation of a run; empty if its property cannot be observed."""
     show = _SHOWN.get(trace.property_name)
     return tuple(show(trace)) if show is not None and breaks(trace) else ()
 
 
 def breaks(trace: Trace) -> bool:
-    """Whether the run reaches a state that breaks its property, under the policy it now has."""
+    """Whether the run reaches a state that breaks its property, under the policy that the trace has now."""
     promised = [each for each in properties_of(trace.model) if each.name == trace.property_name]
     return any(not holds(trace.model, each, step.state) for each in promised for step in trace.steps)
 
 
 def sentence_of(property_name: str) -> str:
-    """The violation that the moves of a property show; empty for a property without moves."""
+    """The sentence about the violation that the moves of a property show; empty for a property without moves."""
     return _SENTENCES.get(property_name, "")
 
 

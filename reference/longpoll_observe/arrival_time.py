@@ -28,27 +28,29 @@ from collections import deque
 from typing import Final
 
 SETTLE_NS: Final = 2_000_000
-"""How long an acknowledgement may take to have its effect here, if the sender's kernel has little to do."""
+"""The nanoseconds from an acknowledgement until bytes that it releases have arrived, if the sender's kernel has little
+to do.
+"""
 RECOVER_NS: Final = 50_000_000
-"""The same for a sender that used up its permission.
+"""The same for a sender that has used up the permitted amount.
 
 Its process may hold the connection while it waits for the processor (15 ms were seen with eleven waiting processes).
 """
 FIRST_FLIGHT: Final = 14_000
-"""Bytes that a sender may send at once on a new connection: ten segments (RFC 6928)."""
+"""The bytes that a sender may send at once on a new connection, which are ten segments (RFC 6928)."""
 LARGE_FLIGHT: Final = 64 * 1024
 """Above this many bytes since an acknowledgement, the sender's kernel may have held some back for other reasons.
 
 It releases them when the sender's process runs again.
 """
 THIN_NS: Final = 250_000
-"""Acknowledgements closer than this are merged; the later one is kept."""
+"""Of two acknowledgements that are closer than these nanoseconds, only the later one is kept."""
 STEP: Final = 64 * 1024
-"""Minimum bytes between two looks that are kept for the third rule."""
+"""The least number of bytes between two looks that are kept for the third rule."""
 HELD_MAX: Final = 5 * 1024 * 1024
 """Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
 NEVER: Final = 1 << 63
-"""A number that is greater than every position."""
+"""A position that is greater than all others."""
 
 
 class ArrivalTimes:
@@ -92,13 +94,13 @@ class ArrivalTimes:
 
     @property
     def since_ns(self) -> int:
-        """The time before which the next byte was not sent."""
+        """A time before which the next byte cannot have been sent."""
         if self.read >= self._since_stop:
             self._reach()
         return self._since_ns
 
     def _reach(self) -> None:
-        """Find the bound of the next byte, and where it ends."""
+        """Find the bound for the next byte, and the position up to which it applies."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= self.read:
             marks.popleft()
@@ -109,12 +111,15 @@ class ArrivalTimes:
         self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Record an acknowledgement of everything read; the sender may send at least up to the position `permitted`."""
+        """Record an acknowledgement of everything that was read.
+
+        It lets the sender send at least up to the position `permitted`.
+        """
         permits = self._permits
         if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
             permits.pop()
         permits.append((now_ns, self.read, permitted))
-        # Without looks they would accumulate.
+        # Without looks, old acknowledgements would accumulate.
         settled_ns = now_ns - max(RECOVER_NS, self._settle_ns)
         while len(permits) > 1 and permits[1][0] <= settled_ns:
             permits.popleft()
@@ -142,14 +147,14 @@ class ArrivalTimes:
             self._mark(come, acknowledged_ns)
 
     def ended(self, now_ns: int) -> None:
-        """Record that the sender has ended and everything is read: no other bytes were or will be sent."""
+        """Record that the sender has ended its stream and all of it is read, so no other bytes were or will be sent."""
         self._mark(self.read, now_ns)
 
     def _mark(self, position: int, since_ns: int) -> None:
         marks = self._marks
         if since_ns <= marks[-1][1]:
             return
-        # A later time at an earlier position also applies to all positions after it.
+        # A bound at an earlier position also applies to all later positions, so earlier bounds for these are dropped.
         while marks and marks[-1][0] >= position:
             marks.pop()
         marks.append((position, since_ns))

@@ -1,7 +1,7 @@
 """Converts commands to history events: fields of a pull, its answer, and the messages that a send stores.
 
 Pure functions. Events cover only messages stored under the request's topic and queue: delayed, prepared and retry
-messages are stored elsewhere, with other offsets. Matching answers to requests: see `tap`.
+messages are stored elsewhere, with other offsets. `tap` matches answers to requests.
 
 Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (where a delayed message goes).
 """
@@ -79,17 +79,17 @@ TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 TAG: Final = "TAG"
 RETRY_TOPIC: Final = "%RETRY%"
 TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""Properties that delay a message's delivery."""
+"""The properties that delay the delivery of a message."""
 END_TRANSACTION: Final = RequestCode.END_TRANSACTION.value
 RANGES_MAX: Final = 10_000
-"""Maximum remembered ranges of a queue."""
+"""The maximum number of ranges that are remembered per queue."""
 
 ID_BITS: Final = 60
 UNKNOWN_BODY: Final = -1
 _SIZE: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
-"""With IPv4 hosts, bytes from a record's head to the length of its body (`log_record`)."""
+"""The bytes from the head of a record with IPv4 hosts to the length of its body (`log_record`)."""
 _LONGER: Final = 12
 """The bytes by which an IPv6 host is longer than an IPv4 host."""
 _QUEUE_OFFSET_FIELD: Final = 5
@@ -128,7 +128,8 @@ class Subscriptions:
                 if known is None or known[0] < said[0]:
                     self._latest[key] = said
                 elif known[0] == said[0] and known != said:
-                    # Two members with one version: the broker keeps the first one it received, on whichever connection.
+                    # Two members have different expressions with one version. The broker keeps the one that it received
+                    # first, which is unknown here.
                     self._latest[key] = (said[0], "", "")
 
     def of(self, group: str, topic: str, version: int | None) -> tuple[str, str]:
@@ -141,9 +142,9 @@ class Subscriptions:
 
 
 def _expression(wanted: SubscriptionData) -> tuple[str, str]:
-    """Returns type and expression; two empty texts if a broker may use something else.
+    """Returns the type and the expression of a subscription; two empty texts if the broker may apply something else.
 
-    Java's brokers match by the hashes in a heartbeat, whatever its expression is.
+    Java's brokers match by the hashes in a heartbeat, whatever the expression is.
     """
     kind, expression = wanted.expression_type or TAG, wanted.sub_string
     if wanted.class_filter_mode:
@@ -159,7 +160,7 @@ def _expression(wanted: SubscriptionData) -> tuple[str, str]:
 def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
     """Returns the fields of a pull's `request_received`; raises HeaderError."""
     header = PullMessageRequestHeader.decode(request.ext_fields)
-    # With an empty type (unlike an absent one), brokers find no match.
+    # If the type is empty, and not absent, brokers find no match.
     if header.sys_flag & CLASS_FILTER or (header.has_subscription and header.expression_type == ""):
         kind, expression = "", ""
     elif header.has_subscription:
@@ -194,7 +195,7 @@ def pull_answer_fields(answer: Command) -> Fields:
 
 @with_table
 class Delivered(msgspec.Struct):
-    """The messages of a pull's answer: lists of equal length."""
+    """The messages in the answer to a pull, as lists of equal length."""
 
     offsets: list[int] = []
     ids: list[int] = []
@@ -216,7 +217,7 @@ def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
     """
     found = Delivered()
     start, stop = 0, len(body)
-    # A record that several queues list has its own queue's offset at the usual place.
+    # A record that several queues list has the offset in its own queue at the usual place.
     has_inner = _INNER_QUEUES.search(body) is not None
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
@@ -250,12 +251,12 @@ def _identity(record: memoryview) -> tuple[int, int, str]:
 
 
 def id_of(unique: str) -> int:
-    """Returns a message's unique id as in a history; 0 without one."""
+    """Converts the unique id of a message to its number in a history; 0 if it has no id."""
     return int.from_bytes(blake2b(unique.encode(), digest_size=8).digest()) >> (64 - ID_BITS) if unique else 0
 
 
 class Places:
-    """Messages whose offsets the history has reported, as ranges of each queue."""
+    """The offsets that the history has reported so far, as ranges per queue."""
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
@@ -327,7 +328,7 @@ def read_send(request: Command) -> Sent:
     if header.batch:
         own = [(each.body, read_properties(each.properties)) for each in decode_batch(request.body)]
         tags = tuple(properties.get(TAGS, "") for _body, properties in own)
-        # Whether a request's tag applies to its messages depends on the broker's version.
+        # Whether the tag of a request applies to its messages depends on the version of the broker.
         is_told = (
             not is_retry and not header.sys_flag & TRANSACTION and all(tag == shared.get(TAGS, tag) for tag in tags)
         )
@@ -350,7 +351,7 @@ def read_send(request: Command) -> Sent:
 
 
 def _delay_ms(properties: Mapping[str, str]) -> int:
-    """Returns a message's requested delay, ms; -1 without one, or with a time instead."""
+    """Returns the delay that a send requests for its message, in milliseconds; -1 if it requests none, or a time."""
     for name, unit in ((TIMER_DELAY_MS, 1), (TIMER_DELAY_SEC, 1_000)):
         if LEVEL.fullmatch(properties.get(name, "")):
             return int(properties[name]) * unit

@@ -1,8 +1,8 @@
-"""Data of the relay: doors, the clients' links, the two sides of each, their taps, and the queue of bytes for the taps.
+"""The data of the relay: listeners for clients (doors), connections through the proxy (links), and their taps.
 
-Decoding commands costs many times as much as relaying bytes. Done at once, it would leave the broker's next bytes
-waiting in the kernel, with unknown times. So it is done in short turns, between which the relay continues. Relaying:
-see `relay_loop`.
+Decoding commands takes many times as long as relaying bytes. If the relay decoded them at once, the next bytes from the
+broker would wait in the kernel, and the time of their arrival would be unknown. So commands are decoded in short turns,
+between which the relay continues (`relay_loop`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Tell = Callable[[bytes, int, int], None]
-"""Takes bytes, and the two times between which they passed, ns."""
+"""A function that gets bytes, and the two times in nanoseconds between which they passed."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""Bytes passed to the tap at once: some 150 small commands, which take 2 to 3 ms."""
+"""The bytes passed to a tap at once. They are about 150 small commands, which take 2 to 3 ms to decode."""
 
 
 class TapQueue:
-    """A queue of calls. Invariant: `size` is the total length of their bytes."""
+    """A queue of calls to taps. Invariant: `size` is the total number of bytes in these calls."""
 
     __slots__ = ("calls", "size")
 
@@ -38,7 +38,7 @@ class TapQueue:
         self.calls.append((call, 0))
 
     def add_bytes(self, tell: Tell, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Add bytes in pieces with the same times; the boundaries of pieces have no meaning."""
+        """Add a call for these bytes, in pieces with the same times. The boundaries of the pieces have no meaning."""
         size = len(content)
         self.size += size
         if size <= PIECE_SIZE:
@@ -49,7 +49,7 @@ class TapQueue:
             self.calls.append((partial(tell, piece, after_ns, before_ns), len(piece)))
 
     def tell(self, now_ns: Callable[[], int], turn_ns: int) -> None:
-        """Make calls for about this long, and at least one."""
+        """Make calls for about `turn_ns` nanoseconds, and at least one call."""
         calls = self.calls
         stop_ns = 0
         while calls:
@@ -78,11 +78,11 @@ class TapQueue:
 
 
 Direction = Literal["answers", "requests"]
-"""The direction of waiting bytes: answers for a client, or requests for a broker, that does not read."""
+"""The direction of bytes that wait: answers if the client does not read, requests if the broker does not read."""
 
 
 class Tap(Protocol):
-    """Receives the bytes of one connection after they were relayed."""
+    """A receiver of the bytes of one connection, after they were relayed."""
 
     def opened(self, after_ns: int, before_ns: int) -> None:
         """The client connected between the two times."""
@@ -110,22 +110,22 @@ class Tap(Protocol):
 
 
 Rewrite = Callable[[bytes], bytes]
-"""Converts the broker's next bytes to those sent to the client."""
+"""A function that converts the next bytes from the broker to those that are sent to the client."""
 
 
 @define(slots=True, eq=False)
 class Door:
-    """A listener, its target, and what to record."""
+    """A listener for clients, with its target and the recorder of its connections."""
 
     listener: Listener
     target: Address
     make_tap: Callable[[], tuple[Tap, Rewrite | None]]
     settle_ns: int = field(default=SETTLE_NS)
-    """Round-trip time to the target."""
+    """The round-trip time to the target, in nanoseconds."""
     held_max: int = field(default=HELD_MAX)
-    """Maximum bytes that the target's kernel holds of a connection."""
+    """The maximum number of bytes of a connection that the target's kernel holds."""
     is_down: bool = field(default=False, init=False)
-    """Whether the last connection to the target failed; logged once."""
+    """Whether the last connection to the target failed. A failure is logged once."""
 
     @property
     def address(self) -> Address:
@@ -135,7 +135,7 @@ class Door:
 
 @define(slots=True, eq=False)
 class Visitor:
-    """A client whose broker's address is not resolved yet."""
+    """A client that waits until the address of its broker is resolved."""
 
     door: Door
     socket: Socket
@@ -154,13 +154,13 @@ class Side:
     socket: Socket
     arrivals: ArrivalTimes
     busy_pass: int
-    """The last pass in which the socket was readable, or not watched for reading."""
+    """The last pass of the loop in which the socket was readable or was not watched for reading."""
     look_ns: int = field(default=0)
-    """A poll that began before this is not recorded, because it adds little."""
+    """The time before which no look is recorded, because it would add little precision."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """Whether the loop watches this socket for reading (`reads`) and for writing."""
+    """Whether the loop watches this socket for writing; `reads` is the same for reading."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -183,11 +183,11 @@ class Link:
     started: bool = field(default=False)
     """Whether the client's first byte was seen."""
     ending: tuple[int, int] | None = field(default=None)
-    """The times between which one side ended; bytes waiting for the other are still sent."""
+    """The times between which one side ended. Bytes that wait for the other side are still sent."""
     half_closed: tuple[int, int] | None = field(default=None)
     """The times between which the client ended its sending; answers may still follow."""
     half_closed_told: bool = field(default=False)
-    """Whether the broker was informed that the client ended its sending."""
+    """Whether the end of the client's sending was passed on to the broker."""
     closed: bool = field(default=False)
 
     def other(self, side: Side) -> Side:

@@ -1,6 +1,6 @@
 """Resolves host names of brokers on a separate thread, because an answer may take seconds.
 
-Addresses in digits need no resolution. Connections: see `relay_loop`.
+Addresses in digits are not resolved. `relay_loop` makes the connections.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from longpoll_observe.links import Visitor
 from longpoll_runtime import Address, Queue, Runtime, Thread
 
 ASKED_MAX: Final = 1_000
-"""Maximum waiting look-ups."""
+"""The maximum number of look-ups that wait."""
 TAKE_S: Final = 0.2
-"""Interval of checks whether the proxy ends."""
+"""The seconds between two checks whether the proxy ends."""
 END_S: Final = 1.0
-"""How long the shutdown waits for a running look-up; after that the thread ends alone."""
+"""The seconds that the shutdown waits for a running look-up. After that, the thread ends when the look-up does."""
 
 
 def is_literal(host: str) -> bool:
@@ -70,7 +70,7 @@ class NameLookup:
                 yield visitor, found
 
     def overdue(self, came_ns: int) -> list[Visitor]:
-        """Remove and return the clients that came before this time."""
+        """Remove and return the clients that have waited since before this time."""
         late = [visitor for visitor in self.waiting if visitor.came_ns < came_ns]
         for visitor in late:
             del self.waiting[visitor]

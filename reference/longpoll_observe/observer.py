@@ -37,20 +37,22 @@ log = logging.getLogger(__name__)
 HANDSHAKES: Final = 5
 HANDSHAKE_S: Final = 1.0
 MEASURE_S: Final = 0.2
-"""Interval at which the measuring thread checks whether the proxy ends."""
+"""The seconds between two checks of the measuring thread whether the proxy ends."""
 UNCERTAINTY_NS_MIN: Final = 100_000
-"""Minimum claim: the time a kernel takes to deliver a segment on a busy machine."""
+"""The least uncertainty, which is the time that a kernel takes to deliver a segment on a busy machine."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
-"""Claim for a broker that could not be reached at the start."""
+"""The uncertainty of a broker that could not be reached at the start."""
 WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
-"""Linux's limits of a sender's buffer: automatic, and on request, which counts double."""
+"""(file, factor) of Linux's limits for the buffer of a sender: the automatic one, and the one on request, which counts
+double.
+"""
 PIECE: Final = 1024 * 1024
-"""Additional bytes of a sender's last segment."""
+"""The bytes that the last segment of a sender may have in addition."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
 """The form of a host name or address (RFC 1123, with common underscores)."""
 DOORS_MAX: Final = 1_000
-"""Maximum brokers from routes."""
+"""The maximum number of brokers from routes."""
 
 
 class ObserveError(UserError):
@@ -88,7 +90,7 @@ class Observer(Stoppable):
         self._doors: dict[str, Door] = {}
         self._recorders: list[HistoryRecorder] = []
         self.totals: dict[str, TapTotals] = {}
-        """Counts by broker."""
+        """Broker -> the counts of its taps."""
         self.name_server_address: Address | None = None
         self._held_max = held_max(runtime.files)
         self._meta_lock = runtime.lock()
@@ -135,7 +137,7 @@ class Observer(Stoppable):
 
     @property
     def doors(self) -> dict[str, Address]:
-        """Listening addresses by the broker behind each door."""
+        """Broker -> the address at which the proxy listens for its clients."""
         return {name: door.address for name, door in self._doors.items()}
 
     @property
@@ -157,7 +159,7 @@ class Observer(Stoppable):
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
-        """Listen for a broker's clients; without `uncertainty_ns` it is measured later."""
+        """Listen for the clients of a broker. If `uncertainty_ns` is None, it is measured later."""
         name = name_of(broker)
         listener = self._listen(listen)
         claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
@@ -209,7 +211,7 @@ class Observer(Stoppable):
         return listener
 
     def _door_of(self, address: str) -> str:
-        """Returns the proxy's address for a broker in a route; an invalid address stays."""
+        """Returns the proxy's address for a broker in a route. An invalid address is returned unchanged."""
         door = self._doors.get(address)
         if door is None:
             host, colon, port = address.rpartition(":")

@@ -41,11 +41,11 @@ from longpoll_spec.tables import with_table
 POPS: Final = frozenset(code.value for code in PopCode) | {BATCH_ACK_MESSAGE}
 SUCCESS: Final = ResponseCode.SUCCESS.value
 CLOCKS_MS: Final = 1_000
-"""The most by which a client's clock may differ from the observer's, including the network delay."""
+"""The greatest difference between a client's clock and the observer's, network delay included, in milliseconds."""
 RETRIED: Final = "retry"
-"""The `cause` of a message that a pop read from the group's retry topic, and of requests about it."""
+"""The `cause` in events about a message that a pop read from the group's retry topic, and in requests about it."""
 ORDERLY: Final = "orderly"
-"""The `cause` of an orderly pop."""
+"""The `cause` in the event of an orderly pop."""
 _MESSAGE: Final[dict[int, type[AckMessageRequestHeader]]] = {
     PopCode.ACK_MESSAGE: AckMessageRequestHeader,
     PopCode.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleTimeRequestHeader,

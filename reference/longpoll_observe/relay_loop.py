@@ -27,38 +27,44 @@ from longpoll_runtime import Poller, Runtime, Thread
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.005
-"""The longest poll with open connections; the interval of an arrival is at most about twice this."""
+"""The longest poll with open connections, in seconds. The interval of an arrival is at most about twice as long."""
 IDLE_S: Final = 1.0
-"""The longest poll without connections."""
+"""The longest poll without connections, in seconds."""
 ROUND_NS: Final = 5_000_000
-"""Minimum time between two acknowledgements of a connection, and between every third look at it."""
+"""The least time in nanoseconds between two acknowledgements on a connection, and between every third look at it."""
 LOOK_NS: Final = 1_000_000
 """Minimum time between two looks at an idle connection; more looks would add little precision."""
 TURN_NS: Final = 1_000_000
-"""Time for taps before sockets are checked again."""
+"""The nanoseconds for taps before the sockets are checked again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
-"""Above this many undecoded bytes, clients are not read."""
+"""The number of undecoded bytes above which clients are not read."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
-"""When fewer undecoded bytes than this remain, clients are read again."""
+"""The number of undecoded bytes below which clients are read again."""
 UNTOLD_MAX: Final = 64 * 1024 * 1024
-"""Maximum undecoded bytes: above it brokers are not read either, and times get less precise."""
+"""The number of undecoded bytes above which brokers are not read either, so that times get less precise."""
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes read from one socket before the next has its turn, and the most that wait for one that accepts none."""
+"""The bytes read from one socket before the next one is read, which are also the most that wait for a side that does
+not read.
+"""
 READY_MAX: Final = 1000
-"""Maximum sockets of one poll; a full result may have left others unreported."""
+"""The maximum number of sockets that a poll reports. If it reports so many, other sockets may be ready too."""
 CONNECT_S: Final = 3.0
-"""How long a broker may take to accept a connection."""
+"""The seconds that a broker may take to accept a connection."""
 ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
-"""How long nothing is accepted after the operating system refused a connection."""
+"""The seconds for which no connection is accepted after the operating system refused one."""
 BLOCKED_NS: Final = 25_000_000
-"""Minimum time of a blocked side that is logged; shorter pauses only widen later intervals."""
+"""The least time for which a side must be blocked to be reported, in nanoseconds. Shorter pauses only widen later
+intervals.
+"""
 TLS_HANDSHAKE: Final = 0x16
-"""First byte of a TLS connection; as a frame's first byte it would announce 369 MB, far over the limit."""
+"""The first byte of a TLS connection. As the first byte of a frame it would announce 369 MB, which is far over the
+limit.
+"""
 
 
 class RelayLoop:
-    """One thread, one poller, any number of doors and links. Invariant: `_links` are the open ones."""
+    """Relays all connections on one thread, with one poller. Invariant: `_links` has the open links."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -69,7 +75,7 @@ class RelayLoop:
         self._connecting: dict[Link, None] = {}
         self._stuck: dict[Side, None] = {}
         self._owing: dict[Side, None] = {}
-        """Sides with bytes read but not acknowledged."""
+        """The sides from which bytes were read that are not acknowledged yet."""
         self._round_ns = 0
         """The time from which the sides in `_owing` may be acknowledged again."""
         self._paused: list[Door] = []
@@ -78,7 +84,7 @@ class RelayLoop:
         self._begun_ns = self._quiet_ns = runtime.monotonic_ns()
         self.untold = TapQueue()
         self._is_behind = False
-        """Whether clients are not read, because too much is undecoded."""
+        """Whether clients are not read at the moment, because too many bytes are undecoded."""
         self._names = NameLookup(runtime, self.poller.wake)
         self._buffer = bytearray(CHUNK_SIZE)
         self._view = memoryview(self._buffer)
@@ -109,7 +115,7 @@ class RelayLoop:
 
     @property
     def link_count(self) -> int:
-        """Number of open client connections."""
+        """The number of open client connections."""
         return len(self._links)
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -194,7 +200,7 @@ class RelayLoop:
             self._pass_on(link.client, link.rewrite(content))
 
     def _note_quiet(self, side: Side) -> None:
-        """Record a look if a poll watched the side without reporting it."""
+        """Record a look if a poll watched the side and did not report it, so that its socket was empty."""
         if side.busy_pass < self._pass - 1:
             side.look_ns = self._quiet_ns + LOOK_NS
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
@@ -207,17 +213,17 @@ class RelayLoop:
             if side is link.broker:
                 self._acknowledge(link, arrivals)
             else:
-                # Only its end is reported, which needs no acknowledgement.
+                # Only the end of the stream was reported, which needs no acknowledgement.
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
-        """Release bytes that the broker's kernel holds back, and record the time."""
+        """Acknowledge bytes, so that the broker's kernel releases those that it holds back, and record the time."""
         begun_ns = self._now_ns()
         try:
             link.onward.acknowledge()
             come, room = link.onward.arrived()
         except OSError:
-            # The connection is broken; the next read reports it.
+            # The connection is broken, which the next read reports.
             return
         if come >= arrivals.read:
             arrivals.looked(begun_ns, come)
@@ -238,7 +244,7 @@ class RelayLoop:
         return False
 
     def _pass_on(self, side: Side, content: bytes) -> None:
-        """Send to one side; keep unaccepted bytes and stop reading the other side."""
+        """Send bytes to one side. If it does not accept all of them, keep the rest and stop reading the other side."""
         if not content:
             return
         assert not side.out, "a side with bytes waiting is not sent more"
@@ -258,7 +264,7 @@ class RelayLoop:
                 self._close(link, *link.ending)
                 return
             if link.half_closed is None and link.connected and not side.writes and link.other(side).reads:
-                # Nothing waits or waited, so the watched conditions stay.
+                # No bytes wait or have waited, so the watched conditions stay the same.
                 return
         if link.half_closed is not None and side is link.broker:
             self._pass_half_close(link)
@@ -290,7 +296,7 @@ class RelayLoop:
             if link.rewrite is None:
                 self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
             else:
-                # The rewriting of the answer depends on this call of the tap.
+                # The tap must know the request before the answer is rewritten.
                 link.tap.forwarded(sent, after_ns, before_ns)
         return True
 
@@ -320,7 +326,7 @@ class RelayLoop:
         side.stuck, side.stuck_told = None, False
 
     def _tell_unseen(self, link: Link) -> None:
-        """At a connection's end: report possibly unread answers, if the socket was not seen empty lately."""
+        """At the end of a connection, report that answers may be unread, unless the socket was seen empty lately."""
         if not link.client.stuck_told:
             self._note_quiet(link.broker)
             since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
@@ -381,9 +387,9 @@ class RelayLoop:
         self._watch(link.broker)
 
     def _finish_connect(self, link: Link) -> None:
-        """The broker's socket is ready: finish or fail the connection."""
+        """The socket to the broker is ready: complete the connection, or report that it failed."""
         try:
-            # Sends nothing, but raises the error of a failed connection.
+            # This sends nothing, but raises the error if the connection failed.
             link.broker.socket.send(b"")
         except BlockingIOError:
             return
@@ -404,7 +410,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """The client ends its sending: pass this on after its last byte; answers may still follow."""
+        """Handle the end of the client's sending: pass it on after the last byte. Answers may still follow."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)
@@ -419,7 +425,7 @@ class RelayLoop:
             self._close(link, link.half_closed[0], self._now_ns())
 
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
-        """One side ended: send waiting bytes to the other, then close both."""
+        """Handle the end of one side: send the bytes that wait for the other side, and then close both."""
         if link.other(side).out:
             link.ending = (after_ns, before_ns)
             self._watch(side)
@@ -458,7 +464,7 @@ class RelayLoop:
         if (reads, writes) == (side.reads, side.writes):
             return
         if reads and not side.reads:
-            # Newly watched, so no earlier poll can have seen it empty.
+            # The side is watched again only now, so no earlier poll can have seen it empty.
             side.busy_pass = self._pass
         if not (reads or writes):
             self.poller.unregister(side.socket)

@@ -1,7 +1,7 @@
 """Redirects clients of a name server to the proxy by replacing broker addresses in its answers.
 
-Only answers to 105 and 106 change, and in them only the addresses in `brokerAddrs` and so the frame's length. An
-unreadable stream passes unchanged from there on. Doors: see `observer`.
+Only answers to 105 and 106 are changed, and in them only the addresses in `brokerAddrs` and so the length of the frame.
+If a stream cannot be read, it is passed on unchanged from there on. `observer` has the addresses of the proxy.
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """
@@ -31,7 +31,7 @@ UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 
 
 class RouteTap:
-    """Tap and rewriter of one client's connection to a name server.
+    """The tap of a client's connection to a name server, which also rewrites the answers.
 
     Invariants: `_asked` are the opaques of open route requests; `_waiting` is the begin of one answer; once
     `_is_blind`, nothing is held back or changed.
@@ -48,7 +48,7 @@ class RouteTap:
         """Do nothing: connections to a name server are not in the history."""
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:  # noqa: ARG002 - the tap's signature
-        """Record requests whose answers contain addresses."""
+        """Remember the requests whose answers contain addresses."""
         if self._is_blind:
             return
         try:
@@ -71,7 +71,7 @@ class RouteTap:
         """Do nothing."""
 
     def rewrite(self, content: bytes) -> bytes:
-        """Returns the bytes for the client; holds an answer back until it is complete."""
+        """Returns the bytes for the client. It holds an answer back until the answer is complete."""
         if self._is_blind and not self._waiting:
             return content
         self._waiting += content
@@ -137,7 +137,7 @@ def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
 def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
     """Iterate over the places of strings in `body` that are values of an object under `brokerAddrs`."""
     opened: list[bool] = []
-    """For each open object or list, whether it is an object of addresses."""
+    """For each object or list that is open at this place, whether it is an object of addresses."""
     key = last = b""
     for token in TOKEN.finditer(body):
         text = token[0]

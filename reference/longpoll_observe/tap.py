@@ -13,7 +13,7 @@ counts as lost.
 Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. The
 answers to two open requests with one opaque are ambiguous: neither is judged, and both count as lost.
 
-Relaying: see `relay_loop`. Meaning of commands: see `events`.
+`relay_loop` relays the bytes, and `events` converts the commands.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ log = logging.getLogger(__name__)
 UNREADABLE: Final = (ProtocolError, *FAULTS)
 HEART_BEAT: Final = RequestCode.HEART_BEAT.value
 ANSWERED_MAX: Final = 256
-"""Number of answered requests remembered per connection, to recognise a second answer."""
+"""The number of answered requests that are remembered per connection, to recognise a second answer."""
 RECORDED: Final = PULLS | SENDS | POPS | frozenset(OFFSET_CODES)
 """The requests that are recorded with their answers."""
 OPEN_MAX: Final = 100_000
-"""Maximum open requests of one connection; further ones are not observed."""
+"""The maximum number of open requests on one connection. Further requests are not observed."""
 Sender = Literal["client", "broker"]
 
 
@@ -96,9 +96,9 @@ def begins_frame(content: bytes) -> bool:
 
 
 class CommandStream:
-    """Splits one direction into commands, each with a time before its first byte arrived.
+    """Splits one direction into commands, each with a time before which its first byte had not arrived.
 
-    Invariant: `_begun_ns` belongs to the incomplete frame.
+    Invariant: `_begun_ns` is this time for the incomplete frame.
     """
 
     __slots__ = ("_begun_ns", "_frames")
@@ -119,11 +119,14 @@ class CommandStream:
 
 @with_table
 class Open(msgspec.Struct, frozen=True):
-    """A request that waits for its answer; a Struct, because creation takes a tenth of attrs' time."""
+    """A request that waits for its answer.
+
+    It is a Struct, because creating one takes a tenth of the time that attrs needs.
+    """
 
     request: str
     place: Fields
-    """Topic and queue."""
+    """The fields of the event with the topic and the queue."""
     code: int
     sent: Sent | None = None
     """The content of a send request."""
@@ -135,7 +138,7 @@ class Open(msgspec.Struct, frozen=True):
 
 @define(slots=True)
 class TapTotals:
-    """Counts of one broker's taps."""
+    """The counts of the taps of one broker."""
 
     requests: int = 0
     answers: int = 0
@@ -170,12 +173,14 @@ class ConnectionTap:
         self._others: set[int] = set()
         self._number = 0
         self._unseen = 0
-        """Number of requests not remembered, because too many were open; their answers are not recorded."""
+        """The number of requests that were not remembered because too many were open. Their answers are not recorded.
+        """
         self._ended = False
         self._unread_ns: int | None = None
-        """Since when the connection is unreadable."""
+        """The time since which the connection cannot be read; None if it can."""
         self._partly_ns: int | None = None
-        """Since when requests may be missing whose answers may arrive; None if none are."""
+        """The time since which requests may be missing whose answers may still arrive; None if no request is missing.
+        """
 
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
@@ -206,11 +211,11 @@ class ConnectionTap:
             self._give_up("broker", error, after_ns, before_ns)
 
     def joined(self, now_ns: int) -> None:
-        """The connection is older than the capture, so answers to earlier requests may arrive."""
+        """Note that the connection is older than the capture, so that answers to unknown requests may arrive."""
         self._partly_ns = now_ns
 
     def missed(self, sender: Sender, after_ns: int, before_ns: int) -> None:
-        """Bytes that one side sent between these times are missing; its next bytes begin a command."""
+        """Note that bytes of one side between these times are missing, and that its next bytes begin a command."""
         if self._ended:
             return
         self._recorder.lose(1, after_ns, before_ns)
@@ -221,7 +226,7 @@ class ConnectionTap:
             self._answers = CommandStream()
 
     def cut(self, now_ns: int) -> None:
-        """The observation ends before the connection."""
+        """Note that the observation ends before the connection does."""
         if self._unread_ns is not None:
             self._recorder.lose(1, self._unread_ns, now_ns)
         self._ended = True
@@ -237,7 +242,7 @@ class ConnectionTap:
     def closed(self, after_ns: int, before_ns: int) -> None:
         """The connection ended."""
         if self._unread_ns is not None:
-            # The bytes since then are unknown.
+            # The commands since that time are unknown.
             self._recorder.lose(1, self._unread_ns, before_ns)
             self._unread_ns = None
         if self._ended:
@@ -272,7 +277,8 @@ class ConnectionTap:
                 sent = read_send(command) if code in SENDS else None
                 fields = sent.fields() if sent is not None else self._fields(command, after_ns)
             except UNREADABLE as error:
-                # A broker answers it with an error, if at all; it cannot be judged, but its answer must be recognised.
+                # A broker answers such a request with an error, if at all. It cannot be judged, but its answer must be
+                # recognised.
                 self._expect_other(command)
                 self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
@@ -281,7 +287,8 @@ class ConnectionTap:
             group = fields["group"] if code in POPS else ""
             asked = Open(f"{self._connection}-{self._number}", place, code, sent, group, ambiguous)
             if ambiguous or len(self._open) >= OPEN_MAX:
-                # The two answers are ambiguous: neither request is judged, and each is lost when its answer arrives.
+                # It is ambiguous which answer belongs to which request, so neither is judged, and each counts as lost
+                # when an answer arrives.
                 self._recorder.lose(1, after_ns, before_ns)
                 if ambiguous:
                     self._open[opaque] = asked
@@ -295,7 +302,7 @@ class ConnectionTap:
             self._expect_other(command)
 
     def _expect_other(self, command: Command) -> None:
-        """Remember a request without an event, because its answer must not count for another with this opaque."""
+        """Remember a request that has no event, because its answer must not count for another one with this opaque."""
         if command.is_one_way:
             return
         opaque = command.opaque
@@ -345,7 +352,7 @@ class ConnectionTap:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
                 elif self._partly_ns is not None:
-                    # The request and its time are unknown.
+                    # The request of this answer, and its time, are unknown.
                     self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked
@@ -414,7 +421,7 @@ class ConnectionTap:
         log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
 
     def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
-        """End the connection for the history, because the next command's begin is unknown."""
+        """End the connection in the history, because the begin of the next command is unknown."""
         self._miss(f"what the {who} sent, and all after it,", error, after_ns, before_ns)
         self.closed(after_ns, before_ns)
         self._unread_ns = after_ns

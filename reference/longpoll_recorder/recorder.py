@@ -1,7 +1,7 @@
-"""Writes a history: events in the specification's vocabulary, one JSON line each.
+"""Writes a history: each event is one JSON line, in the vocabulary of the specification.
 
-The thread with the event encodes it; a separate thread only writes. Encoding is faster than handing an object over, and
-a thread that encodes in long calls would block the serving threads.
+The thread that has an event encodes it, and a separate thread only writes. Encoding takes less time than passing an
+object to another thread, and a thread that encodes many events at once would block the serving threads.
 
 Back-pressure: if the disk is too slow, the recording thread waits for room, by default at most `WAIT_S` seconds. Then
 the event is dropped. The next recorded event is preceded by a `lost` event with the number and times of the dropped
@@ -9,8 +9,8 @@ ones. Failed writes are retried. Room for a `lost` event and for the end is rese
 incomplete history is marked; `trouble` has a sentence for the user. A clean stop writes everything; after a kill the
 last line may be torn.
 
-Schema: see `longpoll_spec.history`. Times are from the runtime's monotonic clock; `meta.json` relates them to Unix
-time.
+`longpoll_spec.history` has the schema. Times are those of the runtime's monotonic clock, and `meta.json` relates them
+to Unix time.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 
 NUMBER_MAX: Final = (1 << 60) - 1
-"""Maximum number in a history; a larger offset is equally out of bounds."""
+"""Maximum number in a history. A larger offset is written as this one, because both are out of any queue's range."""
 
 RESETTING_CODES: Final = (207, 215, 222, 314)
-"""Requests that change a group's offsets without a commit.
-
-They delete the group or topic, reset the offsets to a time, or copy them from another group.
+"""The codes of requests that change a group's offsets without a commit. They delete the group or topic, reset the
+offsets to a time, or copy them from another group.
 """
 
 
@@ -48,7 +47,7 @@ def kept(number: int) -> int:
 
 
 def resetting_fields(request: Command) -> dict[str, str]:
-    """Returns group and topic of such a request; an empty text means any."""
+    """Returns the group and the topic of a request in `RESETTING_CODES`; an empty text means any."""
     fields = request.ext_fields or {}
     groups = (fields.get(name) for name in ("groupName", "destGroup", "group"))
     return {"group": next(filter(None, groups), ""), "topic": fields.get("topic", "")}
@@ -65,7 +64,7 @@ def offset_fields(request: Command) -> dict[str, Any]:
 
 
 def told_offset(code: int, answer: Command) -> dict[str, int]:
-    """Returns an answer's committed offset, if it has one; raises HeaderError."""
+    """Returns the committed offset in an answer, as a field of the event, if it has one; raises HeaderError."""
     if code != RequestCode.QUERY_CONSUMER_OFFSET or answer.code != ResponseCode.SUCCESS:
         return {}
     told = (answer.ext_fields or {}).get("offset", "")
@@ -77,21 +76,21 @@ def told_offset(code: int, answer: Command) -> dict[str, int]:
 log = logging.getLogger(__name__)
 
 WAITING_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Maximum bytes waiting for the disk: about 300,000 events."""
+"""Maximum bytes that wait for the disk, which are about 300,000 events."""
 WAIT_S: Final = 1.0
-"""How long an event waits for room before it counts as lost."""
+"""The seconds that an event waits for room before it counts as lost."""
 IDLE_S: Final = 0.05
-"""How long the writer sleeps with little to write; a batch is one write."""
+"""The seconds that the writer sleeps if it has little to write, so that one write has many events."""
 RETRY_S: Final = 0.5
-"""How long the writer waits after a failed write."""
+"""The seconds that the writer waits after a failed write before it tries again."""
 BATCH_SIZE: Final = 1024 * 1024
-"""Bytes that wake the writer at once; about the size of one write."""
+"""The number of waiting bytes that wakes the writer at once. It is about the size of one write."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
-"""Maximum bytes of a part file before the next one."""
+"""The bytes of a part file after which the next one begins."""
 KEPT_SIZE: Final = 64 * 1024
-"""Disk bytes reserved for the end of the history."""
+"""The bytes reserved on disk for the end of the history, so that it can be written on a full disk."""
 TORN_SIZE_MAX: Final = KEPT_SIZE // 2
-"""Maximum rest of a partly written line that is completed at the end."""
+"""Maximum bytes of the rest of a partly written line that is completed at the end."""
 
 
 class RecordError(UserError):
@@ -108,7 +107,7 @@ class Moment:
 
 @define
 class Loss:
-    """Unrecorded events: their number, and the interval that contains them."""
+    """Events that were not recorded: their number, and the interval that contains them."""
 
     count: int = 0
     after_ns: int = 0
@@ -149,7 +148,7 @@ class Parts:
         self._file.write(lines)
 
     def written(self) -> int:
-        """Returns how many more bytes are in the file than known, after a partly failed write."""
+        """Returns how many bytes a write has added to the file although it failed."""
         try:
             size = self._files.size(self._path())
         except OSError:
@@ -165,7 +164,7 @@ class Parts:
             self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next part after a long one; if that fails, the long one grows."""
+        """Begin the next part if the current one is long; if that fails, the current one grows."""
         if self._size < PART_SIZE_MAX:
             return
         number, self._number = self._number, self._number + 1
@@ -220,17 +219,17 @@ class HistoryRecorder:
         self._encode_into = msgspec.json.Encoder().encode_into
         self._sequence = 0
         self._loss = Loss()
-        """Losses to declare before the next event."""
+        """The losses that a `lost` event must declare before the next event."""
         self._dropped = 0
-        """Events that the disk did not accept in time."""
+        """The number of events that the disk did not accept in time."""
         self._told = False
-        """Whether the writer was woken for the waiting lines."""
+        """Whether the writer has been woken for the lines that wait."""
         self._stopping = False
         self._stopped_ns = 0
         self._refused: OSError | None = None
-        """The last disk error, until a write succeeds."""
+        """The error of the last write; None if it succeeded."""
         self._end_error: OSError | None = None
-        """Why the history has no end."""
+        """The error because of which the history has no `source_stopped`."""
         try:
             runtime.files.make_directory(directory)
             source = Source(
@@ -249,7 +248,7 @@ class HistoryRecorder:
 
     @property
     def trouble(self) -> str:
-        """After `stop`: what the history lacks, as a sentence for the user; empty if complete."""
+        """After `stop`, a sentence for the user about the events that are missing; empty if the history is complete."""
         if self._end_error is not None:
             return (
                 f"the history in {self._directory} has no end, and may lack more: {self._end_error}; "
@@ -263,17 +262,17 @@ class HistoryRecorder:
         return ""
 
     def now_ns(self) -> int:
-        """Returns the time of the events' clock."""
+        """Returns the current time of the clock that events use, in nanoseconds."""
         return self._runtime.monotonic_ns()
 
     def unix_ms(self, moment_ns: int) -> int:
-        """Returns the Unix time of a time of the events' clock."""
+        """Converts a time of the events' clock to Unix time, in milliseconds."""
         return (moment_ns + self._unix_offset_ns) // 1_000_000
 
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given).
 
-        Ignored after `stop`.
+        After `stop` it does nothing.
         """
         moment_ns = before_ns or self._monotonic_ns()
         fields["event"] = event
@@ -299,7 +298,7 @@ class HistoryRecorder:
                 self._changed.notify_all()
 
     def lose(self, count: int, after_ns: int, before_ns: int) -> None:
-        """Record unseen events between these times: a `lost` event precedes the next one."""
+        """Record that events between these times were not seen: a `lost` event will precede the next event."""
         with self._changed:
             self._loss.add(count, after_ns, before_ns)
 
@@ -372,7 +371,7 @@ class HistoryRecorder:
             written = self._write(lines)
             if stopping or written < len(lines):
                 with self._changed:
-                    # Without room for these lines there is none for later ones.
+                    # If these lines have no room, later lines have none either.
                     lines += self._waiting
                     self._waiting = bytearray()
                 self._write_end(lines, written)
@@ -409,7 +408,7 @@ class HistoryRecorder:
             log.warning("the history in %s can be written again", self._directory)
 
     def _write_end(self, lines: bytearray, at: int) -> None:
-        """Write the last events, and the number of accepted lines without room."""
+        """Write the last events, with the number of accepted lines that had no room."""
         end = bytearray()
         if 0 < at < len(lines) and lines[at - 1] != ord("\n"):
             stop = lines.index(b"\n", at) + 1

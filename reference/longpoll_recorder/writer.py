@@ -24,26 +24,27 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.services import Closeable
 
 COUNT_MAX: Final = 2**31 - 1
-"""Maximum messages of an answer, for a service without a limit."""
+"""The maximum number of messages in an answer of a service that has no limit."""
 EVERYTHING: Final = "*"
 
 
 @frozen
 class RecordedPoll:
-    """A recorded poll, for `answered` and `abandoned`."""
+    """A recorded poll, to be passed to `answered` or `abandoned`."""
 
     queue: str
     offset: int
     request: str
     connection: str
     end: int
-    """The queue's recorded end when it arrived."""
+    """The recorded end of the queue when the poll arrived."""
 
 
 class HistoryWriter(Closeable):
     """A history of one service, until `close`; a context manager.
 
-    Invariant: `_ends` has each queue's end by `published`; `_lock` protects it, `_count` and `_is_closed`.
+    Invariant: `_ends` has the end of each queue, as `published` reported it. `_lock` protects `_ends`, `_count` and
+    `_is_closed`.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class HistoryWriter(Closeable):
         self._is_closed = False
 
     def now_ns(self) -> int:
-        """Returns the time of the clock for `since_ns`."""
+        """Returns the current time in nanoseconds, of the clock that `since_ns` uses."""
         return self._runtime.monotonic_ns()
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
-        """A message was acknowledged to its publisher: from now on every poll can get it."""
+        """Record that a message was acknowledged to its publisher, so that from now on every poll can get it."""
         with self._lock:
             self._ends[queue] = max(self._ends.get(queue, 0), offset + 1)
         self._put("message_acknowledged", since_ns, topic=queue, queue=0, queue_offset=offset)
@@ -81,7 +82,7 @@ class HistoryWriter(Closeable):
     def polled(
         self, queue: str, offset: int, timeout_ms: int, *, count_max: int = COUNT_MAX, since_ns: int | None = None
     ) -> RecordedPoll:
-        """A poll arrived that reads from `offset` on and may wait for `timeout_ms`; 0 means no wait."""
+        """Record a poll that reads from `offset` on and may wait `timeout_ms` milliseconds, or not at all with 0."""
         with self._lock:
             self._count += 1
             poll = RecordedPoll(queue, offset, f"r{self._count}", f"c{self._count}", self._ends.get(queue, 0))
@@ -105,10 +106,10 @@ class HistoryWriter(Closeable):
     def answered(
         self, poll: RecordedPoll, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
     ) -> None:
-        """A poll was answered with the messages at these offsets, or with none.
+        """Record that a poll was answered with the messages at these offsets, or with none.
 
-        `end` is the queue's end that the service read for the answer. None derives it from the answer: nothing at the
-        offset, or the delivered messages and those published before the poll.
+        `end` is the end of the queue that the service read for the answer. If it is None, it is derived from the
+        answer, from the delivered messages and from those that were published before the poll.
         """
         offset_next = offsets[-1] + 1 if offsets else poll.offset
         seen = max(offset_next, poll.end) if offsets else poll.offset
@@ -127,11 +128,11 @@ class HistoryWriter(Closeable):
         )
 
     def abandoned(self, poll: RecordedPoll, *, since_ns: int | None = None) -> None:
-        """The client of a poll closed or cancelled it, so it needs no answer."""
+        """Record that the client has closed or cancelled a poll, which then needs no answer."""
         self._put("connection_closed", since_ns, connection=poll.connection)
 
     def close(self) -> None:
-        """End the history; raises RecordError if it is incomplete. A second call does nothing."""
+        """End the history; raises RecordError if events are missing. A second call does nothing."""
         with self._lock:
             ended, self._is_closed = self._is_closed, True
         trouble = "" if ended else self._recorder.stop()

@@ -26,14 +26,14 @@ from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 0.25
-"""How long one poll of `consume` waits, seconds; between polls it checks --wait."""
+"""The seconds that a poll of `consume` waits. Between polls the command checks --wait."""
 
 
 @contextmanager
 def stoppable() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that the current message is finished; a second signal ends at once.
+    """Give an event that Ctrl-C or SIGTERM sets, so that the current message is finished.
 
-    A client's error prints one line and exits with 2.
+    A second signal ends the command at once. An error of the client prints one line and exits with 2.
     """
     stopped = threading.Event()
 
@@ -48,7 +48,8 @@ def stoppable() -> Iterator[threading.Event]:
     except ClientError as error:
         fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has closed the pipe; Python would complain again when it flushes at exit.
+        # The reader of our output has closed the pipe. Without this, Python would report that again when it flushes at
+        # exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -73,7 +74,7 @@ def read_properties(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def read_body(body: str | None) -> bytes:
-    """The given body; standard input for "-" or None."""
+    """The body to send, read from standard input if it is "-" or None."""
     if body is None and sys.stdin.isatty():
         raise ConfigError("BODY is missing; write it after the topic, or write - to read standard input")
     return sys.stdin.buffer.read() if body in {None, "-"} else os.fsencode(str(body))

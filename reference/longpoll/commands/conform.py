@@ -1,6 +1,6 @@
 """`longpoll conform`: test any broker clause by clause, with the bytes of each mismatch.
 
-Clauses, vectors and how they are played: `longpoll_conform`.
+`longpoll_conform` has the clauses, the recorded conversations (vectors), and the code that replays them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 SHOWN_MAX: Final = 12
-"""Failures that are shown with their conversations; --json and --pages have all."""
+"""The greatest number of failures that are shown with their conversations. --json and --pages have all of them."""
 
 
 def show(
@@ -302,7 +302,7 @@ def conform(
     excluded = read_known(exclude_file) if exclude_file else frozenset[str]()
     check_only(only)
     if policy_name is not None:
-        # Mistakes in these are reported before the broker is asked for anything.
+        # Mistakes in these options are reported before the broker gets any request.
         with_knobs(preset(policy_name), knobs)
         chosen(policy_name, only, excluded, whole)
     if history is not None:
@@ -357,7 +357,7 @@ def _export(directory: Path, *, as_json: bool) -> None:
 
 
 def _record(suite: Suite, vectors: Sequence[Vector], path: Path, *, as_json: bool) -> None:
-    """Record the broker's own answers; exit code 1 where two answers to the same request differ."""
+    """Record the broker's own answers. The exit code is 1 if two answers to the same request differ."""
     try:
         suite.find()
         asked = [vector for vector in vectors if not suite.why_not(vector)]
@@ -390,7 +390,7 @@ def check_new(history: Path) -> None:
 
 
 def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -> Callable[[], None] | None:
-    """Start the broker and return what restarts it; None without a command. Raises UserError."""
+    """Start the broker; returns a function that restarts it, or None without a command. Raises UserError."""
     if command is None:
         return None
     stack.enter_context(exit_codes.interrupted_by_sigterm())
@@ -445,7 +445,7 @@ def _run(suite: Suite, vectors: Sequence[Vector]) -> list[Result]:
 
 
 def _begin_polls(suite: Suite, names: Sequence[str], echo: Echo) -> Callable[[], list[Result]]:
-    """Begin to test long polling itself, next to the conversations; returns what waits for the results.
+    """Begin to test long polling itself while the conversations run; returns a function that waits for the results.
 
     Failures are tried again when nothing else runs, because a busy machine can be late.
     """
@@ -479,7 +479,7 @@ def _seen(suite: Suite, policy: Policy, names: Sequence[str], race_s: float, his
     if not names or not suite.serves():
         return [suite.untested(name) for name in names]
     try:
-        # Imported here because they need an extra; the recorded conversations do not.
+        # These modules are imported here because they need an extra, which the recorded conversations do not need.
         from longpoll.verification.limits import declared  # noqa: PLC0415 - see above
         from longpoll.verification.under_load import Loaded, see  # noqa: PLC0415 - see above
     except ModuleNotFoundError as error:

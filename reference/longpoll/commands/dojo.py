@@ -30,11 +30,11 @@ COUNT_MAX: Final = 9
 MOVES_MAX: Final = 30
 WAIT_MAX_MS: Final = 3_600_000
 DRAWN_S: Final = 10.0
-"""How long random orders run if only a seed is given, seconds."""
+"""The seconds for which random orders run if the user gives only a seed."""
 
 
 def bound(option: str, name: str, most: int, text: str, least: int = 0) -> Callable[[Decorated], Decorated]:
-    """An option for a field of the bounds, or for a limit in ms."""
+    """An option for a field of the bounds, or for a limit in milliseconds."""
     default = getattr(DEFAULTS, name, 0)
     return click.option(option, name, type=Whole(least, most), default=default, show_default=True, help=text)
 
@@ -135,7 +135,7 @@ def _check(start: Start) -> None:
 
 
 def _search(search: Search, start: Start, seed: int | None, seconds: float) -> bool:
-    """Run the search; whether Ctrl-C stopped it."""
+    """Run the search; returns whether Ctrl-C stopped it."""
     with progress_bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as bar:
         task = bar.add_task("schedules", total=None)
         search.told = lambda text: bar.update(task, description=text)

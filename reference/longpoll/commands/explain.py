@@ -1,6 +1,7 @@
 """`longpoll explain`: show the run of a token, or have the reference code or a shipped Java broker follow it.
 
-The run as text and pictures: `longpoll_spec.render`. The reference code: `longpoll_simulation`. Java: `longpoll_java`.
+`longpoll_spec.render` describes and draws the run, `longpoll_simulation` runs the reference code, and `longpoll_java`
+runs a Java broker.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ CODES: Final = {"followed": Exit.OK, "differs": Exit.VIOLATED, "unknown": Exit.U
 
 
 class Format(click.Choice[str]):
-    """The formats; the name of a former one is answered with what to use."""
+    """The formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The format."""
+        """Returns the format; fails with the error of click or the sentence about a removed format."""
         if value == "itf":
             self.fail("itf is no longer written; --json has every variable in every state", param, ctx)
         return super().convert(value, param, ctx)
@@ -184,7 +185,7 @@ def _tell(told: dict[str, Any]) -> None:
 
 
 def _on_code(token: str) -> dict[str, Any]:
-    """The hold service of the reference broker."""
+    """Replay the run on the hold service of the reference broker."""
     from longpoll_simulation.refinement import NotASpecificationStepError, follow  # noqa: PLC0415 - needs greenlet
 
     trace = replay(token)
@@ -209,7 +210,7 @@ def _on_code(token: str) -> dict[str, Any]:
 
 
 def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool, quiet: bool) -> dict[str, Any]:
-    """A shipped broker; unless `quiet`, prints the result too."""
+    """Replay the run on a shipped Java broker. Unless `quiet`, print the result too."""
     jars, trace = chosen(on, folder), replay(token)
     name, promised = f"{JAVA}{jars.version}", _promised(trace)
     pops = is_of_pops(trace.model.policy)
@@ -218,7 +219,7 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     if pops and rechecks:
         raise UserError("--with-7359 changes the table of pulls: leave it out for a run of pops")
     if trace.model.policy.name not in ((SHIPPED,) if pops else presets_of(jars.version)):
-        # The broker runs another policy than the token names: take the steps that its policy also has.
+        # The token names another policy than the broker's, so take the steps that the broker's policy has too.
         from longpoll_simulation.refinement import named, under  # noqa: PLC0415 - as above
 
         policy = policy_from(SHIPPED) if pops else preset(presets_of(jars.version)[0])
@@ -233,7 +234,7 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     gates = POP_GATES if pops else breakpoints_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = pops_of(trace) if pops else with_after(schedule_of(trace, gates), shown_by(trace))
     err.print(f"starting the Java broker {jars.version}")
-    # Both signals end the broker that was started.
+    # Ctrl-C and SIGTERM both end the broker that was started.
     with (
         interrupted_by_sigterm(),
         Breakpoints() as stage,

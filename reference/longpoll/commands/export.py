@@ -45,10 +45,10 @@ BYTEMAN: Final = "byteman"
 
 
 class Target(click.Choice[str]):
-    """The formats; the name of a former one is answered with what to use."""
+    """The formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The format."""
+        """Returns the format; fails with the error of click or the sentence about a removed format."""
         if value == "jani":
             self.fail("jani is no longer written; use promela or tla, or `longpoll oracle` from a program", param, ctx)
         return super().convert(value, param, ctx)

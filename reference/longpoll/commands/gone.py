@@ -56,7 +56,7 @@ def former_options(command: str) -> Callable[[Callable[..., None]], Callable[...
         for former in OPTIONS:
             owner, name = former.rsplit(" ", 1)
             if owner == command:
-                # Some of them were flags, so each is accepted with a value and without one.
+                # Some of these options were flags, so each one is accepted with a value and without one.
                 option = click.option(
                     name, hidden=True, expose_value=False, flag_value="", is_flag=False, callback=stop
                 )
@@ -74,7 +74,7 @@ def answer(name: str) -> click.Command | None:
     def gone() -> NoReturn:
         fail(f"there is no command `longpoll {name}` any more: {GONE[name]}")
 
-    # It takes any words, `--help` too: every call of a former command gets the same answer.
+    # It accepts any words, even `--help`, so that every call of a former command gets the same answer.
     return click.Command(
         name,
         callback=gone,

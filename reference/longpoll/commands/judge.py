@@ -52,7 +52,7 @@ from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {".html": render_html, ".json": json_text}
-"""By the end of the report's name."""
+"""The suffix of a report's name -> the function that renders it."""
 _FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
 AUTO: Final = "auto"
@@ -203,10 +203,10 @@ def _check_told(places: Places, checkpoint: Path | None, paths: Sequence[Path | 
 
 
 def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, str], *, is_told: bool) -> EngineName:
-    """The engine of `--engine auto`, with the reason on stderr; JSON has `engine` instead."""
+    """Choose the engine for `--engine auto`, and print the reason on stderr. JSON output has it as `engine` instead."""
     choice = choose(paths, master=master, conf=conf)
     if is_told:
-        # Not with --json: spark-submit writes both streams of a program to one.
+        # The reason is not printed with --json, because spark-submit writes both streams of a program to one.
         err.print(f"engine: {choice.engine}, because {choice.why}", style="dim", soft_wrap=True)
     return choice.engine
 
@@ -277,7 +277,7 @@ def _renderer(file: Path) -> Callable[[Result], str]:
 
 
 def _check_is_no_evidence(written: Path | None, histories: Sequence[Path | str]) -> None:
-    """Raise if the output would replace a part of a history, or has the name of one."""
+    """Raise an error if the output would replace a part of a history, or has the name of a part."""
     if written is None:
         return
     place = written.resolve()
@@ -308,7 +308,7 @@ def _write_evidence(directory: Path, result: Result) -> None:
 
 
 def show(result: Result) -> None:
-    """Print one judgement for a person."""
+    """Print a judgement as text for people."""
     speed = f"{result.seconds:.1f} s with {result.engine} after a start of {result.start_seconds:.1f} s"
     limits = ", ".join(f"{name} {value:g}" for name, value in result.thresholds.items())
     out.print(f"verdict: {result.verdict}", style="bold")

@@ -111,7 +111,7 @@ def kit(
 
 
 def _given() -> list[str]:
-    """The command line's own words, without its seed."""
+    """The words of the command line, without the option for the seed."""
     context = click.get_current_context()
     words: list[str] = []
     for parameter in context.command.params:

@@ -29,9 +29,12 @@ from longpoll_runtime.real import RealRuntime
 MESSAGES: Final = 10_000
 QUEUES: Final = 16
 REST_S: Final = 21.0
-"""Four periods of the scan, seconds, so that scans reach the waiting pulls and their deadlines pass."""
+"""The seconds without sends, which are four periods of the scan, so that scans reach waiting pulls and deadlines pass.
+"""
 SCAN_MS_MIN: Final = 500
-"""A scan must be short compared with its period, because the specification counts deadlines in periods."""
+"""The least period of a scan. A scan must be short compared with its period, because the specification counts deadlines
+in periods.
+"""
 MESSAGES_MAX: Final = 10_000_000
 QUEUES_MAX: Final = 1_000
 
@@ -176,7 +179,7 @@ def observe(
 
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
-    """Record a Java broker's internal steps and print how many."""
+    """Record the internal steps of a Java broker, and print their number."""
     if directory.exists():
         raise click.UsageError(f"{directory} already exists; choose a new directory")
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:

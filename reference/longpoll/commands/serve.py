@@ -126,7 +126,7 @@ def serve(
     if account is not None:
         broker_config = evolve(broker_config, access_key=account.access_key, secret_key=account.secret_key)
     server_tls = _server_tls(tls_certificate, tls_key, tls_client_authority, is_required=tls_required)
-    # A name server that requires certificates requires one of this broker too.
+    # If the name server requires certificates of clients, this broker needs one too when it registers.
     client_tls = tls_client_authority and make_client_tls(tls_client_authority, tls_certificate, tls_key)
     runtime = RealRuntime(server_tls=server_tls, client_tls=client_tls or None)
     stopped = runtime.event()
@@ -201,7 +201,7 @@ def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
 
 def _await_parents_end(stopped: Event) -> None:
     """Wait until the kernel closes standard input, because the parent process has exited."""
-    # Not with sys.stdin: a thread that is still reading would hold its lock at the interpreter's exit.
+    # It does not use sys.stdin, because a thread that is still reading would hold its lock when the interpreter exits.
     while os.read(0, 1024):
         pass
     stopped.set()

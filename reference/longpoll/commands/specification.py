@@ -88,7 +88,7 @@ class RequestsToProve(_NumberOrAny):
     name = "N|any"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Parse the number; click's own error for anything else."""
+        """Parse the number, or `any`; fails with click's own error for any other text."""
         if value is None or value == "any":
             return None
         if not (str(value).isdecimal() and 1 <= int(value) <= REQUESTS_MAX):
@@ -352,7 +352,7 @@ def prove(
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
     record = None if smt_folder is None else _smt_writer(smt_folder)
-    # The files of the queries are numbered by one process.
+    # With `record` there is one process, which numbers the files of the queries.
     processes = len(os.sched_getaffinity(0)) if record is None else 1
     limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
     try:

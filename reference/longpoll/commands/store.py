@@ -23,10 +23,10 @@ directory_argument = click.argument("directory", metavar="DIR", type=click.Path(
 
 
 class _StoreGroup(click.Group):
-    """A group that says where the work of its former commands went."""
+    """A group whose removed commands print a sentence with their replacement."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, or the answer of a former one."""
+        """The command of this name, or one that prints the sentence about a removed command."""
         return super().get_command(ctx, cmd_name) or gone.answer(f"store {cmd_name}")
 
 
