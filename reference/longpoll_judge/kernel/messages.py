@@ -120,6 +120,12 @@ def ids_of(table: pa.Table) -> tuple[Integers, Integers]:
     return bounds, np.where(values != 0, numbers, 0)
 
 
+def real_ids(table: pa.Table, numbers: Iterable[int]) -> list[int]:
+    """The unique ids that have these small numbers."""
+    values = np.append(0, np.unique(lists_of(table, "ids")[1]))
+    return [int(values[number]) for number in numbers]
+
+
 def identity(table: pa.Table, ids: tuple[Integers, Integers], rows: Integers, nth: Integers) -> dict[str, Integers]:
     """Returns the identity of the `nth` message of each row, as columns."""
     return {"id": _item(ids, rows, nth, 0), "body": _item(lists_of(table, "bodies"), rows, nth, -1)}
@@ -226,7 +232,8 @@ def one_value(view: View) -> Breach | None:
     events = ((all_, np.arange(len(all_))), (all_, partner))
 
     def who(member: int) -> str:
-        ids, bodies = ([int(all_.values[name][row]) for row in (partner[member], member)] for name in IDENTITY)
+        numbers, bodies = ([int(all_.values[name][row]) for row in (partner[member], member)] for name in IDENTITY)
+        ids = real_ids(view.table, numbers)
         return f"ids {ids[0]} and {ids[1]}" if ids[0] != ids[1] else f"id {ids[0]}, bodies {bodies[0]} and {bodies[1]}"
 
     return Breach("message.one_value", np.flatnonzero(members), events, "one queue offset has two messages", weak, who)

@@ -73,6 +73,7 @@ from longpoll_judge.kernel.messages import (
     ids_of,
     located,
     outcomes,
+    real_ids,
     requests_of,
     sent_later,
 )
@@ -370,9 +371,9 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
     pair = ((told, np.arange(len(told))), (messages.sends, send))
 
     def who(member: int) -> str:
-        listed = [int(one) for one in sent.values["id"][sent.request == told.request[member]]]
-        own = f"id {told.values['id'][member]}, body {told.values['body'][member]}"
-        return f"{own}; listed are the ids {listed[:LISTED_MAX]}"
+        listed = sent.values["id"][sent.request == told.request[member]][:LISTED_MAX]
+        own, *others = real_ids(table, [told.values["id"][member], *listed])
+        return f"id {own}, body {told.values['body'][member]}; listed are the ids {others}"
 
     yield Breach("send.acknowledged.identity", members, pair, why, told=who)
     answers = messages.unlisted
