@@ -120,6 +120,23 @@ def test_a_finding_about_two_messages_shows_both(
     assert sorted((each.request, each.queue_offset) for each in known if each.request) == shown
 
 
+@pytest.mark.parametrize(
+    ("clause", "events", "told"),
+    [
+        ("message.one_value", "found p offsets=[3] ids=[907] @6", "ids 701 and 907"),
+        (
+            "send.acknowledged.identity",
+            "send b ids=[907] @3; ack b ids=[808] queue_offset=4 @5",
+            "id 808, body -1; listed are the ids [907]",
+        ),
+    ],
+)
+def test_a_finding_shows_the_ids_of_the_history(clause: str, events: str, told: str, tmp_path: Path) -> None:
+    one = story(f"{clause}: send a ids=[701] @0; ack a ids=[701] queue_offset=3 @2; {events}")
+    whys = [each.why for each in judged(write_story(one, tmp_path)).findings if each.clause == clause]
+    assert [told in why for why in whys] == [True], whys
+
+
 def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
     """Write a history in parts that end at these places."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -178,31 +195,9 @@ def test_buckets_parts_and_order_change_nothing(
 LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
 FAR: Final = [
     *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],
-    story(
-        "pull.max.never_falls: pull a offset=5 may_hold=false @0..1; none a offset_max=5 offset_next=5 @2..3; "
-        "pull b offset=9 may_hold=false @4..5; none b offset_max=9 offset_next=9 @6..7; "
-        "pull c offset=5 may_hold=false @10..11; none c offset_max=5 offset_next=5 @12..13; "
-        "pull d offset=9 may_hold=false @20..21; none d offset_max=9 offset_next=9 @22..23"
-    ),
-    story(
-        "send.sequential: send a @0; ack a queue_offset=3 @2; send b @4; ack b queue_offset=9 @6; send c @8; "
-        "ack c queue_offset=4 @10; send d @12; ack d queue_offset=10 @14; send e @16; ack e queue_offset=11 @18"
-    ),
-    story(
-        "unknown: ask r0 @0..1; reply r0 offset=1 code=0 @2..3; "
-        "request_received r1 code=11 commit_offset=5 group=G @10..11; reply r1 code=19 @12..13; "
-        "request_received r2 code=11 commit_offset=3 group=G @20..21; reply r2 code=19 @22..23; "
-        "request_received r3 code=11 commit_offset=9 group=G @30..31; reply r3 code=19 @32..60; "
-        "ask r4 @40..41; reply r4 offset=5 code=0 @50..51"
-    ),
-    story(
-        "pull.none.next: update r0 commit_offset=9 @0..1; reply r0 code=0 @2..3; request_received d code=215 @10..11; "
-        "reply d code=0 @12..13; pull f1 may_hold=false @20..21; none f1 offset_max=0 offset_next=0 @22..23; "
-        "pull f2 may_hold=false @24..25; none f2 offset_max=0 offset_next=0 @26..27; ask r9 @60..61; "
-        "reply r9 code=22 @62..63"
-    ),
+    *(one for one in STORIES if one.file == "parts_of_time"),
 ]
-"""Verdicts that rest on a commit, a deletion, the messages at an offset, or the highest one, of a part before."""
+"""Verdicts that rest on events of a part far before or after."""
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -216,6 +211,7 @@ def test_a_queue_cut_into_parts_has_the_same_findings(number: int, tmp_path: Pat
         )
 
         assert findings_of(cut) == findings_of(whole), one.text
+        assert cut.observations == whole.observations, one.text
         assert (cut.verdict, cut.gaps, cut.notes) == (whole.verdict, whole.gaps, whole.notes)
         assert (cut.judged, cut.shares, cut.latency) == (whole.judged, whole.shares, whole.latency)
 

@@ -44,6 +44,8 @@ OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.a
 """Clauses that a late or missing answer violates."""
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings join a group, but do not link groups."""
+OF_FALLS: Final = frozenset({"pull.min.never_falls", "pull.max.never_falls", "pull.min.kept"})
+"""Clauses that later answers violate again; of each group, only the first answer is reported."""
 OF_SOURCE: Final = frozenset({"law.step"})
 """Clauses that each source can violate only once, so the source is their only key."""
 OF_PAUSE: Final = frozenset(
@@ -210,7 +212,15 @@ def told_once(causes: Iterable[Cause]) -> list[Finding]:
     members: dict[int, list[Cause]] = {}
     for place, cause in enumerate(ordered):
         members.setdefault(groups.first(place), []).append(cause)
-    return [_told(sorted(group, key=_rank)) for group in members.values()]
+    return [_told(sorted(_with_first_falls(group), key=_rank)) for group in members.values()]
+
+
+def _with_first_falls(causes: Sequence[Cause]) -> Iterator[Cause]:
+    """Leave out each fall that repeats an earlier one: the windows of a queue's parts each report their first."""
+    falls = [cause for cause in causes if cause.finding.clause in OF_FALLS]
+    falls.sort(key=lambda cause: cause.finding.window_end_ms, reverse=True)
+    first = {_kind(cause.finding): cause for cause in falls}
+    return (cause for cause in causes if first.get(_kind(cause.finding), cause) is cause)
 
 
 def _told(causes: list[Cause]) -> Finding:

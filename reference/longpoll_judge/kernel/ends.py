@@ -185,7 +185,7 @@ def judge_ends(
         # The -1 of a missing answer is cut to 0 only for the lookup, and `before >= 0` excludes it.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         have_fallen[fell] = True
-        fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
+        fell = fell[np.argsort(answers.before_ns[fell], kind="stable")]
         # If one answer shows an end that is too high, all later answers fall, so the finding is reported once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         fell = fell[own[answers.row[fell]]]
@@ -213,7 +213,7 @@ class _Fall:
 def _unwatched(
     table: pa.Table, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
 ) -> Iterator[Finding]:
-    """Yield possible faults that a restart or a full disk could explain: the first fault of each queue.
+    """Yield possible faults that a restart or a full disk could explain: the first fault of each cause.
 
     The queue's end lies below one that an earlier answer or acknowledgement shows, perhaps from another run of the
     broker. Or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
@@ -242,8 +242,8 @@ def _unwatched(
         picked.append(("pull.min.kept", gone[is_asked], message[is_asked] + len(answers)))
     shown: list[tuple[str, list[int]]] = []
     for clause, rows, causes in picked:
-        order = np.argsort(answers.after_ns[rows], kind="stable")
-        firsts = np.sort(np.unique(own[rows[order]], return_index=True)[1])[:FINDINGS_MAX]
+        order = np.argsort(answers.before_ns[rows], kind="stable")
+        firsts = np.sort(np.unique(causes[order], return_index=True)[1])[:FINDINGS_MAX]
         for row, cause in zip(rows[order][firsts].tolist(), causes[order][firsts].tolist(), strict=True):
             at = [(asked, row), (answers, row)]
             own_cause = cause < len(answers)

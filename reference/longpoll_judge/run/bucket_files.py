@@ -97,7 +97,7 @@ class Buckets:
             if not self._is_cut(bucket) or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue
-            with open_parts(self._part_events, borders_of(self._samples[bucket], self._part_events), are_own) as parts:
+            with open_parts(borders_of(self._samples[bucket], self._part_events), are_own) as parts:
                 for table in tables:
                     parts.put(table)
                 yield from (part.judge(context, are_own) for part in parts.windows(ends, context))

@@ -6,7 +6,6 @@ also has these events of other parts, because the clauses compare them with the 
 - all events of requests and messages that have events in several parts (`buckets.visitors_of`);
 - the messages at the offsets that the part names, and the event that made the next message visible;
 - answers that deliver the offsets that the part's answers skip, and commits of the offsets that its queries returned;
-- the events shortly before and after the part;
 - of each queue and generation, the events with the lowest and highest offsets before the part, and of all parts.
 """
 
@@ -44,15 +43,11 @@ from longpoll_judge.kernel.case import FOUND, NO_MATCHED_MSG
 from longpoll_judge.kernel.commits import OFFSET_CODES
 from longpoll_judge.kernel.gathered import changes_of, gather, have_request, rows_where
 from longpoll_judge.kernel.logs import MESSAGES
-from longpoll_judge.kernel.pulls import MS, PULL_CODES
+from longpoll_judge.kernel.pulls import PULL_CODES
 from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
 from longpoll_judge.run.buckets import are_common, each_once, placed_keys, visitors_of
 
-MARGIN_NS: Final = 1_000 * MS
-"""Events within this distance of a part are copied to it, ..."""
-MARGIN_PART: Final = 16
-"""... unless the distance exceeds this fraction of the part."""
 SAMPLES: Final = 600
 """The approximate number of event times per part that are sampled before the bucket is cut."""
 
@@ -113,16 +108,17 @@ class Needs:
         offset, code = integers_of(table, "offset"), integers_of(table, "code")
         pulls = np.flatnonzero(rows_where(table, "request_received") & is_one_of(code, PULL_CODES))
         spans.append((pulls, offset[pulls], offset[pulls] + 1))
-        lowest = integers_of(table, "offset_min")[answers]
-        spans.append((answers, lowest - 1, lowest))
+        ends = (integers_of(table, name)[answers] for name in ("offset_min", "offset_max"))
+        spans += ((answers, end - 1, end) for end in ends)
         reads = is_one_of(code[answers], (FOUND, NO_MATCHED_MSG)) & (offset[asked] >= 0)
         asked, answers = asked[reads], answers[reads]
         first, end = offset[asked], integers_of(table, "offset_next")[answers]
         bounds, bodies = lists_of(table, "offsets")
-        count = np.diff(bounds)[answers]
-        last = np.append(bodies, -1)[np.where(count > 0, bounds[answers + 1] - 1, -1)]
-        spans.append((answers, first, np.maximum(end, last + 1)))
-        passes = end - first > count
+        spans.append((answers, first, end))
+        count = np.diff(bounds)
+        filled = np.flatnonzero(count)
+        spans.append((filled, bodies[bounds[filled]], bodies[bounds[filled + 1] - 1] + 1))
+        passes = end - first > count[answers]
         told = np.flatnonzero(rows_where(table, "answer_sent") & (offset >= 0))
         for intervals, several in (
             (self.messages, spans),
@@ -268,7 +264,6 @@ def extremes(table: pa.Table, context: Context) -> pa.Table:
     lowest = integers_of(placed, "offset_min")[answers]
     pick(answers, (place[answers], source[answers], connection), shown, lowest)
     pick(answers, (place[answers], group), passed)
-    pick(answers, (place[answers],), shown, lowest, passed)
     commit = integers_of(placed, "commit_offset")
     commits = rows_where(placed, "request_received") & ((commit >= 0) | is_one_of(code, OFFSET_CODES))
     rows = np.flatnonzero(commits)
@@ -309,8 +304,6 @@ class Parts:
 
     _file: BinaryIO
     _keys: KeyFile
-    _most: int
-    """About the number of events of a part."""
     _borders: Integers
     _are_own: Native
     """Return a mask of the events that belong to the bucket's queues."""
@@ -364,9 +357,8 @@ class Parts:
         for number in range(len(self._pieces)):
             table = joined(self._events(number))
             needs[number].add(table)
-            asked, _answers = _exchanges(table)
-            pulls = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
-            waiting.append(taken(table, np.setdiff1d(pulls, asked)))
+            named = (rows_where(table, "request_received") | rows_where(table, "answer_sent")) & have_request(table)
+            waiting.append(taken(table, np.setdiff1d(np.flatnonzero(named), np.concatenate(_exchanges(table)))))
             for other, events in visitors_of(table, number, shared):
                 self._guests[other].append(write_piece(self._file, events))
             self._common.append(taken(table, np.flatnonzero(are_common(table))))
@@ -375,36 +367,28 @@ class Parts:
             lent = read_pieces(self._file, self._guests[number])
             before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)
-        for number, asked in enumerate(waiting):
-            # The answers to these requests are among the copied events.
-            needs[number].add(joined([asked, *read_pieces(self._file, self._guests[number])]))
+        for number, alone in enumerate(waiting):
+            # The answers to these requests, and the requests of these answers, are among the copied events.
+            needs[number].add(joined([alone, *read_pieces(self._file, self._guests[number])]))
         return needs
 
     def _lend(self, part: int, needs: list[Needs], visitors: list[Piece]) -> None:
-        """Copy the events of this part that other parts need, with their requests, and the events near its borders."""
+        """Copy the events of this part that other parts need, with their requests."""
         if not self._pieces[part]:
             return
         table = joined([*self._events(part), *read_pieces(self._file, visitors)])
-        telling, after_ns = Telling.of(table), integers_of(table, "after_ns")
-        moments = np.sort(after_ns[self._parts_of(table) == part])
-        near = min(self._most // MARGIN_PART, len(moments) - 1)
+        telling = Telling.of(table)
         for other, needed in enumerate(needs):
             rows = telling.needed(needed) if other != part else np.empty(0, dtype=np.int64)
-            if other == part + 1:
-                since_ns = max(int(self._borders[part]) - MARGIN_NS, int(moments[-near - 1]))
-                rows = np.union1d(rows, np.flatnonzero(after_ns >= since_ns))
-            if other == part - 1:
-                until_ns = min(int(self._borders[other]) + MARGIN_NS, int(moments[near]))
-                rows = np.union1d(rows, np.flatnonzero(after_ns <= until_ns))
             if len(rows):
                 self._guests[other].append(write_piece(self._file, taken(table, rows)))
 
 
 @contextmanager
-def open_parts(most: int, borders: Integers, are_own: Native) -> Iterator[Parts]:
-    """Open parts of about `most` events each, whose files are deleted at the end of the block."""
+def open_parts(borders: Integers, are_own: Native) -> Iterator[Parts]:
+    """Open the parts between these times; their files are deleted at the end of the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
-        yield Parts(file, keys, most, borders, are_own)
+        yield Parts(file, keys, borders, are_own)
 
 
 def _placed(_name: QueueName, part: int) -> int:

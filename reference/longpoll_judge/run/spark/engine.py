@@ -245,7 +245,7 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
                 yield row_of("rows", bucket, msgspec.msgpack.encode(rows.to_pydict()))
             for bucket in sorted(pieces):
                 are_own = partial(are_in, bucket=bucket, buckets=buckets)
-                with open_parts(most, borders_of(samples[bucket], most), are_own) as parts:
+                with open_parts(borders_of(samples[bucket], most), are_own) as parts:
                     for table in read_pieces(file, pieces[bucket]):
                         parts.put(table)
                     for number, part in enumerate(parts.windows(decode(ends), context)):
