@@ -108,6 +108,7 @@ ELSEWHERE = {
     "evidence.unknown_law": "test_conformance",
     "evidence.begun_anew": "test_generations",
     "evidence.excerpt": "test_evidence",
+    "evidence.restart": "test_outsider",
 }
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract.clauses -->", "<!-- end of clauses -->"

@@ -109,6 +109,17 @@ def test_a_history_from_outside_has_its_verdict(name: str) -> None:
     assert not clause or clause in clauses(result)
 
 
+@pytest.mark.parametrize("name", ["L_kill_behind_proxy", "L_kill_commit_none", "L_kill_max_falls"])
+def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> None:
+    """The first note has the two times; without a moment in which all connections are closed there is none."""
+    note = judge([CASES / name], engine="local").notes[0]
+    assert (note["clause"], note["count"]) == ("evidence.restart", 1)
+    assert "restarted, or had no client, between 2023-11-14T22:13:" in note["why"]
+
+    neighbour(tmp_path, name, one_stays_open, "invalid", "")
+    assert judge([tmp_path / "history"], engine="local").notes == []
+
+
 def neighbour(directory: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str) -> Judged:
     """A changed history, with the verdict of the two judges and the clause that it violates first."""
     told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])

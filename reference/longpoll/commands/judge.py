@@ -331,7 +331,7 @@ def show(result: Result) -> None:
     if result.gaps:
         table("Missing evidence", ("clause", "what"), ((gap["clause"], gap["why"]) for gap in result.gaps))
     if result.notes:
-        table("Not judged", ("clause", "what"), ((note["clause"], note["why"]) for note in result.notes))
+        table("Notes", ("clause", "what"), ((note["clause"], note["why"]) for note in result.notes))
     shown = result.findings[:_FINDINGS_SHOWN_MAX]
     if shown:
         rows = ((f.clause, f.verdict, f"{f.topic}/{f.queue}", f.request, told_of(f), f.why) for f in shown)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+from attrs import evolve
+
 from longpoll_judge.contract.clause import RETRY_MS, SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
 from longpoll_judge.contract.pops import POP_CLAUSES
 from longpoll_judge.contract.pulls import MESSAGE_CLAUSES, PULL_CLAUSES
@@ -315,6 +317,16 @@ EVIDENCE_CLAUSES: Final = (
         "not judged",
         "Every request can be judged; notes say how many could not, and why. Answers and steps of pulls have their "
         "requests in the history; so do acknowledgements, if their source records sends.",
+    ),
+    evolve(
+        _evidence(
+            "restart",
+            "No broker seen from outside is without any connection for a second: it may have been restarted then. "
+            "A note says when.",
+            "connection_opened",
+            "connection_closed",
+        ),
+        verdict="observed",
     ),
     _evidence(
         "nothing judged",

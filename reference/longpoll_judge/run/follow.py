@@ -29,7 +29,7 @@ from longpoll_judge.read.growing_history import GrowingHistory, IncrementalRead,
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.run.pipeline import Engine, EngineName, added_up, judge_on, open_engine
+from longpoll_judge.run.pipeline import Engine, EngineName, added_up, judge_on, open_engine, restart_notes
 from longpoll_judge.run.sliding import CHECKPOINT, Limits, Sliding, SoFar
 from longpoll_judge.run.tally import Picked, left_to_the_end, not_told
 
@@ -221,7 +221,7 @@ class Listing:
         """Judge the events so far. New findings are listed; those beyond the limit are only counted."""
         survey = so_far.survey
         limits = {"wake_ms": self.limits.wake_ms, "late_ms": self.limits.late_ms}
-        _context, gaps = context_and_gaps(history, survey, **limits)
+        context, gaps = context_and_gaps(history, survey, **limits)
         limited = sum(survey.sources[name].holds for name in history.hold_limits if name in survey.sources)
         gaps += left_to_the_end({"holds of sources that promise a limit": limited, UNSURE: so_far.unsure})
         result = added_up(so_far.tally, gaps, survey, history, beside=so_far.beside, pick=self.picked.pick)
@@ -230,6 +230,7 @@ class Listing:
         result = msgspec.structs.replace(
             result,
             findings=[msgspec.structs.replace(full, id=one.id, why=one.why, follows=one.follows) for one, full in made],
+            notes=[*restart_notes(context), *result.notes],
             events=survey.event_count,
             seconds=round(time.monotonic() - self.begun_s, 3),
             engine=self.engine,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import attrs
 import msgspec
@@ -21,7 +21,7 @@ from attrs import define
 
 from longpoll_judge.conformance import judge_conformance
 from longpoll_judge.contract.causes import Cause, alone, finding_order, identified, told_once
-from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
+from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused, moment_text
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
@@ -175,10 +175,37 @@ def judge_on(
         result = with_excerpts(named, reading.tables, survey, history)
         return msgspec.structs.replace(
             result,
+            notes=[*restart_notes(context), *result.notes],
             events=survey.event_count,
             seconds=round(time.monotonic() - begun, 3),
             thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
         )
+
+
+RESTARTS_TOLD: Final = 5
+"""Maximum restarts with a note of their own."""
+
+
+def between(start_ns: int, end_ns: int) -> str:
+    """Two Unix times in ns as text, UTC."""
+    return f"between {moment_text(start_ns)} and {moment_text(end_ns)}"
+
+
+def restart_notes(context: Context) -> list[dict[str, Any]]:
+    """Returns a note for each time at which a broker may have been restarted, seen from outside, in order of time.
+
+    Beyond `RESTARTS_TOLD` the notes are one, because a broker with a rare client has no connection for most of the
+    time. They do not change the verdict; they say why the judge excuses what a kill may lose.
+    """
+    times = sorted((*gap, broker or "without a name") for broker, gaps in context.restarts.items() for gap in gaps)
+    notes = [
+        Gap("restart", broker, 1, f"the broker {broker} restarted, or had no client, {between(start_ns, end_ns)}")
+        for start_ns, end_ns, broker in times[:RESTARTS_TOLD]
+    ]
+    if more := times[RESTARTS_TOLD:]:
+        why = f"{len(more)} more restarts, or times without a client, {between(more[0][0], more[-1][1])}"
+        notes.append(Gap("restart", "", len(more), why))
+    return [{"clause": note.clause, **attrs.asdict(note)} for note in notes]
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
