@@ -400,6 +400,7 @@ def test_a_slow_read_is_not_a_lost_wakeup() -> None:
     (finding,) = result.findings
     assert finding.property != NO_LOST_WAKEUP
     assert "slowly" in finding.why
+    assert "(slow over 100.000 ms, a violation over 2050.000 ms)" in finding.why
     assert (result.rates[NO_LOST_WAKEUP].violated, result.rates[NO_LOST_WAKEUP].of) == (0, 0)
 
 

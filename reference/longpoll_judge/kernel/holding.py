@@ -141,7 +141,10 @@ def _unheld(case: Case) -> list[Suspects]:
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
     def explain(pull: int) -> Explanation:
-        took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
+        limit = f"allowed {ms(allowed_ns)}"
+        if not (unheld[pull] or late[pull]):
+            limit = f"slow over {ms(case.context.wake_ns)}, a violation over {ms(allowed_ns)}"
+        took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt ({limit})"
         kind = "that may not be held" if unheld[pull] else f"whose answer {case.answer_code[pull]} is never held"
         slowly = "" if unheld[pull] else "slowly, "
         why = f"a pull at offset {pulls.offset[pull]} {kind} was answered {slowly}{took}"
