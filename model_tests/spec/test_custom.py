@@ -1,4 +1,4 @@
-"""Specification files: the examples of the docs, with injected mistakes, in every engine."""
+"""Specification files: the examples of the docs, and mistakes injected into them, in every engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIX: Final = next(each.edit for each in test_lessons.commands(TEXT) if each.edit
 
 
 def _file(folder: Path, name: str, *edits: tuple[str, str], fixed: bool = False) -> str:
-    """A copy of an example with an edit."""
+    """A copy of an example file in which a text is replaced."""
     text = (EXAMPLES / name).read_text("utf-8")
     text = test_lessons.edited(text, FIX) if fixed else text
     for old, new in edits:
@@ -63,7 +63,7 @@ LONG: Final = "hold_again"
         for number, each in enumerate(test_lessons.commands(TEXT))
     ],
 )
-def test_a_command_of_the_page_prints_what_it_shows(
+def test_each_command_of_the_page_prints_the_output_on_the_page(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each command of the page prints the output on the page; after a diff it runs on the changed file."""
@@ -82,7 +82,7 @@ def test_the_page_shows_the_files_as_they_are() -> None:
     assert sum(bool(line) for line in shown["table.py"].splitlines()) <= 40
 
 
-def test_the_explanation_has_four_steps() -> None:
+def test_explain_shows_four_steps() -> None:
     done = _run("check", str(EXAMPLES / "table.py"), "--explain")
 
     assert re.findall(r"^ +(\d)\. ", done.output, re.MULTILINE) == ["1", "2", "3", "4"]
@@ -126,7 +126,7 @@ MISTAKES: Final = (
         "unknown action 'stopp'",
     ),
 )
-"""(text of the table, its replacement, the line of the message, the message)."""
+"""(text in the example table.py, its replacement, line in the error message, error message)."""
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=count())
@@ -141,7 +141,7 @@ def test_a_mistake_is_reported_with_its_line(mistake: tuple[str, str, int, str],
     ), done.stderr
 
 
-def test_the_messages_of_the_page_are_given() -> None:
+def test_the_error_messages_on_the_page_are_printed() -> None:
     for text in re.findall(r"^\| `table\.py:\d+: (.*?)` \|", TEXT, re.MULTILINE):
         said = text.replace("\\|", "|")
         assert any(said.startswith(each[3]) or each[3].startswith(said) for each in MISTAKES), said
@@ -166,7 +166,7 @@ def test_the_messages_of_the_page_are_given() -> None:
     ],
     ids=count(),
 )
-def test_a_mistake_in_the_call_is_told(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_a_usage_error_is_reported(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     found = explore(specification_of(load(str(EXAMPLES / "table.py")), Bounds("own")), engine="python")
     token = found.verdict("no_lost_wakeup").token
     assert token is not None
@@ -196,11 +196,11 @@ FAULTS: Final = (
     ("purgatory.py", (("*completes(state, request, guard)", "(request.deadline, 0)"),), ("time_can_pass",)),
     ("purgatory.py", (('request.phases["idle"]), (request.deadline, 0)', AGAIN),), ("time_can_pass",)),
 )
-"""(Example, its mistake, the properties that the check reports, possibly among others)."""
+"""(example file, edit that injects a mistake, properties that the check must report as violated)."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=count())
-def test_each_kind_of_property_is_seen_to_fail(
+def test_each_kind_of_property_fails_on_a_mistake(
     fault: tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]], tmp_path: Path
 ) -> None:
     name, edits, wrong = fault
@@ -261,7 +261,7 @@ def test_a_knob_of_a_file_is_in_its_tokens() -> None:
         assert trace.model.policy.name == "purgatory+second_try=false"
 
 
-def test_a_run_of_a_file_that_has_changed_since_is_refused(tmp_path: Path) -> None:
+def test_the_token_of_a_changed_file_is_refused(tmp_path: Path) -> None:
     token = explore(specification_of(load(str(EXAMPLES / "table.py")), Bounds("own"))).verdict("no_lost_wakeup").token
     assert token is not None
     renamed = load(_file(tmp_path, "table.py", ("def wait", "def stay")))
@@ -272,7 +272,7 @@ def test_a_run_of_a_file_that_has_changed_since_is_refused(tmp_path: Path) -> No
             replay(token, policy)
 
 
-def test_a_proof_reports_what_it_leaves_to_exploration(tmp_path: Path) -> None:
+def test_a_proof_lists_the_properties_that_are_only_explored(tmp_path: Path) -> None:
     """If polls wait for ever, although all states are correct, the file is not proved and the exit code is not 0."""
     path = _file(tmp_path, "table.py", ("(request.deadline <= 0)", "(request.deadline < 0)"), fixed=True)
     done = _run("prove", path, "--json")
@@ -295,7 +295,7 @@ def test_a_proof_that_lacks_a_statement_shows_the_step_that_breaks_it(tmp_path: 
     assert len(shown["inductive"].state) == len(shown["inductive"].model.variables)
 
 
-def test_a_property_that_is_false_at_first_has_no_steps(tmp_path: Path) -> None:
+def test_a_property_that_the_first_state_violates_has_a_run_without_steps(tmp_path: Path) -> None:
     policy = load(_file(tmp_path, "table.py", ('each.is_("waiting") &', 'each.is_("idle") | ')))
     token = explore(specification_of(policy, Bounds("own"))).verdict("no_lost_wakeup").token
 
@@ -330,7 +330,9 @@ def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
         ("last_check", 5059, {"dropped_by_reject": (8, 7)}),
     ],
 )
-def test_more_of_rocketmq_breaks_no_other_property(more: str, states: int, sooner: dict[str, object]) -> None:
+def test_rocketmq_features_without_a_preset_break_exactly_the_listed_properties(
+    more: str, states: int, sooner: dict[str, object]
+) -> None:
     """The behaviours that no preset has break exactly the properties that the findings page lists."""
     file = with_knob(load(str(EXAMPLES / "rocketmq_more.py")), f"more={more}")
     preset, with_more = (explore(specification_of(each, named("tiny", each))) for each in (ROCKETMQ_5, file))

@@ -1,4 +1,4 @@
-"""The comparison of two policies, the page of the engines, and the benchmark of exploration."""
+"""The comparison of two policies, the documentation page about engines, and the benchmark of exploration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from longpoll_spec.render.differences import aligned, difference
 from longpoll_spec.render.spec_page import OPEN, action_lines
 
 
-def test_two_policies_differ_where_their_text_does() -> None:
+def test_a_comparison_shows_exactly_the_knobs_and_actions_that_differ() -> None:
     """The page shows the knobs that differ and each action whose lines differ, and nothing else."""
     for one, other in pairwise(PRESETS.values()):
         found = difference(one, other)
@@ -38,13 +38,13 @@ def test_two_policies_differ_where_their_text_does() -> None:
     assert difference(preset("strict"), preset("strict")).actions == ()
 
 
-def test_lines_that_are_the_same_stand_beside_each_other() -> None:
+def test_equal_lines_are_aligned() -> None:
     pairs = list(aligned(["a", "b", "c"], ["a", "x", "y", "c"]))
 
     assert pairs == [("a", "a"), ("b", "x"), ("", "y"), ("c", "c")]
 
 
-def test_a_knob_is_told_by_the_command() -> None:
+def test_the_command_prints_the_knobs_that_differ() -> None:
     """The command prints a table or JSON; one policy alone is an error, and equal policies are reported as equal."""
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none", "--json"])
     data = json.loads(told.stdout)
@@ -89,7 +89,7 @@ def test_the_page_names_every_engine() -> None:
 ROOT = Path(__file__).parents[2]
 
 
-def test_engines_that_count_differently_make_it_fail(
+def test_the_benchmark_fails_if_engines_count_differently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Equal counts print one line each and pass; a difference of one transition is an error."""
@@ -121,5 +121,5 @@ def test_a_comparison_shows_the_lines_of_an_action_that_differ_once() -> None:
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none"]).output
 
     assert told.count("recheck_due[r] := running") == 1
-    assert "phase[r] = missed" not in told  # A line of `hold` that the two policies share.
+    assert "phase[r] = missed" not in told  # This line of `hold` is the same in both policies.
     assert "hold also differs with channels, limit, role" in told

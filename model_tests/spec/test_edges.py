@@ -1,4 +1,4 @@
-"""Pinned sums of steps in small explorations show faults that counts miss, and faults in pairs of features."""
+"""A pinned sum over all steps of a small exploration shows faults that counts of states and steps do not show."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 MODELS: Final = {(policy.name, bounds.name): (policy, bounds) for policy, bounds in explorations()}
 QUICK_STATES: Final = 400_000
 CLONE_STATES: Final = 60_000
-"""The same for `strict-clone`, which differs from `strict` in two knobs only."""
+"""The explorations of `strict-clone`, which are fewer because it differs from `strict` in two knobs only."""
 SMALL_STATES: Final = 20_000
 
 
@@ -68,12 +68,12 @@ def test_each_exploration_and_each_pair_of_features_is_pinned_for_each_preset() 
 
 
 @pytest.mark.parametrize("key", quick_if(PINNED, _is_quick), ids=" ".join)
-def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
+def test_the_pinned_sums_of_steps_are_found(key: tuple[str, str]) -> None:
     assert edges_of(specification_of(*MODELS[key])) == PINNED[key]
 
 
 @pytest.mark.parametrize("key", [("strict", "tiny"), ("rocketmq-4.9", "buckets+crash")])
-def test_the_sum_is_the_one_of_the_plain_engine(key: tuple[str, str]) -> None:
+def test_the_plain_engine_gives_the_same_sum_of_steps(key: tuple[str, str]) -> None:
     """The plain engine shares no code with the packed one and gives the same sum."""
     model = specification_of(*_smaller(*MODELS[key]))
     step, layout = successors(model), layout_of(model)
@@ -96,7 +96,7 @@ def _smaller(policy: Policy, bounds: Bounds) -> tuple[Policy, Bounds]:
 
 
 Planted = tuple[object, str, str]
-"""(Function of the specification, a part of its text, its replacement)."""
+"""(function of the specification, a part of its source text, the replacement that injects a fault)."""
 CUT_BACK: Final[dict[str, tuple[Planted, str]]] = {
     "wakes at the end": ((faults._shrunk, "(each.offset > end)", "(each.offset >= end)"), "truncate"),
     "keeps what it read": ((faults._shrunk, "(each.offset >= end)", "(each.offset > end)"), "tags+truncate"),
@@ -139,7 +139,7 @@ PLANTED: Final[dict[str, tuple[Planted, str, str]]] = {
         *("strict", "truncate"),
     ),
 }
-"""Name -> the mutant, and an exploration whose pinned sum detects it. The last three mutants change no verdict."""
+"""Name -> (mutant, exploration whose pinned sum detects it). The last three mutants change no verdict."""
 
 
 def _plant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def _plant(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_slip_that_changes_a_step_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_changes_a_step_changes_the_sum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted, policy, bounds = PLANTED[name]
     _plant(planted, monkeypatch)
 
@@ -173,7 +173,7 @@ def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
 
 
 def _old_commit(state: State, action: Action) -> Effect:
-    """A turn to another queue that keeps the committed offset of the former queue."""
+    """Inject a fault: a consumer that turns to another queue keeps the committed offset of the former queue."""
     request = state.requests[int(action.actors[0])]
     return {str(each.args[0]): request.committed for each in (request.committed, request.carried) if each.op == "var"}
 
@@ -185,7 +185,7 @@ def _old_commit(state: State, action: Action) -> Effect:
         pytest.param("buckets+crash", "crash_and_recover", forgetting("present"), id="a crash leaves the bucket"),
     ],
 )
-def test_what_needs_two_features_is_seen(pair: str, action: str, change: Change) -> None:
+def test_a_mutant_that_needs_two_features_changes_the_sum(pair: str, action: str, change: Change) -> None:
     """Some mutants need two features, so no exploration of a single feature detects them."""
     wrong = edges_of(mutated(STRICT, PAIRS[pair], action, change))
 
@@ -196,7 +196,7 @@ def _counts(found: Edges) -> tuple[int, int, int]:
     return found.distinct_states, found.transitions, found.depth
 
 
-def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
+def test_a_step_to_another_state_changes_the_sum_with_equal_counts() -> None:
     """A woken pull that keeps its offset gives the same number of states and transitions, but other steps."""
     right = PINNED["strict", "tiny"]
     wrong = edges_of(mutated(STRICT, named("tiny", STRICT), "run", forgetting("offset")))

@@ -124,7 +124,7 @@ def test_packing_loses_nothing(name: str, data: st.DataObject) -> None:
     assert layout.unpack(layout.pack(state)) == state
 
 
-def test_what_has_no_bound_is_refused() -> None:
+def test_an_unbounded_log_is_refused() -> None:
     policy = preset("strict")
 
     with pytest.raises(BoundsError, match="only a proof can leave the log unbounded"):
@@ -203,7 +203,7 @@ def _survey(name: str, *names: str, alone: bool = False) -> Survey:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_table_is_whole(name: str) -> None:
+def test_a_survey_has_one_row_per_property(name: str) -> None:
     """Every property has one row, the violated ones are those of the facts, and every `sometimes` state is reached."""
     found = _survey(name)
     rows = {row.verdict.name: row.verdict.verdict for row in found.rows}
@@ -215,7 +215,7 @@ def test_the_table_is_whole(name: str) -> None:
     assert [bound.name for bound in found.response] == ["late", "woken"]
 
 
-def test_a_named_property_is_looked_for_where_it_is_stated() -> None:
+def test_a_named_property_is_checked_in_bounds_that_state_it() -> None:
     """A named property is checked in the requested bounds if these state it, else only in its feature's bounds."""
     base, aspect = _survey("rocketmq-lmq", "lost_by_hold"), _survey("rocketmq-lmq", "no_orphan")
 
@@ -229,14 +229,14 @@ def test_a_named_property_is_looked_for_where_it_is_stated() -> None:
         _survey("strict", "no_orphen")
 
 
-def test_alone_is_alone() -> None:
+def test_alone_explores_only_the_requested_bounds() -> None:
     """With `alone` there is one exploration, and a property of a feature is unknown."""
     assert len(_survey("strict", alone=True).explorations) == 1
     with pytest.raises(UnknownPropertyError):
         _survey("strict", "no_orphan", alone=True)
 
 
-def test_an_exploration_that_ends_early_is_the_last() -> None:
+def test_no_exploration_follows_one_that_ends_early() -> None:
     """A property that the first exploration leaves open stays open, whatever the exploration of a feature finds."""
     found = survey(preset("strict"), named("tiny", preset("strict")), _hastily, alone=False)
 
@@ -249,7 +249,7 @@ def test_an_exploration_that_ends_early_is_the_last() -> None:
     ("policy", "bounds"),
     [("strict", "tiny"), ("rocketmq-4.9", "tiny"), pytest.param("rocketmq-4.9", "wide", marks=pytest.mark.long)],
 )
-def test_random_runs_find_only_what_is_so(policy: str, bounds: str) -> None:
+def test_each_random_run_decides_its_property(policy: str, bounds: str) -> None:
     """Each run decides its property in at least the minimal number of steps, and equal seeds give equal runs."""
     model, entry = model_named(policy, bounds), pinned_entry(policy, "tiny")
     stated = {item.name: item for item in properties_of(model)}

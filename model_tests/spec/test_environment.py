@@ -1,4 +1,4 @@
-"""The environment can do all it should: each of a dozen restrictions makes a `sometimes` property unreachable."""
+"""The environment of the model is complete: each of a dozen restrictions leaves a `sometimes` property unreached."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ RESTRICTED: Final[dict[str, tuple[str, Restriction, str, dict[str, Any], str]]] 
         "offset_commit_while_held",
     ),
 }
-"""Name -> (action, addition to its guard, changed bounds, the property that is not reached)."""
+"""Name -> (action, condition added to its guard, changed bounds, property that is then not reached)."""
 
 
 def _verdict(model: Model, name: str) -> str:
@@ -116,7 +116,7 @@ def _verdict(model: Model, name: str) -> str:
 
 
 @pytest.mark.parametrize("restriction", RESTRICTED)
-def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
+def test_a_restricted_environment_leaves_a_property_unreached(restriction: str) -> None:
     """A restricted environment breaks no `always` property, so only the named `sometimes` property detects it."""
     action, part, size, numbers, name = RESTRICTED[restriction]
     bounds = named(size, STRICT, **numbers)
@@ -129,7 +129,7 @@ def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
-def test_every_phase_is_asked_for_where_its_action_is(policy: str) -> None:
+def test_each_action_of_the_environment_is_checked_in_each_of_its_phases(policy: str) -> None:
     """Each action of the environment has each of its phases in some bounds, and no name occurs twice."""
     chosen = preset(policy)
     sizes = [named("tiny", chosen, requests=2, messages=2)]

@@ -1,4 +1,4 @@
-"""Exports to SPIN and TLA+ and traces as JSON have the specification's meaning; parsers of the checkers' output."""
+"""Exports to SPIN and TLA+, traces as JSON, and the parsers of the output of SPIN and TLC."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
 
 PYTHON = Notation("and", "or", "not ", "==", "!=", "True", "False", "({then} if {condition} else {otherwise})")
-"""Python's notation, the only one that a test can execute."""
+"""A notation for Python, because a test can execute only this one."""
 
 
 def _parameters() -> dict[str, int]:
@@ -52,7 +52,7 @@ def test_infix_text_means_the_term(term: Term, values: dict[str, int]) -> None:
     assert eval(text, {}, {**values, **_parameters()}) == evaluate(term, values), text  # noqa: S307 - made above
 
 
-def test_a_value_is_written_in_its_variables_words() -> None:
+def test_a_value_of_a_variable_with_labels_is_written_as_a_label() -> None:
     """A constant that is compared with or assigned to a variable with labels is written as a label."""
     phase = int_variable("phase_0")
     writer = Writer(PYTHON, {"phase_0": ("PHASE_IDLE", "PHASE_HELD")})
@@ -82,7 +82,7 @@ def test_assignments_in_sequence_are_simultaneous(numbers: Effect, truths: Effec
     assert all(value == 0 for name, value in now.items() if name.startswith(SAVED))
 
 
-def test_only_a_ring_saves_an_old_value() -> None:
+def test_only_a_cycle_of_assignments_saves_an_old_value() -> None:
     first, second = INT_NAMES[:2]
     chain = sequence({second: int_variable(first), first: int_variable(first) + 1})
     swap = sequence({first: int_variable(second), second: int_variable(first)})
@@ -99,7 +99,7 @@ def test_a_type_has_its_variables_range(lower: int, upper: int, expected: str) -
     assert promela_type(Variable("x", lower, upper, lower, "A number.")) == expected
 
 
-def test_an_unbounded_log_has_no_promela() -> None:
+def test_promela_of_an_unbounded_log_is_refused() -> None:
     policy = preset("strict")
     model = specification_of(policy, Bounds("open", requests=1, messages=None))
 
@@ -108,7 +108,7 @@ def test_an_unbounded_log_has_no_promela() -> None:
 
 
 @pytest.mark.parametrize("policy", [*PRESETS, "strict-clone+on_throw=keep_rest", "strict+tick=free"])
-def test_an_export_tells_every_sentence(policy: str) -> None:
+def test_an_export_contains_every_sentence_of_the_specification(policy: str) -> None:
     model = model_named(policy)
     properties = properties_of(model)
     text = promela_of(model, properties)
@@ -145,8 +145,8 @@ def test_a_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
     assert [name for name in named_there if not any(line.startswith(f"{name} ==") for line in lines)] == []
 
 
-def test_what_is_said_of_one_request_alone_has_no_text() -> None:
-    """A statement about one request alone cannot become a quantified formula, so it raises an error."""
+def test_a_statement_about_one_request_alone_cannot_be_written_as_tla() -> None:
+    """A statement about one request alone cannot be written with quantifiers, so the export raises an error."""
     idle = [("eq", ("var", "phase", False, ("slot", "request", each)), ("word", "idle")) for each in range(3)]
 
     assert generalised(("and", *idle), {})[:3] == ("every", "r", "request")
@@ -169,7 +169,7 @@ def test_what_is_said_of_one_request_alone_has_no_text() -> None:
         (["--to", "promela", "--scan-ticks", "1"], "from 2 to"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path: Path, words: list[str], answer: str) -> None:
+def test_a_usage_error_is_one_line_with_exit_code_2(tmp_path: Path, words: list[str], answer: str) -> None:
     """A usage error exits with 2 and says what to do, and writes no file."""
     code, said = _export(*words, str(tmp_path / "new"))
 
@@ -210,7 +210,7 @@ def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> No
     assert code == 0, said
 
 
-def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
+def test_export_overwrites_an_edited_file_only_with_force(tmp_path: Path) -> None:
     """A file with other content is kept unless `--force` is given; the same content may be written again."""
     words = ("--to", "tla", str(tmp_path))
     assert _export(*words)[0] == _export(*words)[0] == 0
@@ -227,7 +227,7 @@ def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:
 
 
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
-    """An empty effect is a step back to the same state, which SPIN counts too."""
+    """An action with an empty effect is a step to the same state, which SPIN counts as a transition too."""
     model = model_named("strict")
     waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
 
@@ -268,8 +268,8 @@ def _spin(states: str = "     4787", transitions: str = "    16459") -> str:
     return SPIN_SAID.format(states=states, transitions=transitions)
 
 
-def test_looks_are_no_transitions_and_steps_are_steps() -> None:
-    """SPIN's count is reduced by its start and its checks of states; a deciding step makes a run longer."""
+def test_checks_of_states_do_not_count_as_transitions_of_spin() -> None:
+    """The start of the process and the checks of states are subtracted from SPIN's count of transitions."""
     run = spin._read(_spin(), seconds=1.0, processor_seconds=1.0)
 
     assert (run.distinct_states, run.transitions, run.depth) == (4787, 16459 - 2 - spin.SPIN_START_TRANSITIONS, 21)
@@ -285,14 +285,14 @@ def test_large_counts_are_read_as_spin_rounds_them() -> None:
     assert spin.as_told(253_102_646) != spin.as_told(253_102_639)
 
 
-def test_a_finding_that_was_not_told_is_an_error() -> None:
+def test_an_error_of_spin_that_the_reader_cannot_parse_is_noticed() -> None:
     """SPIN counts its errors, so an error that the reader cannot parse is noticed."""
     with pytest.raises(AssertionError, match="more errors than it printed"):
         spin._read(_spin().replace("some_held is reached", "some other thing"), seconds=1.0, processor_seconds=1.0)
 
 
 @pytest.mark.parametrize("missing", ["stored\n", "transitions (", "depth reached"])
-def test_a_run_of_spin_that_was_cut_off_is_no_result(missing: str) -> None:
+def test_an_incomplete_run_of_spin_is_an_error(missing: str) -> None:
     with pytest.raises(RuntimeError, match="did not finish"):
         spin._read(_spin().replace(missing, "?\n"), seconds=1.0, processor_seconds=1.0)
 
@@ -301,7 +301,7 @@ def test_a_run_of_spin_that_was_cut_off_is_no_result(missing: str) -> None:
     "line",
     ["error: max search depth too small", "pan:1: invalid end state (at depth 3)", "pan: reached -DMEMLIM bound"],
 )
-def test_other_trouble_of_spin_is_seen(line: str) -> None:
+def test_a_warning_of_spin_is_noticed(line: str) -> None:
     assert spin._TROUBLE.search(_spin()) is None
     assert spin._TROUBLE.search(f"{line}\n{_spin()}") is not None
 
@@ -320,7 +320,7 @@ def test_a_violation_found_by_tlc_is_read() -> None:
 @pytest.mark.parametrize(
     "said", ["", "Error: Parsing failed", TLC_PASSED.replace("0 states left", "3 states left"), TLC_PASSED[:60]]
 )
-def test_a_run_of_tlc_that_was_cut_off_is_no_result(said: str) -> None:
+def test_an_incomplete_run_of_tlc_is_an_error(said: str) -> None:
     with pytest.raises(RuntimeError, match="did not finish"):
         tlc._read(said)
 
@@ -333,7 +333,7 @@ def test_a_configuration_can_be_cut_to_some_invariants() -> None:
     )
 
 
-def test_why_a_checker_is_not_tried_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_checker_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If SPIN, Java or the class path is missing, the reason says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(tlc.CLASS_PATH, raising=False)
@@ -353,14 +353,14 @@ def test_a_relative_class_path_still_names_its_files() -> None:
 
 @cache
 def _tokens() -> dict[str, str]:
-    """The shortest counterexamples of rocketmq-4.9, by property."""
+    """Property -> token of its shortest counterexample under rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
     explored = explore(specification_of(policy, named("tiny", policy)))
     return {verdict.name: verdict.token for verdict in explored.verdicts if verdict.token is not None}
 
 
 def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
-    """The numbers of the states that the named action does not reach from the state before."""
+    """The numbers of the states in the JSON that the named action does not reach from the state before."""
     actions = {action.label: action for action in trace.model.actions}
     before, wrong = made["initial"], []
     for step in made["steps"]:
@@ -389,8 +389,8 @@ def test_a_trace_has_the_shape_and_runs(name: str) -> None:
     assert _steps_that_do_not_run(made, trace) == []
 
 
-def test_it_goes_to_a_file(tmp_path: Path) -> None:
-    """The file has the same JSON line as the output; the ITF format was removed."""
+def test_explain_writes_json_to_a_file(tmp_path: Path) -> None:
+    """`--output` writes the same JSON line to a file as to standard output, and the removed format ITF is refused."""
     token, target = _tokens()["lost_by_hold"], tmp_path / "race.json"
     printed, written, former = (
         CliRunner().invoke(main, ["explain", token, "--format", *words])

@@ -1,4 +1,4 @@
-"""The commands on the specification: check, prove, explain, policies and their errors."""
+"""The commands about the specification: check, prove, explain and policies, and their errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
     assert "its wakeup is lost" in " ".join(told.stdout.split())
 
 
-def test_check_goes_on_to_the_aspects() -> None:
+def test_check_explores_each_feature_after_the_sizes() -> None:
     """The row of a feature's property names the exploration and the finding."""
     made = _json("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--property", "commit_never_regresses", code=1)
     (row,) = made["properties"]
@@ -111,7 +111,7 @@ def test_check_takes_sizes_knobs_and_properties() -> None:
     assert (bounds.requests, bounds.messages, bounds.hold_ticks, bounds.scan_ticks) == (1, 2, 3, 4)
 
 
-def test_what_is_not_found_in_time_is_unknown() -> None:
+def test_an_interrupted_search_without_a_violation_is_unknown() -> None:
     """An interrupted search says so, and exits with 3 if it found no violation."""
     made = _json("check", "--bounds", "tiny", "--max-states", "100", code=3)
     shown = _run("check", "--bounds", "tiny", "--max-states", "100")
@@ -125,7 +125,7 @@ def test_what_is_not_found_in_time_is_unknown() -> None:
     assert "Stopped early" in _run("check", "--bounds", "tiny", "--max-states", "100", "--all").stdout
 
 
-def test_what_the_bounds_cannot_reach_is_not_all_right() -> None:
+def test_bounds_that_do_not_reach_a_required_state_are_unknown() -> None:
     """If a `sometimes` property is not reached, the bounds are too small for a verdict, and the exit code is 3."""
     words = ("check", "--policy", "strict-clone", "--bounds", "tiny", "--property", "bucket_in_two_lists")
     alone = _json(*words, "--requests", "1", code=3)
@@ -172,7 +172,7 @@ def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(monkeypatch:
 
 
 def _one_question(make: partial[Model]) -> Sequence[configurations.Question]:
-    """One question of the policy, because finding all of them takes longer than the proof."""
+    """Only one question of the proof, because finding all of them would take longer than the proof."""
     assert make.args == (STRICT,)
     return [configurations.Question("answer", "answered_once", frozenset({"crash"}))]
 
@@ -221,7 +221,7 @@ def test_prove_shows_where_induction_fails() -> None:
 
 @pytest.fixture(scope="module")
 def token() -> str:
-    """A token of the race in rocketmq-4.9."""
+    """A token of the race that loses a wakeup in rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     made = explore(model, properties_of(model)).verdict("lost_by_hold").token
@@ -261,7 +261,7 @@ def test_policies_lists_all() -> None:
     assert all(name in shown.stdout for name in PRESETS)
 
 
-def test_properties_lists_all() -> None:
+def test_policies_lists_the_properties() -> None:
     made = _json("policies", "strict-clone+expiry=scan", "--properties", code=0)
     rows = _by_name(made["properties"])
 
@@ -305,7 +305,7 @@ def test_properties_lists_all() -> None:
     ],
 )
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_mistake_is_one_clear_line(words: tuple[str, ...], says: str, as_json: bool) -> None:
+def test_a_usage_error_is_one_line_with_exit_code_2(words: tuple[str, ...], says: str, as_json: bool) -> None:
     """A usage error is one line on stderr with exit code 2, and neither output on stdout nor a traceback."""
     done = _run(*words, *(["--json"] if as_json else []))
 
@@ -380,7 +380,7 @@ def run(*words: str) -> Result:
         (("of_tomorrow", "table_is_tidy"), ["table_is_tidy", "of_tomorrow"]),
     ],
 )  # fmt: skip
-def test_the_worst_come_first(violated: Sequence[str], shown: Sequence[str]) -> None:
+def test_violations_are_listed_from_the_worst(violated: Sequence[str], shown: Sequence[str]) -> None:
     """Lost wakeups come before late answers, then come violations after a crash; implied ones are left out."""
     assert worst(violated, 3) == shown
     assert worst(reversed(violated), 3) == shown
@@ -403,7 +403,7 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {name for _kind, name, _sentence in check.HARMS} != stated
 
 
-def test_a_violation_is_a_few_lines() -> None:
+def test_check_lists_three_violations_and_counts_the_others() -> None:
     """Of RocketMQ's many violations at most three are listed and the others counted, with a command for the worst."""
     words = (*TINY[:3], "--requests", "1", "--policy", "rocketmq-4.9")
     made = json.loads(run(*words, "--json").stdout)
@@ -420,7 +420,7 @@ def test_a_violation_is_a_few_lines() -> None:
     assert rows[made["worst"][0]["name"]]["token"] == made["worst"][0]["token"]
 
 
-def test_all_has_every_token() -> None:
+def test_check_all_prints_every_token() -> None:
     made = json.loads(run(*TINY, *BROKEN, "--json").stdout)
     shown = run(*TINY, *BROKEN, "--all")
 
@@ -434,7 +434,7 @@ def test_all_has_every_token() -> None:
 
 
 @pytest.mark.long
-def test_a_policy_that_holds_says_what_was_covered() -> None:
+def test_a_valid_policy_is_reported_with_counts_and_scope() -> None:
     """One line has the counts and the scope of all explorations, and the next line has the command for the proof."""
     done = run(*TINY[:3], "--policy", "strict")
     lines = done.stdout.splitlines()
@@ -447,7 +447,7 @@ def test_a_policy_that_holds_says_what_was_covered() -> None:
     assert lines[-1] == "next: longpoll prove --policy strict"
 
 
-def test_explain_tells_the_worst_at_once() -> None:
+def test_check_explain_prints_the_run_to_the_worst_violation() -> None:
     """The trace of the first violation follows the verdict; without a violation a line says so."""
     done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
     token = done.stdout.split("longpoll explain ")[1].split()[0]
@@ -491,7 +491,7 @@ def test_every_other_value_of_every_knob_is_a_change() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", engine.POLICIES)
-def test_the_whole_table_is_right(name: str) -> None:
+def test_every_claim_of_redundancy_is_right(name: str) -> None:
     """Every knob change breaks a property in a run that replays, or is proved redundant as claimed."""
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name, "--json"])
     rows = json.loads(done.stdout)["rows"]
@@ -524,7 +524,7 @@ def test_every_claim_is_about_a_change_that_exists() -> None:
         pytest.param("recheck_after_keep=true", {}, "no reason", marks=pytest.mark.long),
     ],
 )
-def test_a_wrong_or_missing_reason_is_red(
+def test_a_wrong_or_missing_claim_of_redundancy_exits_with_1(
     monkeypatch: pytest.MonkeyPatch, setting: str, claims: Mapping[tuple[str, str], str], words: str
 ) -> None:
     """A false claim that a knob is redundant, and an unclaimed redundancy, exit with code 1."""

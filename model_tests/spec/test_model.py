@@ -1,4 +1,4 @@
-"""The model: terms, variables, actions, bounds and policies, and errors for names that do not exist."""
+"""The model: terms, variables, actions, bounds and policies, and the errors for unknown names."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_simplified_term_means_the_same(term: Bool, state: dict[str, int]) -> 
     assert evaluate(Simplifier(RANGES).simplify(term), state) == evaluate(term, state)
 
 
-def test_what_a_step_adds_and_takes_away_cancels() -> None:
+def test_an_addition_and_a_subtraction_in_a_step_cancel() -> None:
     a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
     simplify = Simplifier(RANGES).simplify
 
@@ -172,7 +172,7 @@ def test_a_decided_term_means_the_same_where_the_guard_holds(term: Bool, guard: 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict"))
 @given(data=st.data())
-def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.DataObject) -> None:
+def test_simplification_keeps_the_conditions_of_steps(name: str, data: st.DataObject) -> None:
     """Every condition of every enabled step keeps its value, whatever was simplified."""
     policy = preset(name)
     model = specification_of(policy, named("tiny", policy))
@@ -199,7 +199,7 @@ def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
     assert decided((a < b) & p, p, RANGES) is (a < b)
 
 
-def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_with_too_many_cases_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part with more cases than the limit stays, and its small parts are decided."""
     a, b, c = (int_variable(name) for name in INT_NAMES)
     monkeypatch.setattr(simplify, "CASES_MAX", (VALUE_MAX + 1) ** 2)
@@ -214,7 +214,7 @@ def small() -> Model:
 
 
 def changed(model: Model, **changes: Any) -> Model:
-    """The model with a changed first action."""
+    """The model in which the first action has these changes."""
     first, *others = model.actions
     return attrs.evolve(model, actions=(attrs.evolve(first, **changes), *others))
 
@@ -223,7 +223,7 @@ def expanded(model: Model, properties: Sequence[Property]) -> Expand:
     return expand_of(model, layout_of(model), properties)
 
 
-def test_the_same_law_is_known_again() -> None:
+def test_equal_models_are_equal_keys() -> None:
     first, second = small(), small()
     assert first is not second
     assert Said(first) == Said(second)
@@ -232,7 +232,7 @@ def test_the_same_law_is_known_again() -> None:
 
 
 @pytest.mark.parametrize("change", ["guard", "effect", "urgent", "policy", "bounds"])
-def test_another_law_is_not_taken_for_it(change: str) -> None:
+def test_models_that_differ_in_one_part_are_different_keys(change: str) -> None:
     """A difference in one guard, one effect, the fairness, the policy or the bounds makes another specification."""
     model = small()
     first = model.actions[0]
@@ -248,7 +248,7 @@ def test_another_law_is_not_taken_for_it(change: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["here", "kind", "closing"])
-def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
+def test_a_search_checks_only_its_own_properties(part: str) -> None:
     """A search checks its own properties, never those of an earlier search."""
     model = small()
     first, *others = properties_of(model)
@@ -259,7 +259,7 @@ def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
 
 
 @pytest.mark.parametrize("policy", PRESETS.values(), ids=str)
-def test_every_variable_is_told_in_words(policy: Policy) -> None:
+def test_every_variable_has_a_sentence(policy: Policy) -> None:
     variables = state_of(policy, named("small", policy)).variables
 
     assert len({variable.name for variable in variables}) == len(variables)
@@ -324,19 +324,19 @@ def test_queues_are_named_only_where_there_are_several() -> None:
     assert two.lock_free(two.queues[0]) is not two.lock_free(two.queues[1])
 
 
-def test_assigning_twice_is_our_own_mistake() -> None:
+def test_assigning_a_variable_twice_is_an_error() -> None:
     with pytest.raises(AssertionError, match="written twice"):
         assign((int_variable("x"), 1), (int_variable("x"), 2))
 
 
-def test_what_the_policy_lacks_is_not_written() -> None:
+def test_a_variable_that_the_policy_lacks_is_not_assigned() -> None:
     effect = assign((FALSE, True), (int_variable("x"), 1))
 
     assert list(effect) == ["x"]
     assert effect["x"] is const(1)
 
 
-def test_time_left_stops_at_none() -> None:
+def test_remaining_time_stops_at_zero() -> None:
     assert down(const(2)) is const(1)
     assert down(const(0)) is const(0)
 
@@ -344,13 +344,13 @@ def test_time_left_stops_at_none() -> None:
 MODELS = {name: specification_of(policy, named("tiny", policy, messages=2)) for name, policy in PRESETS.items()}
 
 
-def test_names_are_exactly_the_shared_ones() -> None:
+def test_actions_have_the_names_of_scheduling_points() -> None:
     """The actions have exactly the names that scheduling points and histories use."""
     assert {family.name for family in FAMILIES} == set(ACTION_NAMES)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_actions_speak_only_of_the_state(model: Model) -> None:
+def test_actions_read_and_write_only_variables_of_the_state(model: Model) -> None:
     names = {variable.name for variable in model.variables}
     labels = [action.label for action in model.actions]
 
@@ -361,7 +361,7 @@ def test_actions_speak_only_of_the_state(model: Model) -> None:
         assert action.effect
 
 
-def test_time_waits_only_for_the_urgent() -> None:
+def test_time_waits_only_for_urgent_actions() -> None:
     model = MODELS["strict"]
     start, pulling = model.initial, trace_of(model, list(model.named("next_pull"))[:1]).steps[-1].state
 
@@ -388,7 +388,7 @@ def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
         assert len(after_step(model, action, state)) == len(model.variables)
 
 
-def test_a_pull_goes_round() -> None:
+def test_the_simplest_run_answers_a_pull() -> None:
     """The simplest run: pull, no message, hold, message, wake, answer, and the consumer's offset is one higher."""
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
     by_label = {action.label: action for action in model.actions}
@@ -410,11 +410,13 @@ def test_a_pull_goes_round() -> None:
 
 
 NEVER_MADE = {"strict": {PhaseChange("notify_end", "kept", "idle"), PhaseChange("scan_end", "kept", "idle")}}
-"""Phase changes that the text permits and no run makes, because a stop waits for the lock of a traversal in place."""
+"""Phase changes that are derived from the actions but occur in no run, because a stop waits for the lock of a traversal
+in place.
+"""
 
 
 def _made(model: Model) -> set[PhaseChange]:
-    """Every phase change of request 0 in any run."""
+    """Every phase change of request 0 that occurs in a run."""
     step, labels = successors(model), model.state.phases.labels
     place = [variable.name for variable in model.variables].index("phase_0")
     known, waiting, made = {model.initial}, [model.initial], set[PhaseChange]()
@@ -430,7 +432,7 @@ def _made(model: Model) -> set[PhaseChange]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_moves_are_those_that_runs_make(name: str) -> None:
+def test_derived_phase_changes_are_those_of_runs(name: str) -> None:
     """Every phase change of a run is derived from the specification, and every derived one occurs or is listed."""
     model = model_named(name)
     read = set(phase_changes_of(model))
@@ -440,12 +442,12 @@ def test_moves_are_those_that_runs_make(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_gives_bounds(name: str) -> None:
+def test_every_listed_name_gives_bounds(name: str) -> None:
     """Every listed name is accepted, and bounds for traversals in place have room for as many requests or more."""
     assert named(name, STRICT).requests >= named(name, STRICT_CLONE).requests >= 1
 
 
-def test_an_override_shows_in_the_name() -> None:
+def test_a_changed_knob_is_in_the_name_of_the_policy() -> None:
     """Changed knobs are part of the policy's name, so a result is not taken for the preset's."""
     bounds = named("tiny", STRICT, messages=2, requests=2)
 
@@ -481,7 +483,7 @@ SEEN_IN = {
     "slave": "role",
     "on_truncate": "truncate",
 }
-"""Knob -> the feature whose bounds it needs; the others matter in any bounds."""
+"""Knob that matters only with a feature -> this feature."""
 DEAR = {knob for knob, aspect in SEEN_IN.items() if aspect in {"role", "tags", "commits"}}
 
 
@@ -490,7 +492,7 @@ def test_presets_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("knob", quick_if(knob_values(), lambda knob: knob not in DEAR))
-def test_every_knob_has_an_effect_in_the_law(knob: str) -> None:
+def test_every_knob_changes_some_model(knob: str) -> None:
     """Changing a knob changes the reachable states or the enabled steps of some policy."""
     bases = [STRICT, STRICT_CLONE, with_knob(STRICT_CLONE, "tick=free"), with_knob(STRICT, "expiry=scan")]
 
@@ -507,7 +509,7 @@ def _turned(base: Policy, knob: str) -> list[Policy]:
 @cache
 def _counts(policy: Policy, bounds: str) -> tuple[int, ...]:
     model = specification_of(policy, named(bounds, policy))
-    # A knob may change only the paths to the same states; then the violated properties differ.
+    # If a knob changes neither states nor steps, it must change the violated properties.
     result = explore(model, [item for item in properties_of(model) if item.name == "told_of_role_change"])
     broken = sum(verdict.verdict == "violated" for verdict in result.verdicts)
     return result.distinct_states, result.transitions, result.depth, broken
@@ -531,14 +533,14 @@ LONG = "1" * (GUESSED_MAX + 1)
         (not_known("engine", LONG[1:], [LONG]), f"did you mean {LONG!r}? known: {LONG}"),
     ],
 )
-def test_a_name_that_nobody_has(said: str, whole: str) -> None:
+def test_an_unknown_name_gets_a_suggestion(said: str, whole: str) -> None:
     """The error suggests the most similar name, or the command that lists all names."""
     (_unknown, rest) = said.split("; ", 1)
 
     assert rest == whole
 
 
-def test_a_long_name_is_shown_by_its_beginning() -> None:
+def test_a_long_name_is_truncated_in_the_error() -> None:
     """A long name is truncated with its length; a name for which a suggestion is searched is shown whole."""
     assert not_known("engine", LONG[1:], []).startswith(f"unknown engine {LONG[1:]!r}; ")
     assert not_known("engine", LONG, []).startswith(f"unknown engine {LONG[1:]!r}... ({len(LONG)} characters); ")

@@ -1,4 +1,4 @@
-"""`longpoll oracle` checks steps one by one, survives invalid input, and writes a history."""
+"""`longpoll oracle` checks steps one by one, continues after invalid input, and writes a history."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
 
 
 def told(oracle: Oracle, steps: Iterable[str], **more: Any) -> list[dict[str, Any]]:
-    """The answers to steps such as `hold 0`."""
+    """The oracle's answers to steps that are written as `hold 0`."""
     words = (step.split() for step in steps)
     return [asked(oracle, do="did", step=name, actors=",".join(actors), **more) for name, *actors in words]
 
 
 def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
-    """A random legal run: names and actors."""
+    """A random legal run, as the names and actors of its actions."""
     chance, step, state = random.Random(seed), successors(model), model.initial
     run = []
     for _ in range(count):
@@ -61,7 +61,7 @@ def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-4.9"])
-def test_a_legal_run_is_legal_and_what_may_come_next_is_said(policy: str) -> None:
+def test_the_oracle_accepts_a_legal_run_and_lists_the_next_actions(policy: str) -> None:
     oracle = oracle_of(policy)
     model = oracle.beside.model
     state = model.initial
@@ -78,7 +78,7 @@ def _shown(variable: Any, value: int) -> Any:
     return bool(value) if variable.truth else variable.labels[value] if variable.labels else value
 
 
-def test_an_illegal_step_is_told_with_the_part_of_its_guard() -> None:
+def test_the_oracle_refuses_an_illegal_step_with_the_false_part_of_its_guard() -> None:
     """A refused step does not change the state, so the intended step is still legal."""
     oracle = oracle_of()
     before = asked(oracle, do="state")
@@ -95,7 +95,7 @@ def test_an_illegal_step_is_told_with_the_part_of_its_guard() -> None:
     assert [each["legal"] for each in told(oracle, ("next_pull 0", "pull_read 0", "hold 0"))] == [True] * 3
 
 
-def test_what_was_seen_and_is_not_so_is_told() -> None:
+def test_the_oracle_reports_an_observed_value_that_differs() -> None:
     oracle = oracle_of()
     (found,) = told(oracle, ["append"], queue_offset=3)
 
@@ -104,18 +104,20 @@ def test_what_was_seen_and_is_not_so_is_told() -> None:
     assert told(oracle, ["append"], queue_offset=0)[0]["legal"]
 
 
-def test_a_lost_wakeup_is_told() -> None:
+def test_the_oracle_reports_a_lost_wakeup() -> None:
     """The oracle reports the lost wakeup of this policy; our policy requires the recheck instead."""
     lost, ours = oracle_of("rocketmq-4.9"), oracle_of("strict")
 
     assert [each["broken"] for each in told(lost, LOST)][-2:] == [[], ["lost_by_hold", "no_lost_wakeup"]]
     assert asked(lost, do="properties")["properties"]["no_lost_wakeup"] == "broken"
-    same = [step for step in LOST if step != "notify_end"]  # Our policy skips a bucket that looks empty.
+    same = [
+        step for step in LOST if step != "notify_end"
+    ]  # The policy strict skips a bucket that looks empty, so it has no `notify_end` here.
     assert all(each["legal"] and not each["broken"] for each in told(ours, [*same, "recheck 0"]))
     assert set(asked(ours, do="properties")["properties"].values()) == {"holds"}
 
 
-def test_unknown_actors_are_carried_as_a_set() -> None:
+def test_the_oracle_follows_every_possible_actor() -> None:
     oracle = oracle_of()
     first, second = told(oracle, ["next_pull ?", "pull_read 1"])
 
@@ -126,7 +128,7 @@ def test_unknown_actors_are_carried_as_a_set() -> None:
     assert [each["action"] for each in refused["why"]] == ["pull_read(0)", "pull_read(1)"]
 
 
-def test_what_one_of_the_possible_runs_broke_is_unknown() -> None:
+def test_a_violation_in_one_of_several_possible_runs_is_unknown() -> None:
     """A violation in only some of the possible runs is unknown, even after all of them reach the same good state."""
     hidden = ["notify_start", "notify_end", "tick"]
     oracle = oracle_of("rocketmq-4.9", hidden=hidden)
@@ -138,7 +140,7 @@ def test_what_one_of_the_possible_runs_broke_is_unknown() -> None:
     assert asked(oracle, do="properties")["properties"]["no_lost_wakeup"] == "unknown"
 
 
-def test_behind_a_refused_step_nothing_is_known_but_what_was_broken() -> None:
+def test_after_a_refused_step_only_earlier_violations_are_known() -> None:
     oracle = oracle_of("rocketmq-4.9")
     told(oracle, LOST)
     (refused,) = told(oracle, ["hold 0"])
@@ -164,7 +166,7 @@ def test_hidden_steps_may_have_happened() -> None:
 
 @pytest.mark.parametrize("hidden", [(), ("tick",), ("tick", "make_visible")])
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
+def test_following_steps_agrees_with_checking_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
     """The follower refuses the step at which the checker of histories ends, with the same possible states."""
     checker = Checker(CompiledSpecification(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
     run = walked(checker.model, seed, 60)
@@ -180,7 +182,7 @@ def test_steps_as_they_come_are_judged_like_a_whole_history(seed: int, hidden: t
     assert set(follower.possible) == {here.state for here in whole.possible}
 
 
-def test_more_than_is_followed_is_told() -> None:
+def test_too_many_possible_states_are_reported() -> None:
     follower = Follower(Checker(oracle_of().beside.model, frozenset({"append", "tick"}), possible_max=3))
 
     with pytest.raises(EngineLimitError, match="hide fewer"):
@@ -212,7 +214,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
+def test_invalid_input_gets_an_error_and_the_session_continues(line: bytes) -> None:
     oracle = oracle_of()
     told(oracle, ["next_pull 0"])
     found = json.loads(oracle.answer(line))
@@ -223,7 +225,7 @@ def test_garbage_gets_an_error_and_the_session_lives(line: bytes) -> None:
     assert asked(oracle, do="close")["steps"] == 2
 
 
-def test_sessions_are_apart_and_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_are_independent_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each session begins in the first state; above the limit a session is refused until another one closes."""
     monkeypatch.setattr(oracle_session, "SESSIONS_MAX", 2)
     oracle = oracle_of()
@@ -240,7 +242,7 @@ def _answers(chunks: Sequence[bytes]) -> list[dict[str, Any]]:
     return [json.loads(answer) for chunk in chunks for answer in lines.answered(oracle, chunk)]
 
 
-def test_lines_are_put_together_however_they_come() -> None:
+def test_lines_are_joined_from_any_chunks() -> None:
     text = b'{"do": "may", "id": 1}\n\n  \r\n{"do": "may", "id": "x"}\r\n'
     whole = _answers([text])
 
@@ -340,12 +342,12 @@ def test_the_exit_code_says_whether_a_step_was_refused() -> None:
         ([_did("append"), "garbage", _did("hold", "0")], 1),
     ],
 )
-def test_the_exit_code_is_no_stronger_than_what_was_told(lines: list[str], code: int) -> None:
+def test_the_exit_code_claims_no_more_than_the_answers(lines: list[str], code: int) -> None:
     done = _run("--json", lines=lines)
     assert done.returncode == code, done.stderr
 
 
-def test_the_page_says_what_the_command_says(tmp_path: Path) -> None:
+def test_each_call_on_the_page_prints_its_output(tmp_path: Path) -> None:
     """Each call on the page prints the output that the page shows."""
     ran = 0
     for kind, title, text in re.findall(r"```(\w+)(?: title=(\S+))?\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):

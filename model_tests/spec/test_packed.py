@@ -50,13 +50,13 @@ from longpoll_spec.specification import properties_of, specification_of
 
 @pytest.fixture(autouse=True)
 def _nobody_is_left() -> Iterator[None]:
-    """Assert that every test ends with the processes that it began with."""
+    """Assert that each test leaves no process behind."""
     yield
     assert not multiprocessing.active_children()
 
 
-def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A level may be expanded in several chunks with reused buffers, and the result is the same."""
+def test_a_level_expanded_in_many_batches_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that expands each level in several batches, with reused buffers, finds the same results."""
     monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
     monkeypatch.setattr(packed_part, "STRETCH_STATES", 256)
 
@@ -64,7 +64,7 @@ def test_many_stretches_a_level_give_the_same(monkeypatch: pytest.MonkeyPatch) -
         assert entry_of(explore(model_named("strict"), workers=workers)) == pinned_entry("strict", "tiny")
 
 
-def test_owners_share_every_head() -> None:
+def test_the_ranges_of_workers_cover_all_heads() -> None:
     """The owners' ranges of heads are adjacent and cover all heads."""
     for workers in range(1, packed_workers.WORKERS_MAX + 1):
         firsts = [first_head(number, workers) for number in range(workers + 1)]
@@ -89,7 +89,7 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
     assert result.verdict("some_pulling").verdict == "reached"
 
 
-def test_an_interrupt_while_workers_work_counts_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_interrupt_the_current_step_of_workers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C the foreman finishes the current step, and never assigns an answer to the wrong step."""
     asked: list[int] = []
 
@@ -166,7 +166,7 @@ def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], 
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
-def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], width: int) -> None:
+def test_a_level_on_disk_has_exactly_the_new_states(levels: list[list[list[int]]], width: int) -> None:
     """A level on disk has exactly the new states, however the states arrive."""
     store, seen = SpillStore(width, sorted_states=8), set[int]()
     for depth, batches in enumerate(levels):
@@ -179,7 +179,7 @@ def test_a_level_on_disk_is_what_was_not_seen(levels: list[list[list[int]]], wid
         seen |= set(keys)
 
 
-def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
+def test_a_full_disk_is_one_error_line(monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -190,7 +190,7 @@ def test_a_full_disk_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tight: N
 
 
 @given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
-@example(101, 2, 1, 1)  # The smallest chunk is larger than a third of a worker's memory.
+@example(101, 2, 1, 1)  # Here the smallest chunk needs more than a third of a worker's memory.
 def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
     """A plan is either refused, or its chunks and sorting together fit the limit of memory."""
     try:
@@ -323,7 +323,7 @@ def test_check_gives_the_same_numbers_however_it_searches() -> None:
         (["--memory-mb", "900", "--engine", "python"], "the python engine has no memory_mb; use --engine packed"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) -> None:
+def test_an_impossible_option_is_one_line_with_exit_code_2(options: list[str], line: str) -> None:
     """A wrong option exits with 2 and one line that says what to do."""
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", *options], env={"COLUMNS": "300"})
 
@@ -332,7 +332,7 @@ def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) ->
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_too_little_memory_is_one_line_and_exit_3() -> None:
+def test_too_little_memory_is_one_line_with_exit_code_3() -> None:
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--memory-mb", "1"], env={"COLUMNS": "300"})
 
     assert done.exit_code == 3
@@ -350,7 +350,7 @@ def _keys(made: words.Words) -> list[int]:
 
 
 def _wide(numbers: list[int], width: int) -> list[int]:
-    """Keys of this many words, each determined by a number."""
+    """States of this many words, each determined by a number."""
     return [sum((number * (row + 1) % 2**64) << (64 * row) for row in range(width)) for number in numbers]
 
 
@@ -371,7 +371,7 @@ def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, width: int) 
 
 
 @given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(2, 5), st.data())
-def test_a_table_of_a_share_is_a_set(batches: list[list[int]], shares: int, data: st.DataObject) -> None:
+def test_a_table_for_one_range_of_heads_is_a_set(batches: list[list[int]], shares: int, data: st.DataObject) -> None:
     """A table for a share of all heads uses all its slots and loses no state."""
     number = data.draw(st.integers(0, shares - 1))
     first, end = first_head(number, shares), first_head(number + 1, shares)
@@ -382,7 +382,7 @@ def test_a_table_of_a_share_is_a_set(batches: list[list[int]], shares: int, data
 
 
 @given(st.lists(st.integers(0, 2**130), max_size=40), WIDTHS)
-def test_mixing_is_undone(keys: list[int], width: int) -> None:
+def test_unmixing_inverts_mixing(keys: list[int], width: int) -> None:
     short = [key % 2 ** (64 * width) for key in keys]
     stirred = mixed(words_of(short, width))
 
@@ -390,7 +390,7 @@ def test_mixing_is_undone(keys: list[int], width: int) -> None:
     assert _keys(unmixed(stirred)) == short
 
 
-def test_a_table_that_is_moved_block_by_block_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_grows_block_by_block_keeps_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Growing block by block, with chains that wrap around, neither loses nor adds a state."""
     monkeypatch.setattr(store, "BLOCK_SLOTS", 3)
     high = [((1 << 64) - 1 - number, number) for number in range(20)]
@@ -404,7 +404,7 @@ def _colliding() -> list[int]:
     return [(low << 128) | (middle << 64) | head for low, middle, head in product(range(3), range(3), (0, 7))]
 
 
-def test_states_of_one_head_stay_apart() -> None:
+def test_states_with_equal_heads_are_all_kept() -> None:
     """States with equal heads, even the head of a free slot, are all kept, each once."""
     keys = _colliding()
     table = WordTable(3, 3)
@@ -418,7 +418,7 @@ def test_states_of_one_head_stay_apart() -> None:
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
-def test_what_is_found_is_there(wanted: list[int], there: list[int], width: int) -> None:
+def test_every_state_is_found_at_its_place(wanted: list[int], there: list[int], width: int) -> None:
     """Every state is found at its own place only, also among equal heads."""
     keys = [[(number // 4 << 64 * (width - 1)) | number % 4 for number in numbers] for numbers in (wanted, there)]
     among = distinct(words_of(keys[1], width))
@@ -434,7 +434,7 @@ VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_sh
 
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
-def test_every_token_runs_and_shows_what_it_says(name: str, requests: int) -> None:
+def test_every_token_replays_to_its_violation(name: str, requests: int) -> None:
     """A run rebuilt from its token has its real requests, the shortest length and the right end."""
     model = model_named(name, requests=requests)
     plain, folded = explore(model), explore(model, symmetry=True)
@@ -511,7 +511,7 @@ def test_more_queues_than_can_be_renamed_are_refused() -> None:
         explore(model, [], symmetry=True, limit_states=10)
 
 
-def test_what_tells_requests_apart_is_refused() -> None:
+def test_symmetry_is_refused_if_requests_differ() -> None:
     """Symmetry reduction is refused for a property of request 0 alone, or an action that only request 1 lacks."""
     model = model_named("strict")
     stated = properties_of(model)[0]
@@ -576,13 +576,13 @@ def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("entry", pinned(), ids=_name)
 @pytest.mark.usefixtures("spilling")
-def test_everything_pinned_is_the_same_in_every_mode(entry: Entry, mode: str) -> None:
+def test_every_mode_finds_the_pinned_numbers(entry: Entry, mode: str) -> None:
     assert entry_of(_explored(entry, MODES[mode])) == entry
 
 
 @pytest.mark.parametrize("mode", quick_if(["packed", "workers", "symmetry", "spill"], lambda mode: mode != "symmetry"))
 @pytest.mark.usefixtures("spilling")
-def test_a_lost_state_is_seen(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_state_changes_the_counts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If one state were lost on its way into the store, every mode would count fewer states."""
     honest = packed_part.Part.take
 
@@ -613,7 +613,7 @@ def test_only_zen_4_sorts_slowly(vendor: str, family: str, flags: str, slow: boo
     assert not sorts_slowly("processor\t: 0\nCPU implementer\t: 0x41\n")
 
 
-def test_numpy_is_imported_without_what_sorts_slowly() -> None:
+def test_numpy_is_imported_without_the_slow_sort() -> None:
     """The check cannot fail on a processor without AVX-512; the environment is unchanged in any case."""
     text = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nflags\t: avx512f\n"
     script = f"""

@@ -108,7 +108,7 @@ def test_the_engines_agree(name: str) -> None:
     assert _counts(explore(whole, symmetry=True)) == FACTS[name][1]
 
 
-def test_runs_without_an_end_are_found() -> None:
+def test_endless_runs_are_found() -> None:
     """If a rejected or evicted request is dropped, its pop is never answered; our own policy answers all."""
     found = {
         name: [row.verdict.name for row in progress_of(policy, runs_of(policy)) if row.verdict.verdict != "holds"]
@@ -151,7 +151,7 @@ MUTANTS: Final = (
 
 
 @pytest.mark.parametrize(("action", "what", "seen_by"), MUTANTS)
-def test_a_mutant_is_seen_and_not_proved(action: str, what: str, seen_by: str) -> None:
+def test_a_mutant_violates_a_property_and_is_not_proved(action: str, what: str, seen_by: str) -> None:
     policy = policy_from("strict-pop")
     bounds = named("tiny", policy)
     (mutant,) = (each for each in mutants_of(policy, bounds) if (each.action, each.what) == (action, what))

@@ -1,4 +1,4 @@
-"""Properties: what breaks each, with which feature, and which hold vacuously."""
+"""Properties: the faults that violate each one, with which feature, and which properties hold vacuously."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_shortest_counterexample_is_the_known_race(name: str, steps: str) ->
 
 @pytest.mark.parametrize("base", quick_if(["strict", "strict-clone"], lambda name: name == "strict-clone"))
 @pytest.mark.parametrize(("setting", "broken"), BROKEN_BY.items())
-def test_each_remedy_is_needed(base: str, setting: str, broken: set[str]) -> None:
+def test_each_fix_is_needed(base: str, setting: str, broken: set[str]) -> None:
     assert _violated(with_knob(preset(base), setting)) == broken
 
 
@@ -86,7 +86,7 @@ def test_a_clone_needs_its_recheck() -> None:
     assert _violated(preset("strict")) == set()
 
 
-def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
+def test_a_used_heap_entry_loses_its_deadline_if_time_is_free() -> None:
     free = with_knob(preset("strict-clone"), "tick=free")
 
     assert _violated(free) == set()
@@ -96,7 +96,7 @@ def test_a_spent_heap_entry_loses_its_deadline_in_free_time() -> None:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "rocketmq-pr7359"))
 @settings(max_examples=15)
 @given(data=st.data())
-def test_the_term_says_what_here_and_closing_say(name: str, data: st.DataObject) -> None:
+def test_the_term_of_a_property_equals_its_state_and_step_parts(name: str, data: st.DataObject) -> None:
     """A property about states equals its form about a state and its next steps."""
     model = specification_of(preset(name), named("tiny", preset(name)))
     guards = {action.label: action.guard for action in model.actions}
@@ -112,13 +112,13 @@ MOVED = offset_goes_on.__name__
 
 
 def _asks_for_the_next(state: State, action: Action) -> Effect:
-    """A hold that waits for the message after the next one."""
+    """Inject a fault: a hold waits for the message after the next one."""
     request = state.requests[int(action.actors[0])]
     return {str(request.offset.args[0]): request.offset + 1}
 
 
 def _turns_to_the_beginning(state: State, action: Action) -> Effect:
-    """A turn to another queue that begins at the end of the first queue."""
+    """Inject a fault: a consumer that turns to another queue begins at the end of the first queue."""
     request = state.requests[int(action.actors[0])]
     return {str(request.offset.args[0]): state.queues[0].visible_end}
 
@@ -132,12 +132,12 @@ SLIPS: dict[str, tuple[str, Change, str]] = {
 
 
 def _with_requests_in_it(state: State, action: Action) -> Effect:
-    """A sweep that removes a bucket with held requests."""
+    """Inject a fault: a sweep removes a bucket that has held requests."""
     return {queue.present.args[0]: FALSE for queue in state.queues if queue.present.args[0] in action.effect}
 
 
 def _commits_the_end(state: State, action: Action) -> Effect:
-    """A commit of the queue's end, whether the messages were handled or not."""
+    """Inject a fault: a commit commits the queue's end, whether the messages were handled or not."""
     request = state.requests[int(action.actors[0])]
     return {str(request.committed.args[0]): state.queues[0].log_end}
 
@@ -164,12 +164,12 @@ COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "tr
 
 
 def _keeps_the_commit(_state: State, action: Action) -> Effect:
-    """A truncation and a loss that keep the committed offsets."""
+    """Inject a fault: truncation and loss keep the committed offsets."""
     return {name: int_variable(name) for name in action.effect if name.startswith("committed")}
 
 
 def _commits_what_comes(state: State, action: Action) -> Effect:
-    """A commit of any offset, explicitly or with a pull."""
+    """Inject a fault: any offset is committed, explicitly or by a pull."""
     request = state.requests[int(action.actors[0])]
     told = request.offset if action.name == "offset_commit" else request.carried
     return {str(request.committed.args[0]): told}
@@ -218,14 +218,14 @@ def _planted(slip: str, bounds: Bounds | None = None) -> Model:
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_an_offset_that_moves_by_itself_is_found(slip: str) -> None:
+def test_an_offset_that_changes_without_an_answer_is_found(slip: str) -> None:
     model = _planted(slip)
     verdict = explore(model, [offset_goes_on(model)], limit_states=300_000).verdict(MOVED)
 
     assert verdict.verdict == "violated"
 
 
-def test_it_is_not_proved() -> None:
+def test_a_mutant_is_not_proved() -> None:
     proof = prove_model(_planted("begins anew", PLAIN), names=[MOVED], depth_max=0)
 
     assert proof.verdict(MOVED) != "proved"
@@ -262,7 +262,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
     "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
-"""A mistake in a helper that effects and properties once shared -> where it shows, and the violated property."""
+"""Mistake in a helper that effects and properties once shared -> (action where it shows, violated property)."""
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
@@ -293,7 +293,7 @@ ANSWERED_BY: Final = {
 
 @pytest.mark.parametrize("change", ["role_change", "master_returns"])
 @pytest.mark.parametrize("steps", ANSWERED_BY.values(), ids=ANSWERED_BY)
-def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence[str], change: str) -> None:
+def test_a_change_of_role_answers_requests_outside_the_buckets(steps: Sequence[str], change: str) -> None:
     """The insert or the put-back answers a request that missed before the change of role."""
     policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
     model = specification_of(policy, named("role", policy, requests=1))
@@ -322,11 +322,11 @@ def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
 
 
 def _crash_keeps_the_beginning(policy: Policy, bounds: Bounds) -> Model:
-    """A specification whose crash keeps the queue's beginning."""
+    """Inject a fault: a crash keeps the beginning of the queue."""
     return mutated(policy, bounds, "crash_and_recover", forgetting("visible_start"))
 
 
-def test_what_cannot_be_broken_is_told_apart() -> None:
+def test_vacuous_properties_are_distinguished() -> None:
     """The terms alone show that `seen_survives` holds vacuously for strict, but not with visible unflushed messages."""
     bounds = EXPLORATIONS["crash"]
     folded = {
@@ -339,7 +339,7 @@ def test_what_cannot_be_broken_is_told_apart() -> None:
     assert "no_lost_wakeup" not in folded["strict"]
 
 
-def test_check_and_prove_say_what_is_true_by_construction() -> None:
+def test_check_and_prove_mark_vacuous_properties() -> None:
     """The text output does not call a vacuous property held or proved; the JSON has the verdict with a mark."""
     name = "only_disk_survives"
     check = ["check", "--policy", "strict", "--bounds", "crash", "--property", name, "--all"]
@@ -357,7 +357,7 @@ def test_check_and_prove_say_what_is_true_by_construction() -> None:
     assert f'"by_construction":["{name}"]' in as_json[1]
 
 
-def test_what_holds_for_a_reason_bears_no_mark() -> None:
+def test_properties_that_could_break_are_not_marked_vacuous() -> None:
     words = ["check", "--policy", "strict", "--bounds", "buckets", "--property", "no_lost_wakeup"]
     done = CliRunner().invoke(main, words)
 
@@ -382,7 +382,7 @@ BROKEN_BY_ASPECTS = {
     ("role", "scan_throw=abort_round"): {"round_is_whole"},
     ("role", "slave=reads_only"): {"no_lost_wakeup", "lost_by_keep", "woken_within"},
 }
-"""(Feature, a changed knob of strict) -> the properties that this change breaks."""
+"""(feature, changed knob of strict) -> the properties that this change breaks."""
 
 
 def _violated_aspects(model: Model) -> set[str]:
@@ -400,7 +400,7 @@ QUICK = {("channels", "on_close=ignore"), ("crash", "visible_after=append")}
 
 
 @pytest.mark.parametrize("broken", quick_if(BROKEN_BY_ASPECTS, lambda case: case in QUICK), ids="-".join)
-def test_a_knob_of_strict_is_needed_where_its_aspect_is_on(broken: tuple[str, str]) -> None:
+def test_each_knob_of_strict_is_needed_with_its_feature(broken: tuple[str, str]) -> None:
     """Each change of a knob of strict breaks exactly the properties that the knob exists for; strict breaks none."""
     aspect, setting = broken
 
@@ -437,7 +437,7 @@ def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_vi
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
-def test_aspects_go_together(name: str) -> None:
+def test_strict_keeps_all_properties_with_all_features(name: str) -> None:
     """With all features, two queues and two tags, values stay in range and strict keeps every property."""
     aspects = frozenset(set(ASPECTS) - {"lateness"})
     bounds = Bounds("all", requests=1, messages=1, queues=2, tags=2, aspects=aspects)
@@ -450,7 +450,7 @@ def test_aspects_go_together(name: str) -> None:
     assert not (broken and name.startswith("strict"))
 
 
-def test_a_world_without_aspects_has_none_of_their_variables() -> None:
+def test_a_model_without_features_has_none_of_their_variables() -> None:
     names = {variable.name for variable in state_of(preset("rocketmq-lmq"), named("tiny", preset("strict"))).variables}
 
     assert not {name for name in names if name.startswith(("queue", "wants", "present", "committed", "closed", "late"))}
@@ -458,7 +458,7 @@ def test_a_world_without_aspects_has_none_of_their_variables() -> None:
 
 
 @pytest.mark.parametrize("bounds", EXPLORATIONS.values(), ids=EXPLORATIONS)
-def test_a_token_carries_its_world(bounds: Bounds) -> None:
+def test_a_token_has_its_bounds_and_features(bounds: Bounds) -> None:
     model = specification_of(preset("rocketmq-4.9"), bounds)
     first = next(action for action in model.actions if action.name == "next_pull")
     back = replay(token_of(model, [first])).model.bounds
@@ -466,7 +466,7 @@ def test_a_token_carries_its_world(bounds: Bounds) -> None:
     assert attrs.evolve(back, name=bounds.name) == bounds
 
 
-def test_a_token_of_the_plain_world_is_as_it_was() -> None:
+def test_the_token_of_a_model_without_features_has_its_old_form() -> None:
     token = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAgQAAQgGxyPaLw"  # noqa: S105 - a run, no secret
 
     assert replay(token).model.bounds == Bounds("token", 2, 1, 1, 2)
@@ -489,13 +489,13 @@ def test_tight_bounds_on_answers(name: str, scan_ticks: int) -> None:
             assert max(replay(bound.token).steps[-1].state) >= (bound.ticks or 0)
 
 
-def test_no_bound_is_found_where_none_is_counted() -> None:
+def test_response_bounds_need_the_feature_lateness() -> None:
     with pytest.raises(BoundsError, match="lateness"):
         response_bounds(preset("strict"), named("tiny", preset("strict")))
     assert response_bounds(_changed("tick=free")) == ()
 
 
-def test_an_answer_before_its_time_is_seen() -> None:
+def test_an_early_answer_violates_a_property() -> None:
     """An `expire` that ignores the deadline answers a pull early, and a property detects this."""
     policy = preset("strict")
     tiny = named("tiny", policy)
@@ -515,9 +515,9 @@ FOUND_ON = {
     "m": {"rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq"},
     "slave": {"rocketmq-4.9"},
 }
-"""Finding that not all of RocketMQ's policies have -> the policies that have it."""
+"""Finding that only some policies of RocketMQ have -> these policies."""
 WITNESS = {"a": "lost_by_hold", "b": "lost_by_keep", "c": "queued_by_deadline", "d": "nothing_dropped"}
-"""Finding -> the property that distinguishes it, if a property is a sign of several findings."""
+"""Finding -> the property that distinguishes it from other findings with the same violated property."""
 
 
 def _broken_hazards(entries: list[Entry], policy: str) -> set[str]:
@@ -525,13 +525,13 @@ def _broken_hazards(entries: list[Entry], policy: str) -> set[str]:
 
 
 @pytest.mark.parametrize("policy", PRESETS)
-def test_a_preset_breaks_exactly_what_is_known_of_it(policy: str) -> None:
+def test_each_preset_breaks_exactly_the_properties_of_its_findings(policy: str) -> None:
     """The violated properties are exactly those of the listed findings."""
     assert _broken_hazards(pinned(), policy) == set(FACTS[policy])
 
 
 @pytest.mark.parametrize("hazard", [*FOUND_ON, "c", "d", "e", "g", "h", "o", "p"])
-def test_a_hazard_is_found_on_the_presets_that_have_it(hazard: str) -> None:
+def test_each_finding_occurs_with_exactly_its_presets(hazard: str) -> None:
     """Each finding occurs with exactly the presets of RocketMQ that have it."""
     rocketmq = {name for name in PRESETS if name.startswith("rocketmq")}
     witness = WITNESS.get(hazard)
@@ -574,7 +574,7 @@ def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_nothing_need_happen_without_fairness() -> None:
+def test_without_fairness_a_pull_may_stay_open() -> None:
     """Without fairness a run may stop, so a pull is never answered though every deadline is kept."""
     found = unanswered(specification_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))
 
@@ -609,7 +609,7 @@ def test_rocketmq_leaves_dropped_pulls_open() -> None:
 ONE_PULL: Final = Bounds("plain", requests=1, messages=1)
 
 
-def test_a_pull_that_is_held_for_ever_is_seen() -> None:
+def test_a_pull_that_is_held_for_ever_is_found() -> None:
     strict = preset("strict")
     slips = [mutated(strict, ONE_PULL, "tick", forgetting("deadline")), without(strict, ONE_PULL, "run")]
 
@@ -637,7 +637,7 @@ FORGOTTEN_BY_CRASH: Final = {
 @pytest.mark.parametrize(
     ("policy", "variable"), [(policy, name) for policy, names in FORGOTTEN_BY_CRASH.items() for name in names]
 )
-def test_a_crash_that_leaves_one_part_of_memory_is_seen(policy: str, variable: str) -> None:
+def test_a_crash_that_keeps_one_part_of_memory_is_found(policy: str, variable: str) -> None:
     """Each part of `only_disk_survives` is the only one that covers its variable."""
     bounds = Bounds("crash", requests=1, messages=1, hold_ticks=2, aspects=frozenset({"crash"}))
     wrong = mutated(preset(policy), bounds, "crash_and_recover", forgetting(variable))
@@ -653,7 +653,7 @@ def _widest(policy: str) -> Model:
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-lmq", "rocketmq-pr7359"])
 @pytest.mark.parametrize("above", [True, False])
-def test_each_variable_that_leaves_its_range_is_seen(policy: str, above: bool) -> None:
+def test_each_variable_that_leaves_its_range_violates_a_property(policy: str, above: bool) -> None:
     """`stays_in_range` covers every variable, so one effect that leaves the range of one variable breaks it."""
     model = _widest(policy)
     numbers = [each for each in model.variables if not each.truth]
@@ -672,7 +672,7 @@ def test_each_variable_that_leaves_its_range_is_seen(policy: str, above: bool) -
 
 
 def _is_full_of_held(self: State) -> Bool:
-    """A version of `State.is_full` that does not count requests in a notifier's list."""
+    """Inject a fault: `State.is_full` does not count requests in a notifier's list."""
     return self.is_limited & any_of(each.is_("held") for each in self.requests)
 
 

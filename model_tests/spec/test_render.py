@@ -1,4 +1,4 @@
-"""A run is shown in RocketMQ's terms as text, diagram, page, JSON and picture."""
+"""A run is described in RocketMQ's terms as text, mermaid diagram, HTML page, JSON and picture."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _flat(shown: str) -> str:
     return " ".join(shown.split())
 
 
-def test_suspend_after_notify_is_told() -> None:
+def test_suspend_after_notify_is_described() -> None:
     """Race (a): the dispatcher finds the bucket empty between the pull thread's read and its hold."""
     story = _story("lost_by_hold")
     told = _flat(story_text(story))
@@ -106,7 +106,7 @@ def test_suspend_after_notify_is_told() -> None:
         ("answered_on_stop", "is in the table of a stopped broker"),
     ],
 )
-def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
+def test_every_violation_has_a_diagnosis(name: str, words: str) -> None:
     story = _story(name)
 
     assert any(words in sentence for sentence in story.wrong)
@@ -114,7 +114,7 @@ def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
     assert story.title == f"rocketmq-4.9: {name} is violated, in {len(story.scenes)} steps"
 
 
-def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
+def test_a_late_answer_of_another_cause_does_not_name_the_scan() -> None:
     """If an answer is late for another reason than the scan, the scan is not named as the cause."""
     policy = with_knob(preset("strict"), "on_stop=silent")
     explored = explore(specification_of(policy, named("tiny", policy)))
@@ -126,7 +126,7 @@ def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
     assert "checkHoldRequest" not in told
 
 
-def test_a_run_that_is_meant_to_be_reached_has_nothing_wrong() -> None:
+def test_a_run_without_a_violation_has_no_diagnosis() -> None:
     """Neither a witness of a `sometimes` property nor a run without a property shows a fault."""
     story = _story("answered_after_wake")
     bare = story_of(attrs.evolve(_trace("answered_after_wake"), property_name=""))
@@ -186,7 +186,7 @@ def test_everything_is_escaped() -> None:
     ET.fromstring(picture)  # noqa: S314 - made here
 
 
-def test_the_page_holds_picture_steps_and_token() -> None:
+def test_the_page_has_the_picture_the_steps_and_the_token() -> None:
     """The page is one file with the picture, every step, the fault and the command that shows it again."""
     token = _explored().verdict("lost_by_hold").token or ""
     story = _story("lost_by_hold")
@@ -234,7 +234,7 @@ def _models() -> list[Model]:
 
 
 @given(data=st.data())
-def test_any_run_can_be_told(data: st.DataObject) -> None:
+def test_every_run_has_a_description(data: st.DataObject) -> None:
     """Every run of every policy has a description: each step with its actor, its target and fitting words."""
     model = data.draw(st.sampled_from(_models()))
     actions, _state = data.draw(runs(model))
@@ -263,7 +263,7 @@ def test_every_action_has_a_performer_and_a_place() -> None:
     assert seen == set(ACTION_NAMES)
 
 
-def test_a_state_shows_what_is_odd_about_it() -> None:
+def test_a_state_is_shown_by_its_differences_from_the_first_state() -> None:
     """The text shows the differences between a state and the first state, with labels for values that have them."""
     policy = preset("strict-clone")
     model = specification_of(policy, named("tiny", policy))
@@ -277,7 +277,7 @@ def test_a_state_shows_what_is_odd_about_it() -> None:
     assert "parameters: hold_ticks 9" in shown
 
 
-def test_properties_without_a_teller_still_say_their_sentence() -> None:
+def test_a_property_without_its_own_diagnosis_shows_its_sentence() -> None:
     model = specification_of(preset("strict"), named("tiny", preset("strict")))
     item = next(each for each in properties_of(model) if each.name == "time_can_pass")
     story = story_of(trace_of(model, [], "time_can_pass"))
@@ -326,7 +326,7 @@ ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKE
     ),
     ids="-".join,
 )
-def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:
+def test_the_diagnosis_of_a_feature_has_its_window_and_its_fix(broken: tuple[str, str, str]) -> None:
     """Each finding has its window, its fix and the sentence of the property that it breaks."""
     policy, bounds, name = broken
     story = _told(policy, bounds, name)
@@ -337,7 +337,7 @@ def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tup
 
 
 @pytest.mark.long
-def test_every_property_that_some_preset_breaks_has_words() -> None:
+def test_every_property_that_a_preset_breaks_has_a_diagnosis() -> None:
     first: dict[tuple[str, str], str] = {}
     for entry in pinned():
         for name in entry.violated:
@@ -355,7 +355,7 @@ TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-
 
 @frozen
 class Written:
-    """The place of a text in a picture."""
+    """A text in a picture, with its position and size."""
 
     text: str
     left: float
@@ -390,7 +390,7 @@ def _placed(element: ET.Element, x: float, y: float) -> Written:
 
 
 def wrong(picture: str) -> list[str]:
-    """Everything that overlaps the sheet's edge, its box's edge or another text."""
+    """The texts that overlap the edge of the picture, the edge of their box or another text."""
     root = ET.fromstring(picture)  # noqa: S314 - it is our own text
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     texts = written(root)
@@ -459,7 +459,7 @@ def test_a_moving_picture_has_the_same_steps() -> None:
     assert wrong(moving) == []
 
 
-def test_a_text_is_broken_where_it_must_be() -> None:
+def test_a_long_text_is_wrapped() -> None:
     lines = wrapped("a bucket and aVeryLongNameOfSomeMethodThatHasNoSpaces", 80, 13)
 
     assert all(width_of(line, 13) <= 80 for line in lines)
@@ -477,7 +477,7 @@ def test_explain_writes_a_picture(tmp_path: Path) -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
 
 
-def test_the_page_has_what_was_measured() -> None:
+def test_the_page_has_the_measured_figures() -> None:
     """The table and the machine of the page are those of the file of measurements."""
     found = figures.measured()
 

@@ -1,4 +1,4 @@
-"""The Spark engine finds the packed engine's states, continues after an interrupt, and reports faults."""
+"""The Spark engine finds the same states as the packed engine, resumes after an interrupt, and reports faults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def session(spark_engine: SparkEngine) -> SparkSession:
 
 @pytest.fixture
 def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let jobs expand every level, however few its states are."""
+    """Let Spark jobs expand every level, even if it has few states."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
 
 
@@ -53,7 +53,7 @@ def _model_of(policy: str, bounds: str) -> Model:
 
 
 def _least() -> Model:
-    """The smallest specification: one request and one message."""
+    """The smallest model: one request and one message."""
     return specification_of(preset("rocketmq-4.9"), Bounds("least", requests=1, messages=1))
 
 
@@ -65,7 +65,7 @@ def _same(first: Exploration, second: Exploration) -> bool:
 
 @pytest.fixture(params=quick_if([True, False], bool), ids=lambda tight: "tight" if tight else "roomy")
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of states that are made and sorted at once: few, so that there are several runs, or many."""
+    """The numbers of states that are expanded and sorted at once: few, so that there are several runs, or many."""
     if request.param:
         monkeypatch.setattr(partition, "STRETCH_STATES", 30)
         monkeypatch.setattr(partition, "SORTED_STATES", 20)
@@ -106,7 +106,9 @@ def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_expands_small_levels_and_jobs_large_ones(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver expands small levels and jobs the others, with the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 8)
     model, jobs = _least(), []
@@ -126,7 +128,7 @@ def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("forgets", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_search_goes_on_with_all_that_is_known(
+def test_a_search_resumes_from_its_checkpoint(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
     """The search continues from the middle, with a half-written later level; a forgotten first state is noticed."""
@@ -149,7 +151,7 @@ def test_a_search_goes_on_with_all_that_is_known(
 @pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("limit_states", quick_if([100, None], lambda limit: limit is not None))
 @pytest.mark.parametrize("here_max", quick_if([spark.HERE_STATES_MAX, 0], bool))
-def test_two_goes_give_the_numbers_of_one(
+def test_an_interrupted_and_resumed_search_gives_the_same_numbers(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_states: int | None, here_max: int
 ) -> None:
     """Ctrl-C leaves whole levels, from which the next call continues to the packed engine's numbers and tokens."""
@@ -187,7 +189,7 @@ def test_two_goes_give_the_numbers_of_one(
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_that_cannot_be_resumed_is_refused(session: SparkSession, tmp_path: Path) -> None:
     """Another specification, a damaged or missing file and foreign files each get one line; no file is deleted."""
     model, other = _least(), specification_of(preset("strict"), Bounds("least", requests=1, messages=1))
     explore(model, [], engine="spark", session=session, checkpoint=tmp_path / "mine", limit_states=10)
@@ -225,7 +227,7 @@ def test_what_cannot_be_gone_on_with_is_refused(session: SparkSession, tmp_path:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
-def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark must answer for every share of the current step; answers of an earlier step do not count."""
     honest, jobs = SparkSession.range, itertools.count()
 
@@ -241,7 +243,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:
+def test_a_second_search_in_one_directory_is_refused(session: SparkSession, tmp_path: Path) -> None:
     """The second search is refused, the first one finishes, and then the directory is free."""
     model, refused = _model_of("strict", "tiny"), []
 
@@ -260,7 +262,7 @@ def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Pat
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_a_disk_that_is_full_is_one_line(
+def test_a_full_disk_of_a_spark_search_is_one_line(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error has the directory and what to do; with room again the search continues to its numbers."""
@@ -296,7 +298,7 @@ def test_a_fault_of_spark_is_one_line(session: SparkSession, monkeypatch: pytest
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_a_worker_tells_what_it_noticed(tmp_path: Path) -> None:
+def test_a_worker_reports_its_findings(tmp_path: Path) -> None:
     model = _model_of("rocketmq-4.9", "tiny")
     layout, judged = layout_of(model), properties_of(model)
     source = source_of(model, layout, judged)

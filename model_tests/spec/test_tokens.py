@@ -1,4 +1,4 @@
-"""Tokens replay runs, and the checker follows observed steps with inexact times."""
+"""Tokens replay runs, and the checker follows observed steps whose times are intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODELS = {name: specification_of(policy, named("tiny", policy)) for name, policy
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 @given(data=st.data())
-def test_a_run_comes_back_from_its_token(name: str, data: st.DataObject) -> None:
+def test_a_token_replays_to_its_run(name: str, data: st.DataObject) -> None:
     """A token is short, safe in a URL, and replays to the same actions and the same last state."""
     model = MODELS[name]
     taken, state = data.draw(runs(model))
@@ -67,7 +67,7 @@ def test_a_damaged_token_is_refused(name: str, data: st.DataObject) -> None:
             replay(damaged)
 
 
-def test_a_token_of_another_law_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_another_specification_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS["strict"]
     monkeypatch.setattr(tokens, "fingerprint_of", lambda _: 12345)
     token = token_of(model, model.named("append"))
@@ -77,7 +77,7 @@ def test_a_token_of_another_law_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         replay(token)
 
 
-def test_a_run_that_the_law_forbids_is_refused() -> None:
+def test_a_token_of_an_impossible_run_is_refused() -> None:
     model = MODELS["strict"]
 
     with pytest.raises(TokenError, match=r"step 1: run\(0\) is not enabled"):
@@ -96,7 +96,7 @@ def exact(labels: Sequence[str]) -> list[SeenStep]:
 
 
 def walk(model: Model, draw: random.Random, count: int) -> list[str]:
-    """The labels of a run with random enabled steps."""
+    """The labels of a random run of enabled steps."""
     state, labels = model.initial, []
     for _ in range(count):
         action = draw.choice([each for each in enabled_actions(model, state) if each.name != "stop"])
@@ -126,7 +126,7 @@ def orders(steps: Sequence[SeenStep]) -> Iterator[tuple[SeenStep, ...]]:
 
 
 def seen(draw: random.Random) -> list[SeenStep]:
-    """A few steps of a run with times that may overlap; sometimes one step is replaced."""
+    """A few steps of a run with intervals that may overlap. Sometimes one step is replaced by another."""
     labels = walk(MODEL, draw, STEPS)
     if draw.random() < 0.5:
         labels[draw.randrange(STEPS)] = draw.choice(LABELS)
@@ -151,12 +151,12 @@ def agrees_with_every_order(runs: int) -> bool:
     return True
 
 
-def test_it_says_what_trying_every_order_says() -> None:
+def test_the_checker_agrees_with_trying_every_order() -> None:
     """On random steps with random times, the set of possible states gives the same verdict as every permutation."""
     assert agrees_with_every_order(60)
 
 
-def test_planted_overlaps_that_are_ignored_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checker_that_ignores_overlaps_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison detects a checker that only takes steps in the order of their ends."""
 
     def by_end(steps: Sequence[SeenStep]) -> Order:
@@ -168,7 +168,7 @@ def test_planted_overlaps_that_are_ignored_are_noticed(monkeypatch: pytest.Monke
     assert not agrees_with_every_order(60)
 
 
-def test_a_step_that_the_law_forbids_is_told_with_the_part_that_is_false() -> None:
+def test_an_impossible_step_is_refused_with_the_false_part_of_its_guard() -> None:
     """A hold is reported before its read has missed: the part of the guard about the phase is false."""
     found = Checker(MODEL).check(exact(["next_pull(0)", "hold(0)", "pull_read(0)"]))
 
@@ -178,7 +178,7 @@ def test_a_step_that_the_law_forbids_is_told_with_the_part_that_is_false() -> No
     assert [part.op for part in refusal.false] == ["eq"]
 
 
-def test_what_is_known_of_the_state_must_be_so() -> None:
+def test_an_observed_value_must_agree_with_the_state() -> None:
     """A step is refused if the observed visible end differs from the specification's, with the two values."""
     steps = exact(["append", "make_visible"])
     right, wrong = (attrs.evolve(steps[1], known=(("visible_end", end),)) for end in (1, 2))
@@ -188,7 +188,7 @@ def test_what_is_known_of_the_state_must_be_so() -> None:
     assert refusal.contradicted == (("visible_end", 1, 2),)
 
 
-def test_who_acted_may_be_unknown() -> None:
+def test_the_actor_of_a_step_may_be_unknown() -> None:
     """Any fitting instance of an action may have acted, and a later step decides which."""
     anyone = SeenStep(("pull_read(0)", "pull_read(1)"), 1, 1)
     first = SeenStep(("next_pull(1)",), 0, 0)
@@ -205,7 +205,7 @@ def test_hidden_actions_may_happen_between() -> None:
     assert not Checker(MODEL, hidden=frozenset({"tick"})).check(steps).conforms
 
 
-def test_more_possibilities_than_are_followed_say_nothing() -> None:
+def test_too_many_possibilities_are_undecided() -> None:
     """With more possibilities than the limit the result is undecided and not "conforms"."""
     steps = [SeenStep((label,), 0, 9) for label in ("next_pull(0)", "next_pull(1)", "append", "make_visible")]
     found = Checker(MODEL, possible_max=2).check(steps)
@@ -213,14 +213,14 @@ def test_more_possibilities_than_are_followed_say_nothing() -> None:
     assert (found.undecided, found.conforms, found.refusals) == (True, False, ())
 
 
-def test_actions_that_may_happen_for_ever_say_nothing() -> None:
+def test_hidden_actions_that_may_repeat_for_ever_are_undecided() -> None:
     """If an unseen action can repeat for ever, as appends to an unbounded log, the result is undecided."""
     found = Checker(MODEL, hidden=frozenset({"append"}), possible_max=50).check(exact(["make_visible"]))
 
     assert (found.undecided, found.conforms) == (True, False)
 
 
-def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
+def test_the_number_of_followed_orders_is_limited() -> None:
     """If the clock is unknown, all steps may be next, but the number of tracked orders stays limited."""
     clear = exact(["append"] * 10)
     vague = [SeenStep(("append",), 100, 200)] * (OPEN_MAX + 1)
@@ -232,7 +232,7 @@ def test_steps_of_which_all_may_be_next_are_not_put_in_order() -> None:
     assert Checker(MODEL).check([*clear, *vague[:6]]).conforms
 
 
-def test_a_long_run_of_several_queues_is_one_whatever_the_order_of_its_events() -> None:
+def test_a_long_run_conforms_in_any_order_of_its_events() -> None:
     """Two hundred overlapping and shuffled steps form a run, and without one of them they do not."""
     model = specification_of(STRICT, attrs.evolve(WORLD, queues=2))
     draw = random.Random(3)

@@ -1,4 +1,4 @@
-"""A read below the queue's beginning returns the beginning, and the messages after it stay unread."""
+"""A read below the beginning of a queue returns the beginning, and the messages after it stay unread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_spec.terms import FALSE, TRUE, after, const, truth
 
 @pytest.mark.parametrize("policy", PRESETS.values(), ids=PRESETS)
 @pytest.mark.parametrize(("start", "unread"), [(1, True), (2, False)])
-def test_a_trimmed_read_forgets_only_what_is_deleted(policy: Policy, start: int, unread: bool) -> None:
+def test_a_read_below_the_beginning_skips_only_deleted_messages(policy: Policy, start: int, unread: bool) -> None:
     model = specification_of(policy, named("truncate", policy, requests=1, messages=2, tags=2))
     state = {
         **{each.name: truth(bool(each.initial)) if each.truth else const(each.initial) for each in model.variables},

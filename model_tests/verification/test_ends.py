@@ -1,4 +1,4 @@
-"""The exit code of every command is one of four, and 1 is always a verdict."""
+"""Every command ends with one of the documented exit codes, and exit code 1 is always a verdict."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     ],
     ids=lambda value: ascii(value) if isinstance(value, BaseException) else None,
 )
-def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR0917 - three of pytest's
+def test_every_fault_of_a_command_is_one_sentence_and_not_exit_code_1(  # noqa: PLR0917 - three of pytest's
     error: BaseException,
     code: int,
     words: str,
@@ -113,7 +113,7 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Exit code 2 stands for the caller's files and 3 for other faults; the traceback goes only to a file."""
+    """A fault of the caller's files exits with 2 and any other fault with 3; the traceback goes only to a file."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
         exit_codes.ended(raising(error), ["judge", GIVEN])
 
@@ -139,13 +139,11 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
         (str(Path.cwd() / "below"), ["", "--json"], False),
     ],
 )
-def test_a_file_is_the_callers_where_it_or_what_it_lies_in_was_named(
-    file: str, words: list[str], is_theirs: bool
-) -> None:
+def test_a_fault_of_a_named_file_or_directory_is_the_callers(file: str, words: list[str], is_theirs: bool) -> None:
     assert exit_codes.is_named(file, words) == is_theirs
 
 
-def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_during_an_import_is_raised_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_codes._interrupts, "came", False)
     done: list[str] = []
 
@@ -161,7 +159,7 @@ def test_ctrl_c_waits_for_imports_and_is_not_forgotten(monkeypatch: pytest.Monke
         exit_codes._interrupts.handle(signal.SIGINT, None)
 
 
-def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
+def test_ctrl_c_that_a_library_converts_is_still_an_interrupt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(exit_codes._interrupts, "came", True)
@@ -170,7 +168,7 @@ def test_ctrl_c_that_a_library_made_something_else_of_is_told_as_what_it_was(
     assert (left.value.code, "Ctrl-C" in capsys.readouterr().err) == (exit_codes.UNKNOWN, True)
 
 
-def test_an_errors_own_words_have_a_limit(
+def test_a_long_error_message_is_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit):
@@ -178,14 +176,14 @@ def test_an_errors_own_words_have_a_limit(
     assert exit_codes.SENTENCE_MAX <= capsys.readouterr().err.count("x") < 2 * exit_codes.SENTENCE_MAX
 
 
-def test_a_verdict_is_let_through() -> None:
+def test_the_exit_code_of_a_verdict_is_kept() -> None:
     for code in Exit:
         with pytest.raises(SystemExit) as left:
             exit_codes.ended(raising(SystemExit(code)), [])
         assert left.value.code is code
 
 
-def test_a_fault_shows_its_traceback_where_that_was_asked_for(
+def test_a_fault_prints_its_traceback_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(exit_codes.DEBUG, "1")
@@ -235,7 +233,7 @@ exit_codes.run(command)
 """
 
 
-def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
+def test_an_interrupt_that_python_ignores_is_raised_again() -> None:
     """Python ignores exceptions in a destructor, so a Ctrl-C there is raised a second time."""
     done = python(SWALLOWED)
 
@@ -259,7 +257,7 @@ def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
         for number in (40, 300, 5_000, 60_000, 400_000)
     ],
 )
-def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
+def test_an_interrupt_at_any_call_is_unknown_unless_the_command_has_ended(
     package: str, number: int, words: list[str], tmp_path: Path
 ) -> None:
     """Ctrl-C at any call prints no traceback and never exits with 1; a finished command keeps its exit code."""
@@ -271,7 +269,7 @@ def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
     assert done.returncode == Exit.OK or "stopped" in done.stderr or "unknown" in done.stdout
 
 
-def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
+def test_an_interrupt_that_z3_drops_is_raised_again() -> None:
     """z3 answers `unknown` to Ctrl-C and drops the interrupt, so the engine raises it again."""
     solver = z3.SolverFor("QF_NIA")
     numbers = [z3.Int(f"x{index}") for index in range(8)]
@@ -284,7 +282,9 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
         while not done.wait(0.01):
             signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)  # Only z3 itself handles this signal.
+    before = signal.signal(
+        signal.SIGINT, lambda _number, _frame: None
+    )  # This handler does nothing, so only z3 handles the signal.
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
@@ -299,7 +299,7 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
 @pytest.mark.parametrize(
     ("redirected", "code", "said"), [(">/dev/full", Exit.UNKNOWN, "No space left"), (">&-", Exit.OK, "")]
 )
-def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: str) -> None:
+def test_a_full_disk_for_output_is_exit_code_3(redirected: str, code: Exit, said: str) -> None:
     """A full disk gives exit code 3 and a message; a closed stdout is fine, because the caller wants no output."""
     script = f'"$0" -c "from longpoll.entry import main; main()" --help {redirected}'
     done = subprocess.run(
@@ -312,7 +312,7 @@ def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: st
 
 
 @pytest.mark.parametrize("words", [["--help"], ["policies", "--json"]], ids=" ".join)
-def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
+def test_a_closed_pipe_ends_a_command_without_a_message(words: list[str]) -> None:
     """A closed pipe gives exit code 3 without a message, where rich and click would exit with 1."""
     read, write = os.pipe()
     os.close(read)
@@ -351,7 +351,7 @@ def test_a_policy_of_very_many_knobs_is_refused() -> None:
 
 @pytest.mark.parametrize("where", ["file/below", "dangling", "dangling/below", "/proc/nothing"])
 @pytest.mark.parametrize("words", ["verify --report", "judge {history} --report"])
-def test_a_report_into_nowhere_is_seen_before_the_work(
+def test_a_report_that_cannot_be_written_is_an_error_before_the_work(
     words: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -367,7 +367,7 @@ def test_a_report_into_nowhere_is_seen_before_the_work(
 
 
 @pytest.mark.parametrize(("given", "above_zero"), [("0", False), ("0.5", True), ("1e9", True), ("1000000000", False)])
-def test_an_amount_is_a_number_from_zero_to_the_most(given: str, above_zero: bool) -> None:
+def test_a_valid_amount_is_converted(given: str, above_zero: bool) -> None:
     assert Amount(above_zero=above_zero).convert(given, None, None) == float(given)
 
 
@@ -383,6 +383,6 @@ def test_an_amount_is_a_number_from_zero_to_the_most(given: str, above_zero: boo
         ("soon", False, "not a valid"),
     ],
 )
-def test_what_is_none_is_the_callers_mistake(given: str, above_zero: bool, why: str) -> None:
+def test_an_invalid_amount_is_a_usage_error(given: str, above_zero: bool, why: str) -> None:
     with pytest.raises(click.BadParameter, match=why):
         Amount(above_zero=above_zero).convert(given, None, None)

@@ -56,7 +56,7 @@ PATIENCE_MS = 300
 
 
 def job_for(place: tuple[str, int], directory: Path, known: Declared | None = None) -> command.Job:
-    """A job as `verify --broker` would get it."""
+    """The job that `verify --broker` would create for this broker."""
     known = known or declared(STRICT)
     return command.Job(known, known.policy.name, (), place, None, 0.1, directory / "history", directory, RealRuntime())
 
@@ -110,7 +110,7 @@ def dying(peer: Peer, _command: Command) -> None:
 
 
 @pytest.mark.parametrize("handler", [silent, closing, babbling, hollow, dying], ids=lambda handler: handler.__name__)
-def test_whatever_a_broker_does_there_is_a_whole_page(
+def test_verify_writes_a_complete_page_for_any_broker(
     handler: Callable[[Peer, Command], None], page_of: Callable[[tuple[str, int]], Page]
 ) -> None:
     """Silence, closed connections and malformed answers become rows; only an unreadable message is a violation."""
@@ -126,7 +126,7 @@ def test_whatever_a_broker_does_there_is_a_whole_page(
     assert page.exit_code in {Exit.VIOLATED, Exit.UNKNOWN}
 
 
-def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_stage_is_a_row_and_its_traceback_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> list[Row]:
         raise ZeroDivisionError("in [a] stage")
 
@@ -139,7 +139,7 @@ def test_a_stage_that_breaks_is_a_row_with_its_traceback_kept(tmp_path: Path, mo
     assert ["ZeroDivisionError: in [a] stage" in file.read_text() for file in tmp_path.iterdir()] == [True]
 
 
-def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_a_page_with_the_results_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C the page has the earlier rows and one for the interrupt; the exit code is 3, or 1 if violated."""
     outcomes: list[Outcome] = ["ok", "violated"]
     for outcome in outcomes:
@@ -168,7 +168,7 @@ def test_an_interrupt_leaves_the_page_with_what_there_is(tmp_path: Path, monkeyp
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_a_mistake_in_the_call_is_seen_before_the_work(
+def test_a_usage_error_of_verify_is_reported_before_the_work(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "something").write_text("")
@@ -183,7 +183,7 @@ def test_a_mistake_in_the_call_is_seen_before_the_work(
 # -- what a policy does not promise --------------------------------------------------------------------------------
 
 
-def test_a_policy_is_held_to_what_its_law_keeps() -> None:
+def test_a_policy_must_keep_the_properties_that_its_specification_has() -> None:
     """Policy 4.9 declares its race and its scan, and strict neither; a changed knob is checked in the spec."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     timed = declared(with_knob(STRICT, "expiry=scan"))
@@ -205,7 +205,7 @@ def late_history(tmp_path: Path) -> Path:
     return tmp_path / "late"
 
 
-def test_a_declared_delay_is_told_and_an_undeclared_one_convicts(late_history: Path) -> None:
+def test_a_declared_delay_is_reported_and_another_one_is_a_violation(late_history: Path) -> None:
     """The scan of 4.9 permits a delay of half a second; strict has no scan, and a scan every 0.1 s is too fast."""
     directory = late_history
     limits = limits_of(0)
@@ -228,7 +228,7 @@ def test_limits_follow_the_slowest_echo() -> None:
     assert limits_of(40) == Limits(180, 130)
 
 
-def test_an_echo_measures_a_slow_broker_and_ends_with_a_silent_one() -> None:
+def test_an_echo_measures_a_slow_broker_and_stops_with_a_silent_one() -> None:
     """The longest echo is at least the broker's delay, and a broker that stops answering does not block the end."""
     asked = RealRuntime().event()
     waited_s = 0.05
@@ -268,7 +268,7 @@ def test_a_send_for_which_there_is_no_room_is_repeated() -> None:
 
 LIMITS: Final = Limits(100, 50)
 RACES: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a", "b")}, 0)
-"""A policy that may lose a wakeup until the deadline of the pull, and declares no other weakness."""
+"""A policy that may lose a wakeup until the deadline of the pull, and permits no other violation."""
 SCANS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 BOTH: Final = Declared(ROCKETMQ_4_9, {NO_LOST_WAKEUP: ("a",), ANSWERED_BY_DEADLINE: ("c",)}, 1_000)
 OTHERS: Final = Declared(ROCKETMQ_4_9, {ANSWERED_ON_STOP: ("p",), COMMIT_NEVER_REGRESSES: ("h",)}, 1_000)
@@ -322,7 +322,7 @@ class Script:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """A judge with a script for the rows of this history."""
+    """A judge that returns scripted findings for the rows of this history."""
     one = Script()
     monkeypatch.setattr(command, "judge", one.judge)
     monkeypatch.setattr(limits_module, "judge", one.judge)
@@ -330,7 +330,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def promised(script: Script, known: Declared, found: Result, again: Result) -> tuple[Result, dict[str, int]]:
-    """The findings that remain after the limits were raised, and the permitted findings."""
+    """(findings that remain with the longer limits, findings that the policy permits)."""
     script.says.append(again)
     result, excused = by_promises(found, Path("h"), known, LIMITS)
     return result, dict(excused)
@@ -347,7 +347,9 @@ def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIM
     [(RACES, (10_100, 50)), (SCANS, (100, 1_150)), (BOTH, (1_200, 1_150))],
     ids=["races", "scan", "both"],
 )
-def test_each_limit_is_longer_by_its_own_remedy(known: Declared, asked: tuple[float, float], script: Script) -> None:
+def test_each_limit_is_extended_by_its_own_fallback(
+    known: Declared, asked: tuple[float, float], script: Script
+) -> None:
     """The fallback for lost wakeups extends only the limit for wakes, and the scan only that for deadlines."""
     (name, *_rest) = known.broken
     found = said("invalid", finding(name))
@@ -385,7 +387,7 @@ MIXED: Final = (
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("gaps", [[], ["a hole"]], ids=["whole", "with a hole"])
-def test_what_a_policy_permits_is_counted_and_the_rest_is_kept(
+def test_permitted_findings_are_counted_and_the_others_remain(
     *, known: Declared, found: list[Finding], again: list[Finding], kept: list[Finding], permitted: dict[str, int],
     gaps: list[str], script: Script,
 ) -> None:  # fmt: skip
@@ -396,14 +398,14 @@ def test_what_a_policy_permits_is_counted_and_the_rest_is_kept(
     assert (result.verdict, result.findings, excused) == (verdict, kept, permitted)
 
 
-def test_what_was_left_out_is_counted(script: Script) -> None:
+def test_unlisted_late_answers_are_counted(script: Script) -> None:
     """A queue lists at most 50 late answers, but the rate counts all of them."""
     found = said("invalid", finding(NO_LOST_WAKEUP), rates={NO_LOST_WAKEUP: Rate(70, 100)})
 
     assert promised(script, RACES, found, said("valid"))[1] == {NO_LOST_WAKEUP: 70}
 
 
-def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(tmp_path: Path) -> None:
+def test_only_policy_4_9_permits_a_pull_to_lower_an_offset(tmp_path: Path) -> None:
     """Policy 4.9 lets a pull overwrite a newer offset (finding h); strict promises that no pull does."""
     events: list[dict[str, Any]] = []
     for number, (code, asked, told) in enumerate([(15, {"commit_offset": 9}, {}), (14, {}, {"offset": 5})]):
@@ -440,7 +442,7 @@ def test_an_older_offset_that_a_pull_carries_is_excused_in_the_old_policy_alone(
     ],
 )
 @pytest.mark.parametrize("known", [RACES, SCANS], ids=["races", "scan"])
-def test_a_row_is_as_good_as_the_verdict(
+def test_a_row_has_longer_limits_only_after_a_valid_run(
     known: Declared, result: Result, coarse: bool, outcome: str, script: Script
 ) -> None:
     """The longer limits apply only to a valid run, and only if the policy promises a timing property."""
@@ -452,7 +454,7 @@ def test_a_row_is_as_good_as_the_verdict(
     assert row_of(script, BOTH, said("valid"), Limits(100, 50, are_coarse=True))[0].outcome == "ok"
 
 
-def test_what_is_excused_has_a_row_of_its_own(script: Script) -> None:
+def test_permitted_findings_have_their_own_row(script: Script) -> None:
     """The row has the count, name and bounds of the permitted findings; the run matches the declared policy."""
     script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
     result, rows = command.judged(Path("h"), RACES, LIMITS, lambda _text: None)

@@ -1,4 +1,4 @@
-"""Every command escapes markup and control characters that stand in its arguments or in the names that it prints."""
+"""Every command escapes markup and control characters in its arguments and in the names that it prints."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ UNSEEN: Final = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 EXITS: Final = frozenset({0, 1, 2, 3})
-SECRET: Final = "topsecret7"  # noqa: S105 - what must not be shown
+SECRET: Final = "topsecret7"  # noqa: S105 - no output may contain this secret
 Words = tuple[str, ...]
 
 
 def leaves(command: click.Command = main, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
-    """Every command that is not a group, with the words that call it."""
+    """Yield (words that call it, command) for every command that is not a group."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -63,7 +63,7 @@ QUICK_END: Final[dict[str, Sequence[str]]] = {
     "verify": ("--broker=nowhere",),
     "observe": ("--broker=nowhere",),
 }
-"""Options that make a command end at once, where it would otherwise run for long or until it is stopped."""
+"""Command -> options that make it end at once, because otherwise it would run for long or until it is stopped."""
 NOWHERE: Final = "--name-server=127.0.0.1:1"
 
 
@@ -83,7 +83,7 @@ def assert_harmless(result: Result, words: Sequence[str]) -> None:
 
 
 def calls(path: Words, text: str) -> Iterator[list[str]]:
-    """One call of a command for each of its options and arguments, with a hostile text as the value."""
+    """Yield one call of a command for each of its options and arguments, with a hostile text as the value."""
     command = LEAVES[path]
     for wrong in command.params:
         if not (isinstance(wrong, click.Option) and wrong.is_flag):
@@ -116,10 +116,8 @@ def _wide() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_a_hostile_text_in_a_call_is_shown_as_it_is(
-    path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hostile text as any option or argument is a usage error, or has no effect on the output."""
+def test_a_hostile_text_in_a_call_is_escaped(path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile text as the value of an option or argument is a usage error, or is escaped in the output."""
     monkeypatch.chdir(tmp_path)
     for words in calls(path, ALL):
         assert_harmless(run(words), words)
@@ -132,9 +130,7 @@ TEXTS: Final = ("x" * 5_000, "(" * 2_000, "nan", "1e300", "-1", "", "lp1.x", "12
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_whatever_a_caller_gets_wrong_is_one_sentence(
-    path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_usage_error_is_one_sentence(path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong file, a wrong directory or an invalid text for an option or argument gives one sentence."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
@@ -176,7 +172,7 @@ BROKEN_FILES: Final = {
 @pytest.mark.parametrize(
     ("file", "number"), [(file, number) for file, texts in BROKEN_FILES.items() for number in range(len(texts))]
 )
-def test_broken_files_are_told_of_without_what_is_secret(file: str, number: int, tmp_path: Path) -> None:
+def test_errors_about_broken_files_contain_no_secret(file: str, number: int, tmp_path: Path) -> None:
     (tmp_path / file).write_text(BROKEN_FILES[file][number], "utf-8")
     option = "--acl" if file.endswith("yml") else "--config"
     words = ["serve", f"{option}={tmp_path / file}", f"--store={tmp_path / 'store'}", "--listen=nowhere"]
@@ -210,7 +206,7 @@ def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 
 def received(name: str) -> ReceivedMessage:
-    """A received message with this tag and body."""
+    """A message as a consumer receives it, with this tag and body."""
     body = name.encode("utf-8", "surrogatepass")
     return ReceivedMessage("T", 0, 0, body, {"TAGS": name}, "id", 0, "h", 0, "h", 0, 0, 0, 0)
 
@@ -233,14 +229,14 @@ WAYS: Final[dict[str, Callable[[str], object]]] = {
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_out_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, way: str, name: str) -> None:
+def test_every_kind_of_output_escapes_a_name(monkeypatch: pytest.MonkeyPatch, way: str, name: str) -> None:
     with consoles(monkeypatch) as written:
         WAYS[way](name)
     assert_shown(written.getvalue(), name)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_json_is_the_same_text_and_steers_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_json_keeps_a_text_and_has_no_control_characters(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with consoles(monkeypatch) as written:
         emit_json({"name": name})
     assert UNSEEN.search(written.getvalue()) is None
@@ -248,7 +244,7 @@ def test_json_is_the_same_text_and_steers_nothing(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_progress_bar_escapes_a_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     file = io.StringIO()
     monkeypatch.setattr(output, "err", Console(file=file, force_terminal=True, width=WIDE, color_system=None))
     with progress_bar() as bar:
@@ -260,7 +256,7 @@ def test_a_progress_bar_shows_a_name_as_it_is(monkeypatch: pytest.MonkeyPatch, n
     assert UNSEEN.search(drawn) is None
 
 
-def test_no_command_writes_past_the_one_place() -> None:
+def test_every_command_writes_through_the_escaping_functions() -> None:
     found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if writes_in(path.read_text("utf-8"))}
     # exit_codes must work before other modules are loaded, so it has its own escaping.
     assert found == {"output.py", "exit_codes.py"}
@@ -274,7 +270,7 @@ def writes_in(text: str) -> list[int]:
 
 
 def is_marked(call: ast.Call) -> bool:
-    """Whether the argument of a styled text is not a literal; the colours of our own tables are literals."""
+    """Whether a call reads as markup a text that is neither a literal nor a colour of our own tables."""
     if ast.unparse(call.func) not in {"styled", "Text"}:
         return False
     parts = [part for node in call.args[:1] for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]
@@ -307,7 +303,7 @@ BROKEN: Final = (
 
 
 @pytest.mark.parametrize("entry", BROKEN, ids=range(len(BROKEN)))
-def test_no_error_of_a_file_of_accounts_tells_a_secret(entry: str) -> None:
+def test_an_error_in_a_file_of_accounts_contains_no_secret(entry: str) -> None:
     content = f"accounts:\n- accessKey: RocketMQ\n  {entry.format(secret=QUOTED)}"
     with pytest.raises(ConfigError) as raised:
         read_rules(content.encode(), "plain_acl.yml")
@@ -315,6 +311,6 @@ def test_no_error_of_a_file_of_accounts_tells_a_secret(entry: str) -> None:
     assert "plain_acl.yml" in str(raised.value)
 
 
-def test_a_place_in_broken_yaml_is_told() -> None:
+def test_an_error_in_yaml_has_its_line() -> None:
     with pytest.raises(ConfigError, match="line 2, column 2"):
         AccountFile.parse(b"accounts: [\n]]")

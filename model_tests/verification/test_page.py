@@ -1,4 +1,4 @@
-"""The rows of verify: pages, widths, shell completion, stages and the main job."""
+"""The report of `longpoll verify`, the width of output, shell completion, and the main job."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_exit_code_is_the_worst_row(outcomes: list[Outcome], code: Exit) -> None
     assert page.exit_code == code
 
 
-def test_html_escapes_what_it_is_given(tmp_path: Path) -> None:
+def test_html_escapes_every_text(tmp_path: Path) -> None:
     recorded = tmp_path / "history"
     write(recorded, simulate(Load(events=300)), simulated_meta())
     judged = judge([recorded], engine="local")
@@ -85,7 +85,7 @@ BORDERS: Final = re.compile("[┏┓┗┛━┃┳╇┡┩└┘┴│├┤�
 
 
 def assert_within(text: str, width: int) -> None:
-    """Assert that no line is longer than the number of columns."""
+    """Assert that no line has more characters than there are columns."""
     assert text
     assert [line for line in text.splitlines() if cell_len(line) > width] == []
 
@@ -96,7 +96,7 @@ def letters(text: str) -> str:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
-    """A table as printed to a pipe, with this value of COLUMNS."""
+    """A table as it is printed to a pipe, with this value of the variable COLUMNS."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)
@@ -137,7 +137,7 @@ def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, wid
         ("999999", output.WIDTH_MAX),
     ],
 )
-def test_columns_is_what_the_environment_says_of_them(
+def test_the_width_follows_the_variable_columns(
     monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
 ) -> None:
     """An invalid COLUMNS gives a pipe its default width, and the width never falls below the smallest readable one."""
@@ -184,14 +184,14 @@ def test_a_page_and_a_judgement_fit_forty_columns(
         (["prove", "--property", "answered_once", "--requests", "2"], "proved"),
     ],
 )
-def test_the_verdict_stands_above_all_counts(words: list[str], said: str) -> None:
+def test_the_verdict_is_above_all_counts(words: list[str], said: str) -> None:
     lines = CliRunner().invoke(main, words, env={"COLUMNS": "100"}).stdout.splitlines()
 
     assert lines[0].startswith(f"verdict: {said}")
     assert [line for line in lines if line.startswith("verdict: ")] == lines[:1]
 
 
-def test_prose_is_wrapped_where_columns_are_known_and_else_not() -> None:
+def test_prose_is_wrapped_only_if_the_width_is_known() -> None:
     """At 40 columns everything except commands is wrapped; in a pipe a sentence is one line, so `grep` finds it."""
     words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--requests", "1", "--all"]
     narrow, piped = (CliRunner().invoke(main, words, env={"COLUMNS": columns}).stdout for columns in ("40", ""))
@@ -231,7 +231,7 @@ def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("asked", ["ksh_source", "bash", "bash_complete"])
-def test_what_no_script_asks_for_is_one_clear_line(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_completion_request_is_one_error_line(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMP_WORDS", raising=False)
     done = CliRunner().invoke(main, [], env={COMPLETING: asked}, prog_name="longpoll")
 
@@ -293,7 +293,7 @@ LONGPOLL = Path(sys.executable).with_name("longpoll")
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_main_job_ends_well_and_writes_its_report(tmp_path: Path) -> None:
+def test_the_main_job_succeeds_and_writes_its_report(tmp_path: Path) -> None:
     """The main job exits with 0 and writes a page with a row for every part and a chart of the race."""
     done = subprocess.run(
         [LONGPOLL, "verify", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600

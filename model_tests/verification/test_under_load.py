@@ -1,4 +1,4 @@
-"""verify and soak on brokers: load, races, kills, and the end of a child with its parent."""
+"""The load and the race of `verify` on brokers, and the end of a broker whose parent is killed."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcome
 
 
 def late(every: int) -> Fault:
-    """Answer some of the held pulls seconds late."""
+    """Inject a fault: some of the held pulls are answered seconds late."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fields = asked.command.get("extFields") or {}
@@ -117,7 +117,7 @@ def test_a_good_broker_passes(good: Broker, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_planted_fault_fails_its_clause(good: Broker, tmp_path: Path) -> None:
+def test_an_injected_fault_fails_its_clause(good: Broker, tmp_path: Path) -> None:
     """A load against a faulty proxy reports the violated clause; `conform.faulty_brokers` has further faults."""
     with Relay(good.address, late(40)) as relay:
         outcomes = seen(relay.address, tmp_path, "load-no-lost-wakeup", "load-answered-once")
@@ -127,11 +127,11 @@ def test_a_planted_fault_fails_its_clause(good: Broker, tmp_path: Path) -> None:
 
 
 Request = Callable[[dict[str, Any]], bytes | None]
-UNSPOILED: Fault = lambda _asked, _command, _frame: None  # noqa: E731 - a fault is a function, and this one is none
+UNSPOILED: Fault = lambda _asked, _command, _frame: None  # noqa: E731 - a fault is a function, and this one changes nothing
 
 
 def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
-    """Always answer a group with the first offset of the queue that it got, whatever was committed later."""
+    """Inject a fault: a query of an offset always gets the first offset that the group committed, not a later one."""
     fields = command["extFields"] or {}
     if asked.command.get("code") != 14 or fields.get("offset", "0") == "0":
         return None
@@ -141,7 +141,7 @@ def regresses(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | No
 
 
 def forgotten(command: dict[str, Any]) -> bytes | None:
-    """Make commits have no effect: the flag of a pull is cleared, and a separate commit goes to another group."""
+    """Clear the commit flag of a pull, and send a separate commit to another group: no commit has an effect."""
     fields = dict(command["extFields"] or {})
     if command["code"] == 11 and int(fields["sysFlag"]) & COMMITS:
         return again(command, extFields={**fields, "sysFlag": str(int(fields["sysFlag"]) & ~COMMITS)})
@@ -151,7 +151,7 @@ def forgotten(command: dict[str, Any]) -> bytes | None:
 
 
 NOTHING_TOLD: Final[Outcomes] = {IS_TOLD: "FAIL", REGRESSES: "UNTESTED"}
-"""Without any answered offset, the load cannot see an offset go back."""
+"""The outcomes if no offset is answered, so that the load cannot see an offset go back."""
 OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "regresses": (regresses, None, {REGRESSES: "FAIL"}),
     "forgotten": (UNSPOILED, forgotten, {REGRESSES: "FAIL"}),
@@ -162,7 +162,7 @@ OF_COMMITS: Final[Mapping[str, tuple[Fault, Request | None, Outcomes]]] = {
     "unknown to the name server": (recoded(14, 0, 3), None, {REGRESSES: "UNIMPLEMENTED", IS_TOLD: "UNIMPLEMENTED"}),
     "an error": (recoded(14, 0, 1), None, {REGRESSES: "UNTESTED", IS_TOLD: "UNTESTED"}),
 }
-"""The fault in answers, the fault in requests, and the outcomes that follow."""
+"""(fault in answers, fault in requests, outcomes that the load must report)."""
 
 
 @pytest.mark.parametrize("name", quick_if(OF_COMMITS, lambda name: name == "regresses"))
@@ -181,7 +181,7 @@ def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: B
 
 
 @pytest.mark.parametrize(("verdict", "outcome"), [("violated", "FAIL"), ("unknown", "UNTESTED")])
-def test_a_clause_is_failed_by_its_own_finding_not_by_the_cause(verdict: FindingVerdict, outcome: Outcome) -> None:
+def test_a_clause_fails_only_by_its_own_finding(verdict: FindingVerdict, outcome: Outcome) -> None:
     """A dropped answer may violate one property, while another that follows from it is only unknown."""
     follow = Follow(
         property="commit_is_told", clause="commit.told.some", verdict=verdict, topic="T", queue=3, count=1,
@@ -199,7 +199,7 @@ def test_a_clause_is_failed_by_its_own_finding_not_by_the_cause(verdict: Finding
 
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
-def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
+def test_a_declared_delay_is_non_strict(good: Broker, tmp_path: Path) -> None:
     """A wake that is less than the scan's period late is only non-strict, if the broker is declared as 4.9."""
     relay = Relay(good.address, late(40))
     try:
@@ -241,7 +241,7 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
-def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_with_a_gap_passes_no_clause(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = pipeline.judge
 
     def judge(sources: list[Path], **more: Any) -> Judged:
@@ -260,7 +260,7 @@ def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("small")
-def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
+def test_an_unreachable_broker_is_untested(tmp_path: Path) -> None:
     with closed_port() as address:
         results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
 
@@ -269,7 +269,7 @@ def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) -> None:
+def test_without_the_judge_the_conversations_are_still_replayed(good: Broker) -> None:
     words = ["conform", "--broker={}:{}".format(*good.address), "--has=long-polling", "--only=RUN-*", "--only=LOCK-3"]
     text = "import sys; sys.modules['pyarrow'] = None; from longpoll.cli import main; main()"
     done = subprocess.run(
@@ -284,7 +284,7 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 
 BUSY_MS = 1_000
-"""The delay of a correct broker on a machine that is busy with other tests, in ms."""
+"""The delay of a correct broker on a machine that is busy with other tests, in milliseconds."""
 LIMITS = Limits(BUSY_MS, BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
@@ -312,10 +312,10 @@ def raced(broker: Broker, seconds: float) -> races.Told:
 # -- on sockets ------------------------------------------------------------------------------------------------------
 
 
-def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
+def test_a_race_passes_a_good_broker_and_finds_a_wake_of_the_wrong_queue(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the broker looks for a pull of a queue above 7 in another queue, the race reports the first such pull."""
+    """If the broker searches pulls of queues above 7 in another queue, the race reports the first such pull."""
     honest = HoldService.notify
 
     def astray(self: HoldService, key: tuple[str, int], *told: object) -> None:
@@ -389,7 +389,7 @@ def of_eight(peer: Peer, request: Command) -> None:
         peer.answer(request, 0)
 
 
-def test_a_topic_has_the_queues_that_the_broker_gives_it() -> None:
+def test_the_race_uses_the_queues_that_the_broker_accepts() -> None:
     """Queue ids that the broker refuses are skipped and reported; if it accepts no message, the reason is given."""
     with ScriptedServer(of_eight) as server:
         found = prepare(RealRuntime(), (server.host, server.port), "T", QUEUE_IDS)
@@ -424,7 +424,7 @@ def refusing(peer: Peer, request: Command) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_cuts_a_race_short_is_told(handler: object, said: str) -> None:
+def test_the_reason_for_an_incomplete_race_is_reported(handler: object, said: str) -> None:
     plan = RacePlan("T", 0.2, queue_count=1, patience_ms=50.0)
     with ScriptedServer(handler) as server:  # type: ignore[arg-type] # one of the above
         report = race((server.host, server.port), plan)
@@ -445,7 +445,7 @@ def report_of(
     return RaceReport(delivered, late, 50.0)
 
 
-def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
+def test_a_declared_delay_is_counted_and_a_longer_one_is_a_violation() -> None:
     """Policy 4.9 may lose a wake until its scan, strict may not, and no policy permits a delay of seven seconds."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     lost, lost_for_long = report_of(2_000, 4_000), report_of(2_000, 7_000)
@@ -461,7 +461,7 @@ def test_what_a_policy_declares_is_counted_and_what_is_later_convicts() -> None:
     assert races.told(report_of(900), FOUR, ours, LIMITS).outcome == "ok"
 
 
-def test_a_machine_that_stands_still_accuses_nobody() -> None:
+def test_a_pause_of_the_host_is_no_violation() -> None:
     """If no client was served meanwhile, a late delivery may be the host's fault, unless the delay is extreme."""
     ours = declared(STRICT)
 
@@ -488,7 +488,7 @@ def test_a_race_that_shows_little_is_unknown() -> None:
     assert races.told(whole, FOUR, declared(ROCKETMQ_4_9), slow).outcome == "ok"
 
 
-def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
+def test_most_pulls_arrive_together_with_their_message() -> None:
     """For any wake and trip times most pulls arrive together with their message, and some earlier or later."""
     sequence = random.Random(5)
     aim = PullTiming(gap_ms=1.5)
