@@ -61,7 +61,7 @@ from longpoll_spec.policy import Policy
 
 @define(eq=False)
 class SharedServices:
-    """Created once, before any service."""
+    """The state that all services share; it is created once, before any service."""
 
     runtime: Runtime
     policy: Policy
@@ -69,7 +69,7 @@ class SharedServices:
     store_config: StoreConfig
     store: MessageStore
     address: Address
-    """The broker's listening address."""
+    """The address on which the broker listens."""
     recording: BrokerHistory
     traits: Traits = field(init=False)
     topics: Topics = field(init=False)
@@ -85,7 +85,7 @@ class SharedServices:
     role: BrokerRole = field(init=False)
     checks: PullChecks = field(init=False)
     store_host: bytes = field(init=False)
-    """The broker's address as in records."""
+    """The broker's address as records store it: the IP address's bytes, then the port in 4 bytes."""
     appender: Appender = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -123,17 +123,17 @@ class SharedServices:
 
 
 SHORT_SCAN_MS = 1_000
-"""Interval between scans of the table while long polling is off, ms (`shortPollingTimeMills`)."""
+"""While long polling is off, the table is scanned at this interval, ms (`shortPollingTimeMills`)."""
 
 
 @frozen(eq=False)
 class PullServices:
-    """The services, and the threads that some policies need."""
+    """The services that serve pulls, and the threads that some policies need for them."""
 
     runner: PullRunner
     pool: PoolExecutor | None
     inline: InlineExecutor | None
-    """Runs pulls if there is no pool."""
+    """Runs pulls at the end of each pass if the policy has no pull pool."""
     hold_service: HoldService
     pull_processor: PullProcessor
     roles: RoleProcessor
@@ -142,7 +142,7 @@ class PullServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services."""
+        """The processors of all these services, by request code."""
         return {**self.pull_processor.processors, **self.roles.processors}
 
     def start(self, dispatcher_sleep_ms: int) -> None:
@@ -173,13 +173,13 @@ class PullServices:
             self.pool.stop()
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Answer the pulls of a deleted topic; RocketMQ answers them at the scan after their deadline."""
+        """Answer the held pulls of a deleted topic; RocketMQ answers them only at the scan after their deadline."""
         self.runner.forget_last()
         if self.pull_processor.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
 
     def resubscribed(self, group: str, topics: Iterable[str], outbox: Outbox) -> None:
-        """Use a group's new subscriptions for its held pulls; RocketMQ does so when it checks a pull again."""
+        """Use a group's new subscriptions for its held pulls; RocketMQ uses them only when it checks a pull again."""
         if self.pull_processor.policy.on_truncate == "wake":
             checks = self.pull_processor.checks
             for topic in topics:
@@ -187,7 +187,7 @@ class PullServices:
 
 
 def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
-    """Create the services."""
+    """Create the services that serve pulls, as the policy and the configuration want them."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
     pool: PoolExecutor | None = None
@@ -259,14 +259,15 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
         answers,
         offset_moved=moved,
         may_still_pull=None if access is None else access.may_still_pull,
-        # Accounts may get different answers, and a history has each pull's events.
+        # Answers may be reused only if every pull gets the same: accounts may get different answers, and a history
+        # needs each pull's events.
         reuses_answers=answers.has_offsets_only and shared.recording.recorder is None and access is None,
     )
 
 
 @frozen(eq=False)
 class SendServices:
-    """The services, and the threads that save for sends."""
+    """The services that serve sends, and the threads that save to disk for them."""
 
     send: SendProcessor
     back: SendBackProcessor
@@ -277,7 +278,7 @@ class SendServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services."""
+        """The processors of all these services, by request code."""
         found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
         return found | self.recalls.processors if self.send.traits.serves_timers else found
 
@@ -361,7 +362,7 @@ def registrar_of(shared: SharedServices, address: str) -> Registrar | None:
 
 @frozen(eq=False)
 class AdminServices:
-    """The services."""
+    """The services that serve clients' memberships, tables and administration."""
 
     clients: ClientProcessor
     locks: LockProcessor
@@ -369,11 +370,11 @@ class AdminServices:
     calls: ClientCalls
     others: tuple[Serving, ...]
     unknown: frozenset[int]
-    """Codes that this version does not know."""
+    """Request codes that RocketMQ of this version does not know."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services."""
+        """The processors of all these services, by request code."""
         services = (self.clients, self.locks, self.tables, self.calls, *self.others)
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
@@ -390,7 +391,7 @@ def admin_services_of(
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Create the services; `topic_deleted` and `resubscribed` are called after these changes."""
+    """Create the services; `topic_deleted` and `resubscribed` are called after these changes of a topic or a group."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,
@@ -454,7 +455,7 @@ def admin_services_of(
 
 @frozen(eq=False)
 class UpkeepServices:
-    """The services, each with a thread; a slave delivers nothing."""
+    """The services that work in the background, each on its own thread; a slave delivers no delayed messages."""
 
     flush: FlushService
     schedule: ScheduleService
@@ -472,7 +473,7 @@ class UpkeepServices:
                 self.timer.start()
 
     def stop_delivering(self) -> None:
-        """Stop delayed delivery."""
+        """Stop delivering delayed and timed messages."""
         self.schedule.stop()
         if self.timer is not None:
             self.timer.stop()

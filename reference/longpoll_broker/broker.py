@@ -60,9 +60,9 @@ from longpoll_spec.policy import STRICT, Policy
 log = logging.getLogger(__name__)
 
 CORRECTED_TOLD_MAX: Final = 100
-"""Maximum log lines about corrected offsets; a truncated log may affect those of every group."""
+"""Maximum corrected offsets that are logged one by one, because a truncated log may affect every group's offsets."""
 VIP_DISTANCE: Final = 2
-"""RocketMQ's `fastRemotingServer` listens so many ports below the broker's."""
+"""Distance of the second port below the broker's port, on which RocketMQ's `fastRemotingServer` listens."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -94,7 +94,7 @@ def _cannot_listen(address: Address, error: Exception) -> ListenError:
 
 
 def limits_of(config: BrokerConfig) -> Limits:
-    """Returns the limits of one connection, and of all."""
+    """Returns the limits of one connection, and those of all connections together."""
     return Limits(
         config.frame_size_max,
         config.output_bytes_max,
@@ -119,10 +119,10 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
 
 
 def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
-    """Move each offset beyond its queue's end to that end; returns whether there was one.
+    """Move each offset beyond its queue's end to that end; returns whether there was such an offset.
 
-    A truncated log or a restored file leaves such offsets. The next messages would be skipped, so save the result
-    first.
+    A truncated log or a restored file leaves such offsets. A consumer would skip the next messages, so the caller saves
+    the result before it serves.
     """
     wrong: list[str] = []
     light_ends: dict[str, int] = {}
@@ -131,7 +131,7 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
     for pair, queues in offsets.by_pair.items():
         topic, _at, group = pair.partition(SEPARATOR)
         for queue_id, offset in queues.items():
-            # The single offset of a light group may belong to any queue.
+            # A light group's single offset may belong to any queue, so it is compared with the topic's highest end.
             end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
             if offset > end:
                 queues[queue_id] = end
@@ -173,7 +173,7 @@ class Broker(Stoppable):
         listeners: tuple[Listener, Listener],
         hooks: Sequence[RpcHook],
     ) -> None:
-        """Use `start`."""
+        """Use `start`, which also opens the store and the listeners."""
         self.shared = shared
         self.runtime, self.policy, self.config, self.store = shared.runtime, shared.policy, shared.config, shared.store
         self.topics, self.groups, self.offsets = shared.topics, shared.groups, shared.offsets
@@ -197,7 +197,7 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
-        # The next start finds these again, saved or not.
+        # A crash loses nothing: the next start would derive these topics from their queues again.
         shared.topics.unsaved.clear()
         self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service

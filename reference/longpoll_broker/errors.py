@@ -23,11 +23,11 @@ class StoreUserError(StoreError, BrokerUserError):
 
 
 class TopicLeavingError(StoreError, OSError):
-    """A write to a topic that is being deleted; it can be retried soon."""
+    """A topic is being deleted, so it takes no writes; a write can be retried soon."""
 
 
 class SyncFailedError(StoreError, OSError):
-    """An earlier sync failed, so a later one would not report the lost data. Opening the store rewrites it."""
+    """An earlier sync failed, so a later one would not report the lost data; reopening the store rewrites the data."""
 
 
 class StoreDamageError(StoreError):

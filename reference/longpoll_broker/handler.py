@@ -45,7 +45,7 @@ class CodeServedTwiceError(BrokerError):
 
 @define(slots=True, eq=False)
 class BrokerHandler:
-    """Serves the connections of one broker; callable from any loop's thread."""
+    """Serves the connections of one broker; any loop's thread may call it."""
 
     shared: SharedServices
     pulling: PullServices
@@ -57,15 +57,16 @@ class BrokerHandler:
     """Registers a changed topic at name servers before the change is answered."""
     request_counts: RequestCounts = field(init=False)
     reads_fields: bool = field(init=False)
-    """Whether sends and pulls are parsed with their headers.
+    """Whether the headers of sends and pulls are parsed while the frame is read, which is faster.
 
-    Signatures and hooks need the raw fields, and 5.x checks some before it parses any.
+    Off with signatures and hooks, which need the raw fields, and for 5.x, which checks some fields before it parses the
+    header.
     """
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
     """Runs a request's processor and queues the answer."""
     _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
-    """Serves adjacent sends together, if each needs no other work."""
+    """Serves adjacent sends together; None if sends need more than storing and an answer."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
@@ -79,7 +80,7 @@ class BrokerHandler:
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        # Only sends that need just storing and an answer are stored in bursts.
+        # Sends are stored in bursts only if they need nothing else than storing and an answer.
         send = self.sending.send
         stores_at_once = not send.durability.syncs and not send.traits.returns_transaction_id
         serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
@@ -155,7 +156,7 @@ class BrokerHandler:
         """Remove a closed connection's pulls and memberships."""
         self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
-            # RocketMQ leaves them in its table: the next scan runs them in vain.
+            # RocketMQ leaves the pulls of a closed connection in its table, and the next scan runs them in vain.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
@@ -183,7 +184,7 @@ class BrokerHandler:
         return True
 
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
-        """Returns the refusal of a request without access or not for a slave; None otherwise."""
+        """Returns the refusal of a request without access or of one that a slave does not serve; None otherwise."""
         refusal = None if self.access is None else self.access.refusal(channel, command)
         if refusal is None and self._is_slave:
             refusal = self.pulling.roles.refusal(command)

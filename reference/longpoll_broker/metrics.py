@@ -27,13 +27,13 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum connections served at a time: Prometheus needs one. A new one replaces another."""
+"""Maximum connections at a time; a new one replaces another. Prometheus itself needs only one."""
 COMPUTED_COUNT_MAX: Final = 4
-"""Maximum requests for metrics that are computed or wait for that."""
+"""Maximum requests whose metrics are being computed or wait for another computation."""
 HTTP_NS_MAX: Final = 10_000_000_000
-"""Maximum time of one connection, from its start to the last byte of the answer."""
+"""Maximum time of one connection, ns, from its start to the last byte of the answer."""
 LAG_COUNT_MAX: Final = 10_000
-"""Maximum reported pairs of group and topic: each is a time series, and clients create groups."""
+"""Maximum reported pairs of group and topic, because each is a time series and clients can create groups."""
 
 
 def with_health(metrics: App, broker: Broker) -> App:
@@ -47,7 +47,7 @@ def with_health(metrics: App, broker: Broker) -> App:
         elif len(computing) < COMPUTED_COUNT_MAX:
             computing.append(None)
             try:
-                # Otherwise a loop's thread would wait for each of the computing ones.
+                # One computation at a time: several would share the interpreter lock and delay each loop's thread.
                 with one_at_a_time:
                     return metrics(environ, start_response)
             finally:
@@ -63,10 +63,11 @@ def with_health(metrics: App, broker: Broker) -> App:
 
 
 def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
-    """Limit an HTTP server to a few connections at a time, each for some seconds.
+    """Limit an HTTP server to `HTTP_COUNT_MAX` connections at a time, each for `HTTP_NS_MAX`.
 
-    Each uses a thread and a descriptor, which clients of the broker need too. At the limit a new connection replaces
-    the oldest one of the address that has most, so slow clients cannot keep others away. Call before the first request.
+    Each connection uses a thread and a descriptor, which clients of the broker need too. At the limit a new connection
+    replaces the oldest one of the address with the most connections, so slow clients cannot keep others away. Call
+    before the first request.
     """
     begin, end = server.process_request, server.shutdown_request
     deadlines_ns: dict[socket, tuple[int, str]] = {}
@@ -81,7 +82,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
 
     def cut(request: socket) -> None:
         deadlines_ns.pop(request, None)
-        # The thread that serves the request sees the end and closes it.
+        # The thread that serves the request reads the end of the stream and closes the connection.
         with suppress(OSError):
             request.shutdown(SHUT_RDWR)
 
@@ -90,7 +91,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
         end(request)
 
     def service_actions() -> None:
-        """Called between requests, and twice a second."""
+        """Cut the overdue connections; the server calls this between requests, and twice a second."""
         for request, (deadline_ns, _host) in list(deadlines_ns.items()):
             if now_ns() > deadline_ns:
                 cut(request)
@@ -102,7 +103,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
 
 @define(eq=False)
 class BrokerCollector(Collector):
-    """Reads one broker whenever Prometheus asks."""
+    """Reads one broker's values whenever Prometheus asks."""
 
     broker: Broker
 

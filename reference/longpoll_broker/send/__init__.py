@@ -1,1 +1,1 @@
-"""Sends of every form, up to the acknowledgement."""
+"""Serves sends of every form, from the request to the acknowledgement."""

@@ -41,23 +41,26 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Lock, Runtime
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
-"""A message, its tag, and its place in the log."""
+"""A message, its tag, and where the log has it."""
 
 _TOPIC: Final = attrgetter("topic")
 
 
 class SendRequest(msgspec.Struct, frozen=True, gc=False):
-    """One send request."""
+    """One send request and the connection that sent it."""
 
     channel: Channel
     command: Command
     header: SendMessageRequestHeader
     number: int
-    """Its number among its connection's requests, from 1 on."""
+    """The request's position among its connection's requests, from 1 on."""
 
 
 class SendEvents:
-    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
+    """Receives the events of sends; this class records none.
+
+    `after_ns` is a time of `now_ns` before the event began.
+    """
 
     __slots__ = ()
 
@@ -66,23 +69,23 @@ class SendEvents:
         return 0
 
     def received(self, asked: SendRequest) -> None:
-        """A send arrived."""
+        """Called when a send has arrived."""
 
     def refused(self, asked: SendRequest, code: int, outbox: Outbox) -> None:
-        """The send is about to be answered with an error code."""
+        """Called before a send is answered with an error code."""
 
     def acknowledged(self, asked: SendRequest, stored: Iterable[Stored], outbox: Outbox) -> None:
-        """The send is about to be answered with success."""
+        """Called before a send is answered with success."""
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
-        """These messages are in the log."""
+        """Called when these messages are in the log."""
 
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 COPIED_SIZE_MAX: Final = 256 * MIB
-"""Maximum bytes of copies in `COPIED_NS`; a connection and an account each get a part (`Quota`)."""
+"""Maximum bytes that peers may have copied in `COPIED_NS`; each connection and account gets a part (`Quota`)."""
 COPIED_NS: Final = 10_000_000_000
 
 
@@ -95,7 +98,7 @@ class Appender:
     events: SendEvents
     statistics: Statistics | None = None
     _copied: Quota | None = field(default=None, init=False)
-    """Bytes of copies since `_copied_ns`."""
+    """The bytes copied since `_copied_ns`."""
     _copied_ns: int = field(default=0, init=False)
     _copied_lock: Lock = field(init=False)
 
@@ -103,7 +106,7 @@ class Appender:
         self._copied_lock = self.runtime.lock()
 
     def may_copy(self, channel: Channel, size: int) -> bool:
-        """Whether a peer may store so many bytes again by a small request; counts them if so."""
+        """Whether a peer may have `size` more bytes stored again by a small request; if so, the bytes are counted."""
         now_ns = self.runtime.monotonic_ns()
         with self._copied_lock:
             if self._copied is None or now_ns - self._copied_ns >= COPIED_NS:
@@ -127,7 +130,7 @@ class Appender:
         if self.statistics is not None:
             for topic, group in groupby(arrivals, key=_TOPIC):
                 together = list(group)
-                # The records are adjacent in the log, so their ends give the size without a step per message.
+                # The records are adjacent in the log, so their ends give the size without a loop over the messages.
                 size = together[-1].log_end - together[0].physical_offset
                 self.statistics.count_put(topic, messages=len(together), size=size)
         return arrivals

@@ -28,10 +28,10 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 WAITING_COUNT_MAX: Final = 100_000
-"""Maximum waiting requests; above this the appending thread syncs itself, which slows its producers down."""
+"""Maximum waiting requests; above this the appending thread syncs the log itself, which slows its producers down."""
 
 WhenFlushed = Callable[[bool, Outbox], None]
-"""Called with whether the bytes are durable; writes the answer to the outbox."""
+"""Called with whether the bytes are durable; the callback writes the answer to the outbox."""
 
 
 @frozen(eq=False)
@@ -40,21 +40,21 @@ class _Request:
     deadline_ns: int
     done: WhenFlushed
     wants_topics: bool
-    """Whether its topic is not yet in the saved table."""
+    """Whether the message's topic is not yet in the saved table."""
 
 
 @define(slots=True, eq=False)
 class GroupCommit:
-    """Committer and watcher. `_changed` protects both collections.
+    """Syncs the log for many sends at once, with the committer and the watcher thread.
 
-    Invariants: `_gathered` is a part of `_open`; the thread that removes a request from `_open` answers it. `_open` is
-    ordered by deadline.
+    `_changed` protects both collections. Invariants: every request of `_gathered` is also in `_open`; the thread that
+    removes a request from `_open` answers it. `_open` is ordered by deadline.
     """
 
     runtime: Runtime
     store: MessageStore
     timeout_ms: int
-    """`syncFlushTimeout`."""
+    """`syncFlushTimeout`: the time after which a request is answered as not durable."""
     flushed: Callable[[Outbox], None]
     """Called between a sync and its answers, to make the durable messages visible."""
     save_topics: Callable[[], None]
@@ -77,7 +77,7 @@ class GroupCommit:
         ]
 
     def stop(self) -> None:
-        """Answer the waiting requests, then end the threads; later appends sync themselves."""
+        """Answer the waiting requests, then end the threads; later appends sync the log themselves."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -116,7 +116,7 @@ class GroupCommit:
     def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
         are_topics_saved = False
         if any(request.wants_topics for request in requests):
-            # Before the log, so that a durable message has a durable topic.
+            # Topics are saved before the log, so that a durable message has a durable topic.
             with KeepGoing(log, "topics could not be saved; trying again"):
                 self.save_topics()
                 are_topics_saved = True
@@ -141,7 +141,7 @@ class GroupCommit:
                 return
             del self._open[request]
             if not self._running and not self._open:
-                # Wake the watcher, which would otherwise wait for the deadline of an answered request.
+                # Wake the watcher: otherwise it would wait for the deadline of a request that is already answered.
                 self._changed.notify_all()
         try:
             request.done(is_durable, outbox)
@@ -164,15 +164,18 @@ class GroupCommit:
 
 
 Done = Callable[[int, Outbox], None]
-"""Called with the response code; writes the answer to the outbox."""
+"""Called with the response code; the callback writes the answer to the outbox."""
 
 WhenRegistered = Callable[[Callable[[Outbox], None], Outbox], None]
-"""Calls its first argument when name servers know all topics."""
+"""Calls its first argument when the name servers know all topics."""
 
 
 @define(slots=True, eq=False)
 class _Waiting:
-    """One send. Invariant: the thread that decrements `_open` to 0 under the lock answers it."""
+    """Counts the waits of one send.
+
+    Invariant: the thread that decrements `_open` to 0 under the lock answers the send.
+    """
 
     done: Done
     lock: Lock
@@ -180,13 +183,13 @@ class _Waiting:
     _code: int = field(default=ResponseCode.SUCCESS, init=False)
 
     def flushed(self, is_durable: bool, outbox: Outbox) -> None:
-        """The disk has the message, or a timeout occurred."""
+        """Called when the disk has the message or the timeout has passed."""
         if not is_durable:
             self._code = ResponseCode.FLUSH_DISK_TIMEOUT
         self.ended(outbox)
 
     def ended(self, outbox: Outbox) -> None:
-        """One of the waits ended; the last one answers."""
+        """Called when one of the waits has ended; the last call answers the send."""
         with self.lock:
             self._open -= 1
             is_last = not self._open
@@ -196,24 +199,24 @@ class _Waiting:
 
 @frozen
 class Durability:
-    """What must be durable or known before a send is answered."""
+    """Decides what must be durable or known before a send is answered."""
 
     commits: GroupCommit
     when_registered: WhenRegistered | None = None
-    """Set when the broker registers at name servers."""
+    """Waits for name servers; None if the broker registers at none."""
     syncs: bool = False
     """Whether messages wait for the disk (`SYNC_FLUSH`)."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is durable up to `log_end`, or at a timeout; `lock` belongs to this send.
 
-        With `wants_topics` the topic table must be durable and known to name servers. Without `log_end`, only this
-        counts. Calls `done` at once, with this outbox, if there is nothing to wait for.
+        With `wants_topics` the topic table must also be durable and known to name servers. Without `log_end` nothing
+        else is waited for. If there is nothing to wait for, calls `done` at once with `outbox`.
         """
         needs_log = self.syncs and log_end is not None
         needs_disk = wants_topics or needs_log
         when_registered = self.when_registered if wants_topics else None
-        # One extra count for this method, so that no wait is the last before all have started.
+        # This method holds one count itself, so that no wait is the last one before all have started.
         waiting = _Waiting(done, lock, 1 + needs_disk + (when_registered is not None))
         if needs_disk:
             self.commits.submit((log_end or 0) if needs_log else 0, waiting.flushed, outbox, wants_topics=wants_topics)

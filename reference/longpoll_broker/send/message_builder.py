@@ -73,11 +73,11 @@ NAME_COUNT_MAX: Final = 128
 
 
 TEXT_SIZE_MAX: Final = 2 * PROPERTIES_SIZE_MAX
-"""Maximum characters of the properties of a request, before they are parsed: some are not stored."""
+"""Maximum characters of a request's properties before they are parsed; more than fit, because some are not stored."""
 
 
 def check_text(text: str | None) -> None:
-    """Raise MessageRefusedError for properties that are surely too long."""
+    """Raise MessageRefusedError for a text of properties that is surely too long to store."""
     if text is not None and len(text) > TEXT_SIZE_MAX:
         told = f"the properties have {len(text)} characters, at most {PROPERTIES_SIZE_MAX} bytes are allowed"
         raise MessageRefusedError(told)
@@ -97,7 +97,10 @@ class SendRefusedError(BrokerError):
 
 @define(slots=True, eq=False)
 class InnerQueues:
-    """Checks the names; callable from any thread. The quota has the light topics ever written to."""
+    """Checks the additional queues that messages name; any thread may call it.
+
+    The quota counts the light topics ever written to.
+    """
 
     store: MessageStore
     light: bool
@@ -166,7 +169,7 @@ def count(queues: NewQueues, places: Iterable[tuple[str, int]], channel: Channel
 
 
 DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
-"""`timerMaxDelaySec`."""
+"""`timerMaxDelaySec`, in milliseconds: how far in the future a delivery time may be."""
 PRECISION_MS: Final = 1000
 """`timerPrecisionMs`: messages are delivered in whole seconds."""
 ILLEGAL: Final = (
@@ -257,7 +260,7 @@ class MessageBuilder:
     topics: Topics
     groups: Groups
     store_host: bytes
-    """The broker's address as in records."""
+    """The broker's address as records store it."""
     traits: Traits = STRICT_TRAITS
     inner_queues: InnerQueues | None = None
     """Checks the additional queues of a message; None when multi-dispatch is off."""
@@ -266,7 +269,7 @@ class MessageBuilder:
     level_count: int = len(DELAY_LEVELS_MS)
     """Number of delay levels."""
     queues: NewQueues = field(kw_only=True)
-    """The queues that sends create."""
+    """Limits the queues that sends may create."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
     """The stored properties of a message that arrived without any."""
@@ -320,7 +323,7 @@ class MessageBuilder:
         )
 
     def properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
-        """Returns a message's properties and the properties that the broker adds, in the order of Java's map."""
+        """Returns a message's properties with those that the broker adds, in the order of Java's map."""
         properties = self.without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_NAME
@@ -335,14 +338,14 @@ class MessageBuilder:
         if len(properties) == 1:
             # The message has only the properties that the broker adds.
             return self.added_properties
-        # A message that takes a detour through another topic keeps WAIT, as in Java.
+        # A message that goes through another topic first keeps WAIT, as in Java.
         without = "" if self.traits.stores_wait else WAIT
         return write_properties(properties, self.traits.properties_form, without=without)
 
     def without_offsets(self, text: str | None) -> dict[str, str]:
-        """The properties of a request without offsets in additional queues, which only the store assigns.
+        """Parse a request's properties, without offsets in additional queues, because only the store assigns those.
 
-        After a crash the store trusts this property. Raises MessageRefusedError.
+        After a crash the store trusts this property. Raises MessageRefusedError for a text that is too long.
         """
         if not text:
             return {}
@@ -353,7 +356,7 @@ class MessageBuilder:
         return properties
 
     def _unique_key(self) -> str:
-        """Create a key unique in this store: host, time and a counter, in the 32 digits of Java's."""
+        """Create a key that is unique in this store: host, time and a counter, in 32 digits as Java's keys have."""
         count = next(self._next_key)
         return f"{self.store_host.hex()}{self.runtime.unix_ms():012x}{count & 0xFFFF:04x}".upper()[-32:].rjust(32, "0")
 
@@ -368,7 +371,7 @@ class MessageBuilder:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
             )
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # Greater than, not equal: the client has counted this try already.
+        # The comparison is "greater", not "equal", because the client has counted this try already.
         if message.reconsume_times <= retries_max:
             return message
         dead = self.topics.make_retry(DEAD_PREFIX + name, 1, channel=channel)

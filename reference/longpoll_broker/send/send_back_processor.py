@@ -55,7 +55,7 @@ class SendBackProcessor(Serving):
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
-    """Number of delay levels."""
+    """Number of delay levels of this broker."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -98,9 +98,9 @@ class SendBackProcessor(Serving):
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
     ) -> Parts | None:
-        """Returns the answer, or None if it follows when new topics are saved; the message itself is not waited for.
+        """Returns the answer; None if the answer follows when new topics are saved.
 
-        As in Java, which removes the property that asks to wait.
+        The answer does not wait for the message itself, as in Java, which removes the property that asks to wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
         if names.isdisjoint(self.topics.unsaved):

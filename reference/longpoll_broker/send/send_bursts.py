@@ -24,23 +24,24 @@ from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
-"""Maximum sends stored together, a few milliseconds of work."""
+"""Maximum sends that are stored together, which take a few milliseconds."""
 AHEAD_FIRST: Final = 16
 _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES, *WISHES})
-"""Properties that may move a message to other topics or additional queues."""
+"""Properties by which a message may go to another topic or to additional queues."""
 
 
 @define(slots=True, eq=False)
 class SendBursts:
-    """The processor of bursts; callable from any loop's thread. Each burst follows a singly served send."""
+    """Serves bursts; any loop's thread may call it. Each burst follows a send that was served singly."""
 
     send: SendProcessor
     serve_one: Callable[[Channel, Command, Outbox], None]
-    """The normal path of a request."""
+    """Serves a request that has no place in a burst."""
     now_ns: Callable[[], int]
-    """The monotonic clock."""
+    """Reads the monotonic clock."""
     _ahead: int = field(default=AHEAD_FIRST, init=False)
-    """Number of sends parsed ahead: larger after successful bursts; approximate with several threads."""
+    """Number of sends to parse ahead; it grows with successful bursts, and several threads may write it
+    unsynchronised."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
         """Serve the sends that arrived directly after a served one, until the turn ends; returns their number.
@@ -63,7 +64,7 @@ class SendBursts:
             following += connection.next_sends(self._ahead)
             done = self._put(channel, following, outbox)
             if not done:
-                # The topic was deleted meanwhile.
+                # The topic has been deleted meanwhile.
                 self.serve_one(channel, following[0], outbox)
                 done = 1
             if done < len(following):

@@ -56,19 +56,20 @@ from longpoll_runtime.recoverable import FAULTS
 
 RESPONSE: Final = CommandFlag.RESPONSE.value
 ID_REST_SIZE: Final = 17
-"""Characters of a message id after the host part, with the separating comma."""
+"""Characters of a message id after its host part, including the comma that separates ids."""
 OTHER_FIELDS_SIZE: Final = 4_096
-"""Space for the rest of an answer's header."""
+"""Bytes of an answer's header that are left for its other fields."""
 
 
 @frozen
 class BatchLimits:
-    """The limits of one batch."""
+    """The limits of one batch message and of its parts."""
 
     size_max: int
     """Maximum bytes of the body (`maxMessageSize`)."""
     count_max: int
-    """Maximum messages, so that their ids fit the answer's header; Java's headers may have 16 MiB, so it takes more."""
+    """Maximum messages, because their ids must fit the answer's header; Java takes more: its headers may have 16
+    MiB."""
     size_is_an_error: bool
     """`Traits.batch_size_is_an_error`."""
 
@@ -102,25 +103,26 @@ def no_message() -> HeaderError:
 
 
 TURN_COUNT: Final = 500
-"""Maximum messages of one turn, which take about 3 ms."""
+"""Maximum messages of one turn; that many take about 3 ms."""
 TURN_SIZE: Final = 256 * KIB
-"""Maximum bytes of properties of one turn, which take about 5 ms."""
+"""Maximum bytes of properties of one turn; that many take about 5 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
-"""Maximum bytes of a batch that surely has no more messages than that."""
+"""A batch of at most so many bytes surely has no more than `TURN_COUNT` messages."""
 
 Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
-"""The work on one batch; its result creates the answer in the last turn, or None if that follows later."""
+"""The work on one batch; its result is called in the last turn and creates the answer, or None if the answer
+follows."""
 
 
 @define(eq=False)
 class _Batch:
-    """A batch in progress or waiting. Only its connection refers to it, as the rest of a request."""
+    """A batch in progress or waiting. Only its connection refers to it, so it ends with the connection."""
 
     channel: Channel
     command: Command
     turns: Turns
     is_over: bool = field(default=False, init=False)
-    """Whether the batch is finished, so that its answer is sent or will follow."""
+    """Whether the batch is finished: its answer has been sent or will follow."""
 
     def turn(self, outbox: Outbox) -> None:
         """Do one turn."""
@@ -140,9 +142,9 @@ class _Batch:
 
 @define(slots=True, eq=False)
 class LongBatches:
-    """The batches of one broker; callable from any loop's thread.
+    """The long batches of one broker; any loop's thread may call it.
 
-    Invariant: every batch that is alive and not over is in `_waiting`. When its connection closes, a batch dies.
+    Invariant: `_waiting` has every batch whose connection is open and that is not over.
     """
 
     lock: Lock
@@ -150,7 +152,7 @@ class LongBatches:
     _waiting: deque[weakref.ref[_Batch]] = field(factory=deque, init=False)
 
     def begin(self, channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> Parts | None:
-        """Do the first turn of a batch; returns the answer if that was all, else None."""
+        """Do the first turn of a batch; returns the answer if one turn was enough, else None."""
         try:
             next(turns)
         except StopIteration as ended:
@@ -168,7 +170,7 @@ class LongBatches:
         channel.gives_way = True
 
     def _go_on(self, own: _Batch, outbox: Outbox) -> None:
-        """Do a turn of the oldest batch, and reschedule until this connection's own is over."""
+        """Do a turn of the oldest batch, and reschedule until the batch of this connection is over."""
         with self.lock:
             first = None if own.is_over else self._first()
             if first is not None:
@@ -177,7 +179,7 @@ class LongBatches:
             self._leave(own)
 
     def _first(self) -> _Batch | None:
-        """Returns the oldest batch that is alive and not over; the caller holds the lock."""
+        """Returns the oldest batch that is not over and whose connection is open; the caller holds the lock."""
         while self._waiting:
             first = self._waiting[0]()
             if first is not None and not first.is_over:
@@ -187,15 +189,15 @@ class LongBatches:
 
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
-"""Fields of every reply to a send, including refusals."""
+"""Fields of every reply to a send; refusals have them too."""
 TIMER: Final = "TIMER_DEL"
-"""Common begin of the properties that ask for a time."""
+"""The beginning that all properties with a delivery time share."""
 FIRST_OFFSET: Final = 0
-"""The offset of a queue's first message, which creates its files: as much work as fifty sends."""
+"""Offset of a queue's first message. Storing it creates the queue's files, as much work as fifty sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
-"""Raised when a message cannot be stored."""
+"""The errors that mean that a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
-"""Queue count of a new topic if the client names none (`defaultTopicQueueNums` of the clients)."""
+"""Queue count of a new topic if the client gives none (`defaultTopicQueueNums` of the clients)."""
 
 
 @define(slots=True, eq=False)
@@ -207,15 +209,15 @@ class SendProcessor(Serving):
     appender: Appender
     events: SendEvents
     durability: Durability
-    """Decides when a send is answered: after the disk under `SYNC_FLUSH`."""
+    """Decides when a send is answered; under `SYNC_FLUSH` that is after the sync."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
     _long_batches: LongBatches = field(init=False)
     host_digits: bytes = field(init=False)
-    """First part of a message id: the broker's address in hexadecimal."""
+    """First part of each message id: the broker's address in hexadecimal digits."""
     _answers_at_once: bool = field(init=False)
-    """Whether answers to stored messages are immediate and contain only the message's place."""
+    """Whether a stored message is answered at once and the answer has only the message's place."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.builder.store_host.hex().upper().encode()
@@ -363,11 +365,11 @@ class SendProcessor(Serving):
         topic: str,
         waits: bool,
     ) -> Parts | None:
-        """Returns the answer to appended messages; None when it follows later.
+        """Returns the answer to appended messages; None when the answer follows later.
 
-        `topic` is where they are stored: not the header's topic for a message with too many retries.
+        `topic` is where the messages are stored, which is not the header's topic for one with too many retries.
         """
-        # Without the body, which is a part of the connection's buffer.
+        # The waiting answer must not keep the body, because it is a part of the connection's buffer.
         command = replace(asked.command, body=EMPTY)
         asked = replace(asked, command=command)
 
@@ -377,7 +379,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         unsaved = self.topics.unsaved
-        # A delayed or prepared message has also created the header's topic.
+        # Storing a delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
         end = log_end if waits and self.durability.syncs else None
         if wants_topics or end is not None:
@@ -389,7 +391,8 @@ class SendProcessor(Serving):
     def _put_batch(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
         """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
-        # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
+        # The properties of the batch's messages stay as sent; 4.9 adds the request's properties after them, with
+        # CLUSTER.
         shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
@@ -412,7 +415,7 @@ class SendProcessor(Serving):
         properties: Mapping[str, str],
         messages: Iterator[tuple[MessageToStore, str]],
     ) -> Turns:
-        """Store a long batch's messages; see `LongBatches`."""
+        """Store a long batch's messages in turns; see `LongBatches`."""
         try:
             batch = self.appender.store.prepare(asked.header.topic, queue_id)
             tags: list[str] = []
@@ -477,7 +480,7 @@ class SendProcessor(Serving):
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
             # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
-            # The first check is quick, because a batch may have thousands.
+            # This substring check comes first because it is quick, and a batch may have thousands of messages.
             if TIMER in part.properties and refuses_timed and has_timer(read_properties(part.properties)):
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, "messages of a batch cannot wait for a time")
             message = self.builder.message(
@@ -500,5 +503,5 @@ def _parts(messages: Iterable[tuple[MessageToStore, str]]) -> Iterator[list[tupl
 
 
 def _waits(properties: Mapping[str, str]) -> bool:
-    """Whether the answer waits until the message is kept (`isWaitStoreMsgOK`)."""
+    """Whether the producer asks that the answer waits until the message is durable (`isWaitStoreMsgOK`)."""
     return properties.get(WAIT, "true").lower() == "true"
