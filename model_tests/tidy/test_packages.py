@@ -107,7 +107,7 @@ ALLOWED = {
     "longpoll_runtime/host_pauses.py": "a control thread that only looks whether the machine stands still",
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
     "longpoll/views/follow.py": "the same",
-    "longpoll_kit/subjects/on_nats.py": "a client's event loop, which `close` stops and joins",
+    "longpoll_kit/subjects/event_loop.py": "a client's event loop, which `close` stops and joins",
     "longpoll_kit/subjects/on_sqs.py": "a client's requests, whose pool `close` shuts down",
 }
 """Other code that starts threads -> why these threads need not be joined."""

@@ -1,8 +1,9 @@
-"""What subjects of servers share: the process of a local server, and connections that a failure does not leave open."""
+"""What subjects share: addresses and processes, queues made at their first use, connections closed on errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -44,3 +45,19 @@ def closed_on_error(connection: Any) -> Iterator[Any]:
         stack.callback(connection.close)
         yield connection
         stack.pop_all()
+
+
+class MadeOnce:
+    """Makes each queue when it is first named, also where several threads name it at once."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self.made: dict[str, Any] = {}
+
+    def __call__(self, queue: str) -> Any:
+        """What `make` returned for a queue."""
+        with self._lock:
+            if queue not in self.made:
+                self.made[queue] = self._make(queue)
+            return self.made[queue]

@@ -6,7 +6,6 @@ Promised by kafka.apache.org/documentation (design): acknowledged messages survi
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from confluent_kafka.admin import (
 
 from longpoll_kit.errors import ServiceError
 from longpoll_kit.subject import LongPollSubject
-from longpoll_kit.subjects.addresses import address_of, local_process
+from longpoll_kit.subjects.addresses import MadeOnce, address_of, local_process
 
 PORT: Final = 9_092
 CALL_S: Final = 10
@@ -46,8 +45,7 @@ class Topics(LongPollSubject):
         self.admin = AdminClient(self.config)
         self.admin.list_topics(timeout=CALL_S)
         self._producer = Producer(self.config | {"linger.ms": 0, "acks": "all", "message.timeout.ms": CALL_S * 1_000})
-        self._lock = threading.Lock()
-        self._topics: set[str] = set()
+        self.use = MadeOnce(self._create)
         self.consumers: set[Any] = set()
 
     def publish(self, queue: str, body: bytes) -> None:
@@ -63,7 +61,7 @@ class Topics(LongPollSubject):
         """Close the consumers, and delete the topics."""
         for consumer in self.consumers:
             consumer.close()
-        for done in self.admin.delete_topics(list(self._topics)).values() if self._topics else ():
+        for done in self.admin.delete_topics(list(self.use.made)).values() if self.use.made else ():
             done.result(CALL_S)
 
     def broker_settings(self) -> dict[str, str]:
@@ -79,15 +77,9 @@ class Topics(LongPollSubject):
         (done,) = self.admin.incremental_alter_configs([changed]).values()
         done.result(CALL_S)
 
-    def use(self, queue: str) -> None:
-        """Create a topic, unless it is there."""
-        with self._lock:
-            if queue in self._topics:
-                return
-            if queue not in self.admin.list_topics(timeout=CALL_S).topics:
-                made = self.admin.create_topics([NewTopic(queue, num_partitions=1, replication_factor=1)])
-                made[queue].result(CALL_S)
-            self._topics.add(queue)
+    def _create(self, topic: str) -> None:
+        if topic not in self.admin.list_topics(timeout=CALL_S).topics:
+            self.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(CALL_S)
 
 
 def bodies_of(messages: Any) -> list[bytes]:

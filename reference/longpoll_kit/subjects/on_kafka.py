@@ -7,6 +7,7 @@ poll is the client's.
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ class FetchSubject(Topics):
     def __init__(self, url: str, mode: str) -> None:
         """Connect; raises one of `gone`."""
         super().__init__(url, mode)
+        self._lock = threading.Lock()
         self._idle: list[Fetch] = []
         """Consumers without a poll, with what each fetches next."""
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Coroutine
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from contextlib import closing, suppress
+from typing import Any, Final
 
 import nats
 import nats.errors
@@ -22,7 +20,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 
 from longpoll_kit.errors import ServiceError
 from longpoll_kit.subject import LongPollSubject, Polled
-from longpoll_kit.subjects.addresses import address_of, local_process
+from longpoll_kit.subjects.addresses import MadeOnce, address_of, closed_on_error, local_process
+from longpoll_kit.subjects.event_loop import EventLoop
 
 PORT: Final = 4_222
 CONSUMER: Final = "kit"
@@ -30,7 +29,6 @@ ACK_WAIT_S: Final = 3
 CALL_S: Final = 10
 NOTHING: Final = {"404", "408"}
 """The status of a request without messages, and of one whose time is up."""
-Made = TypeVar("Made")
 
 
 @define(eq=False)
@@ -45,13 +43,9 @@ class Pull:
         if not self.answer.done():
             self.answer.set_result(message)
 
-    async def ended(self) -> Any:
-        """Wait for the answer, and give the inbox up; raises ConnectionError."""
-        message = await self.answer
-        if message is not None:
-            with suppress(nats.errors.Error):  # it is given up by a cancel, or the connection is closed
-                await self.inbox.unsubscribe()
-        return message
+
+async def _raised(_error: Exception) -> None:
+    """Ignore an error of the connection, because the call that meets it raises it."""
 
 
 class NatsSubject(LongPollSubject):
@@ -64,27 +58,14 @@ class NatsSubject(LongPollSubject):
     def __init__(self, url: str, _mode: str) -> None:
         """Connect; raises one of `gone`."""
         self.process_id = local_process(*address_of(url, PORT))
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kit-nats")
-        self._thread.start()
-        self._streams: set[str] = set()
-        self._lock = threading.Lock()
+        self._loop = EventLoop("kit-nats", 2 * CALL_S)
+        self._use = MadeOnce(lambda stream: self._loop.do(self._create(stream)))
         self._open: set[Pull] = set()
-        try:
-            self._nats: Any = self._do(self._connect(url))
+        with closed_on_error(self._loop):
+            own = {"allow_reconnect": False, "connect_timeout": CALL_S, "disconnected_cb": self._lose}
+            self._nats: Any = self._loop.do(nats.connect(url, **own, error_cb=_raised))
             self._jetstream: Any = self._nats.jetstream()
-            self._do(self._jetstream.account_info())
-        except self.gone:
-            self._end_loop()
-            raise
-
-    async def _connect(self, url: str) -> Any:
-        async def failed(_error: Exception) -> None:
-            """The call that meets the error raises it."""
-
-        return await nats.connect(
-            url, allow_reconnect=False, connect_timeout=CALL_S, disconnected_cb=self._lose, error_cb=failed
-        )
+            self._loop.do(self._jetstream.account_info())
 
     async def _lose(self) -> None:
         """Nothing comes any more."""
@@ -95,25 +76,26 @@ class NatsSubject(LongPollSubject):
     def publish(self, queue: str, body: bytes) -> None:
         """Publish to the stream, and wait for its acknowledgement."""
         self._use(queue)
-        self._do(self._jetstream.publish(queue, body))
+        self._loop.do(self._jetstream.publish(queue, body))
 
     def start_poll(self, queue: str, position: None, timeout_ms: int) -> Pull:  # noqa: ARG002 - the consumer has it
         """Send a request for one message."""
         self._use(queue)
         wanted = {"expires": timeout_ms * 1_000_000} if timeout_ms else {"no_wait": True}
-        return self._do(self._ask(queue, json.dumps({"batch": 1} | wanted).encode()))
+        return self._loop.do(self._ask(queue, json.dumps({"batch": 1} | wanted).encode()))
 
     async def _ask(self, queue: str, wanted: bytes) -> Pull:
-        pull, name = Pull(self._loop.create_future()), self._nats.new_inbox()
+        pull, name = Pull(asyncio.get_running_loop().create_future()), self._nats.new_inbox()
         self._open.add(pull)
         pull.inbox = await self._nats.subscribe(name, cb=pull.take)
+        await pull.inbox.unsubscribe(1)  # after its message
         await self._nats.publish(f"$JS.API.CONSUMER.MSG.NEXT.{queue}.{CONSUMER}", wanted, reply=name)
         await self._nats.flush(CALL_S)
         return pull
 
     def finish_poll(self, handle: Pull) -> Polled:
         """Wait for the message, or a status."""
-        answer = asyncio.run_coroutine_threadsafe(handle.ended(), self._loop).result()
+        answer = self._loop.wait(handle.answer)
         status = answer.headers.get("Status") if answer is not None and answer.headers and not answer.reply else None
         if answer is None or status in NOTHING:
             return Polled()
@@ -123,11 +105,11 @@ class NatsSubject(LongPollSubject):
 
     def acknowledge(self, handle: Pull) -> None:
         """Acknowledge the message, and wait until the server has confirmed it."""
-        self._do(handle.answer.result().ack_sync(CALL_S))
+        self._loop.do(handle.answer.result().ack_sync(CALL_S))
 
     def cancel(self, handle: Pull) -> None:
         """Take the inbox's interest away; the server gives a request without interest nothing."""
-        self._do(self._cancel(handle))
+        self._loop.do(self._cancel(handle))
 
     async def _cancel(self, pull: Pull) -> None:
         with suppress(nats.errors.BadSubscriptionError):  # it is answered
@@ -136,38 +118,13 @@ class NatsSubject(LongPollSubject):
 
     def close(self) -> None:
         """Delete the streams, and close the connection."""
-        try:
-            for stream in self._streams:
-                self._do(self._jetstream.delete_stream(stream))
-            self._do(self._nats.close())
-        finally:
-            self._end_loop()
-
-    def _use(self, queue: str) -> None:
-        with self._lock:
-            if queue not in self._streams:
-                self._do(self._create(queue))
-                self._streams.add(queue)
+        with closing(self._loop):
+            for stream in self._use.made:
+                self._loop.do(self._jetstream.delete_stream(stream))
+            self._loop.do(self._nats.close())
 
     async def _create(self, queue: str) -> None:
         await self._jetstream.add_stream(StreamConfig(queue, subjects=[queue], storage=StorageType.MEMORY))
-        consumer = ConsumerConfig(
-            durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, ack_wait=ACK_WAIT_S, max_waiting=10_000
-        )
+        limits: dict[str, Any] = {"ack_wait": ACK_WAIT_S, "max_waiting": 10_000}
+        consumer = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, **limits)
         await self._jetstream.add_consumer(queue, consumer)
-
-    def _do(self, work: Coroutine[Any, Any, Made]) -> Made:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * CALL_S)
-
-    async def _give_up(self) -> None:
-        """End each call that still waits for the server, because a closed loop can no longer end it."""
-        waiting = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    def _end_loop(self) -> None:
-        self._do(self._give_up())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

@@ -7,13 +7,12 @@ same, and commands/xread). Streams keep their entries.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any, Final
 
 import redis
 
 from longpoll_kit.subject import LongPollSubject, Polled
-from longpoll_kit.subjects.addresses import local_process
+from longpoll_kit.subjects.addresses import MadeOnce, local_process
 
 BODY: Final = "body"
 GROUP: Final = "readers"
@@ -33,7 +32,7 @@ class RedisSubject(LongPollSubject):
         self.semantics = "offsets" if mode == "xread" else "consuming"
         self.serves_longest_waiting = mode in {"blpop", "blmove"}
         self._client: redis.Redis = redis.Redis.from_url(url, max_connections=CONNECTIONS_MAX)
-        self._keys: set[str] = set()
+        self._use = MadeOnce(self._create)
         self._client.ping()
         settings = self._client.connection_pool.connection_kwargs
         self.process_id = local_process(settings.get("host"), settings.get("port"))
@@ -95,14 +94,11 @@ class RedisSubject(LongPollSubject):
 
     def close(self) -> None:
         """Delete the queues, and close the connection."""
-        if self._keys:
-            self._client.unlink(*self._keys, *(f"{key}:taken" for key in self._keys))
+        keys = list(self._use.made)
+        if keys:
+            self._client.unlink(*keys, *(f"{key}:taken" for key in keys))
         self._client.close()
 
-    def _use(self, queue: str) -> None:
-        if queue in self._keys:
-            return
+    def _create(self, queue: str) -> None:
         if self._mode == "xreadgroup":
-            with suppress(redis.ResponseError):  # another thread has made it
-                self._client.xgroup_create(queue, GROUP, id="0", mkstream=True)
-        self._keys.add(queue)
+            self._client.xgroup_create(queue, GROUP, id="0", mkstream=True)

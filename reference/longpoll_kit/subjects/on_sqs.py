@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from longpoll_kit.subject import LongPollSubject, Polled
-from longpoll_kit.subjects.addresses import closed_on_error, local_process
+from longpoll_kit.subjects.addresses import MadeOnce, closed_on_error, local_process
 
 VISIBILITY_S: Final = 1
 CONNECTIONS_MAX: Final = 5_000
@@ -51,8 +51,7 @@ class SqsSubject(LongPollSubject):
         self._sqs.meta.events.register("before-send.sqs.ReceiveMessage", self._leaves)
         self._pool = ThreadPoolExecutor(CONNECTIONS_MAX)
         self._this_thread = threading.local()
-        self._lock = threading.Lock()
-        self._urls: dict[str, str] = {}
+        self._url = MadeOnce(self._create)
         with closed_on_error(self):  # the kit closes only a subject that was made
             self._sqs.list_queues(MaxResults=1)
 
@@ -98,15 +97,12 @@ class SqsSubject(LongPollSubject):
     def close(self) -> None:
         """Delete the queues, and end the threads."""
         try:
-            for url in self._urls.values():
+            for url in self._url.made.values():
                 self._sqs.delete_queue(QueueUrl=url)
         finally:
             self._pool.shutdown()
             self._sqs.close()
 
-    def _url(self, queue: str) -> str:
-        with self._lock:
-            if queue not in self._urls:
-                told = self._sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(VISIBILITY_S)})
-                self._urls[queue] = told["QueueUrl"]
-            return self._urls[queue]
+    def _create(self, queue: str) -> Any:
+        made = self._sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": str(VISIBILITY_S)})
+        return made["QueueUrl"]
