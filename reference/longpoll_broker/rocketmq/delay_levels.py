@@ -33,29 +33,32 @@ from longpoll_runtime.services import ServiceThread
 log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
-"""`DELAY_FOR_A_WHILE`: interval between rounds."""
+"""`DELAY_FOR_A_WHILE`: the interval between rounds, ms."""
 SEEN_PARTS: Final = 64
-"""Number of notes of a level's end within its delay; a note also covers the messages before it."""
+"""Number of notes about a level's end that are made within its delay; a note also covers the messages before it."""
 BATCH: Final = 256
-"""Messages of one level delivered before the other levels get their turn and all become visible."""
+"""Number of messages of one level that are delivered before the messages become visible and the other levels follow."""
 
 
 @define(slots=True, eq=False)
 class _Seen:
-    """When a level's messages were first seen. Invariant: `notes` have a time, ns, and the end then; both increase."""
+    """Notes when a level's messages were first seen.
+
+    Invariant: each of `notes` has a time, ns, and the queue's end at that time; both increase.
+    """
 
     level_ms: int
     notes: deque[tuple[int, int]] = field(factory=deque, init=False)
 
     def note(self, now_ns: int, offset: int, end: int) -> None:
-        """Record the queue's end at this time, if messages from `offset` on, the next one, were not seen before."""
+        """Note the queue's end at this time, if it has messages from `offset` on that no note covers."""
         self._forget_before(offset)
         last_ns, seen_end = self.notes[-1] if self.notes else (None, offset)
         if end > seen_end and (last_ns is None or now_ns - last_ns >= self.level_ms * 1_000_000 // SEEN_PARTS):
             self.notes.append((now_ns, end))
 
     def waited_ms(self, now_ns: int, offset: int) -> int:
-        """Returns how long a message has been seen; forgets earlier messages."""
+        """Returns how long ago a message was first seen, ms; forgets earlier messages."""
         self._forget_before(offset)
         return (now_ns - self.notes[0][0]) // 1_000_000 if self.notes else 0
 
@@ -66,7 +69,7 @@ class _Seen:
 
 @define(slots=True, eq=False)
 class ScheduleService(ServiceThread):
-    """The schedule; `run` does one round."""
+    """The thread that delivers delayed messages; `run` does one round."""
 
     NAME = "schedule"
 
@@ -104,11 +107,14 @@ class ScheduleService(ServiceThread):
         return wait_ms
 
     def _run_level(self, level: int) -> int:
-        """Deliver one level's due messages; returns the milliseconds until its next message, or the poll's."""
+        """Deliver one level's due messages.
+
+        Returns the ms until its next message is due, or the interval of the rounds.
+        """
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)
         known = self.offsets.by_level.get(level, 0)
-        # For a store without its oldest files. Without its newest: see `opening.correct_positions`.
+        # The store may have lost its oldest files. For one without its newest files see `opening.correct_positions`.
         offset = max(known, store.visible_start(SCHEDULE_TOPIC, queue_id))
         seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
         now_ns = self.runtime.monotonic_ns()
@@ -140,7 +146,7 @@ class ScheduleService(ServiceThread):
         except MessageRefusedError as error:
             log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
         except (OSError, MemoryError):
-            # The next round may succeed.
+            # The next round may succeed, so the message is not dropped.
             raise
         except FAULTS:
             # This message would fail in every round and block later messages of its level.

@@ -25,13 +25,13 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 
 @define(slots=True, eq=False)
 class OffsetMovedEvents:
-    """Stores the event messages; callable from any thread."""
+    """Stores the event messages; any thread may call it."""
 
     runtime: Runtime
     appender: Appender
     broker_name: str
     host: bytes
-    """The broker's address, encoded as in records."""
+    """The broker's address as records store it."""
 
     def tell(self, pull: Pull, offset_new: int) -> None:
         """Record that a pull was redirected to `offset_new`. If the store fails, this logs a warning, as Java does."""

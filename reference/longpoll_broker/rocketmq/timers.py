@@ -70,18 +70,21 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
-"""Messages read between two checks whether the broker stops."""
+"""Number of messages read between two checks whether the broker stops."""
 SHOWN_COUNT: Final = 256
-"""Messages of one second delivered before they become visible: there may be a million."""
+"""Number of messages of one second that are delivered before they become visible; one second may have a million."""
 
 
 _Entry: TypeAlias = tuple[int, int, int, str]
-"""A waiting message: `TIMER_OUT_MS`, queue offset, time of reading, and target topic."""
+"""A waiting message: its `TIMER_OUT_MS`, queue offset, time of reading, and target topic."""
 
 
 @define(slots=True, eq=False)
 class TimerService(ServiceThread):
-    """The timer; `run` does one round. Invariant: `_due` lists the messages read and not delivered."""
+    """The thread that delivers timed messages; `run` does one round.
+
+    Invariant: `_due` lists the messages that are read and not delivered.
+    """
 
     NAME = "timer"
 
@@ -93,7 +96,7 @@ class TimerService(ServiceThread):
     form: PropertiesForm
     counts: TimerCounts = field(factory=TimerCounts)
     _due: list[_Entry] = field(factory=list, init=False)
-    """The waiting messages, as a heap."""
+    """A heap of the waiting messages, the first one due on top."""
     _pending: list[int] = field(factory=list, init=False)
     """A heap of the queue offsets of the messages in `_due`, and of some offsets in `_gone`."""
     _gone: set[int] = field(factory=set, init=False)
@@ -109,7 +112,7 @@ class TimerService(ServiceThread):
 
     def run(self) -> None:
         """Read new messages, and deliver due ones. Raises OSError."""
-        # Later messages wait for the next round, so that endless sends do not delay due messages.
+        # Messages that arrive meanwhile wait for the next round, so that endless sends do not delay due messages.
         end = self.store.visible_end(TIMER_TOPIC, 0)
         while self._read_some(end):
             if self._stop.is_set():
@@ -164,7 +167,7 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # May succeed next time; the messages before it are not delivered again.
+                # The next round may succeed; the messages before this one are not delivered again.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
                 self._forget(taken[:number])
@@ -175,7 +178,7 @@ class TimerService(ServiceThread):
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
-        # A message read late may be due before those delivered already, and must not count as delivered.
+        # A message that is read late may be due before delivered ones, so the delivered time must not go back.
         delivered_ms = max(self.offsets.delivered_ms, second_ms)
         if self._due:
             delivered_ms = min(delivered_ms, self._due[0][0] - 1)
@@ -232,7 +235,7 @@ _FIELDS: Final = {"MSG_REGION": "DefaultRegion"}
 _NOT_HERE: Final = "recall failed, broker service not available"
 _NO_HANDLE: Final = (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
 _MARKS: Final = re.compile(r"[\0\1\2]")
-"""Characters that a key must not contain: they would add properties to the recall message."""
+"""Characters that a key must not contain, because they would add properties to the recall message."""
 _TIME: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -250,7 +253,7 @@ class RecallProcessor(Serving):
 
     @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """370: recall a message by its handle; success even if it was delivered or recalled already."""
+        """Code 370: recall a message by its handle; a success even if it was delivered or recalled already."""
         header = RecallMessageRequestHeader.decode(command.ext_fields)
         handle = read_handle(header.recall_handle)
         if handle is not None and (not handle.key or _MARKS.search(handle.key)):
@@ -262,7 +265,7 @@ class RecallProcessor(Serving):
             self.appender.append(self._message(channel, handle), RECALL_TAG)
         except (SendRefusedError, MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"recall failed, execute error: {error}", _FIELDS)
-        # Java's reply carries this text even on success.
+        # Java's reply has this text even on success.
         return answer(command, ResponseCode.SUCCESS, "not set any response code", {"msgId": handle.key, **_FIELDS})
 
     def _off(self) -> tuple[int, str] | None:

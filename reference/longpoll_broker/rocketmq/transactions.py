@@ -63,7 +63,8 @@ UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 COMMITTED_COUNT_MAX: Final = 10_000
-"""Maximum remembered messages whose next commits count as copies (`Appender.may_copy`), as do those of older ones."""
+"""Maximum remembered commits; a further commit of a remembered or older message counts as a copy
+(`Appender.may_copy`)."""
 
 
 @define(slots=True, eq=False)
@@ -76,12 +77,12 @@ class EndTransactionProcessor(Serving):
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     _committed: set[int] = field(factory=set, init=False)
-    """Physical offsets of prepared messages committed before, from `_remembered` on."""
+    """Physical offsets of prepared messages that were committed, from `_remembered` on."""
     _remembered: int = field(default=0, init=False)
 
     @serves(RequestCode.END_TRANSACTION)
     def end(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
+        """Code 37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)
         if header.commit_or_rollback == UNDECIDED:
             return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
@@ -162,16 +163,16 @@ class ProducerOf(Protocol):
     """Finds a connection of a producer group to ask about a prepared message."""
 
     def __call__(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """Returns the next connection, or the sender's; None without one."""
+        """Returns the next connection, or the message's sender; None if the group has no connection."""
         ...
 
 
 @define(slots=True, eq=False)
 class TransactionChecks:
-    """The rounds over the half topic; one thread calls `run_if_due`."""
+    """Does the rounds over the half topic; one thread calls `run_if_due`."""
 
     ends: EndTransactionProcessor
-    """The processor of the answers; its store and clock are used here."""
+    """Serves the producers' answers; the checks use its store and clock."""
     config: BrokerConfig
     reserved_hours: int
     """Age at which a message is given up, because the log may lose it (`fileReservedTime`)."""
@@ -181,7 +182,7 @@ class TransactionChecks:
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     def __attrs_post_init__(self) -> None:
-        # After a restart producers need some time to reconnect.
+        # The first round waits, because producers need some time to reconnect after a restart.
         self._due_ns = self._next_ns()
 
     def _next_ns(self) -> int:
@@ -207,7 +208,7 @@ class TransactionChecks:
         if first == end:
             return False
         op_first, op_end = self._standing(OP_TOPIC)
-        # All of them, because the first message's end may be the last one.
+        # All entries are read, because the last one may end the first message.
         ended = self._ended(op_first, op_end)
         halves = frozenset(ended.values())
         at = first
@@ -225,7 +226,7 @@ class TransactionChecks:
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:
-            # Any client may commit for this group: the next messages would never be checked.
+            # Any client may commit for this group. With such an offset the next messages would never be checked.
             log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
             self._commit(topic, end)
         return min(max(known, start), end), end
@@ -245,9 +246,9 @@ class TransactionChecks:
         return found
 
     def _look(self, offset: int, outbox: Outbox) -> bool:
-        """Check or give up one half message; returns false if it is too young, as are all after it.
+        """Check or give up one half message; returns false if it and all later ones are too young.
 
-        A message that cannot be checked, because of its properties, must not block the others.
+        A message that cannot be checked because of its properties must not block the others.
         """
         try:
             return self._ask(offset, outbox)
@@ -301,7 +302,7 @@ class TransactionChecks:
         return self.ends.appender.append(copy, "")
 
     def _tell(self, half: Record, properties: dict[str, str], copy: PutResult, outbox: Outbox) -> None:
-        """Send 39, one-way, to a producer of the group; the body is the message as in its own topic."""
+        """Send 39, one-way, to a producer of the group; the body is the message with its original topic."""
         group = properties.get(PRODUCER_GROUP, "")
         # Every other check goes to the message's sender, however many others join its group.
         channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)

@@ -133,7 +133,7 @@ RIGHTS: Final = {
     "SUB|PUB": Right.PUB | Right.SUB,
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""Publishing to this topic needs no right, because every client sends traces."""
+"""Every account may publish to this topic, because every client sends traces."""
 ADMIN_CODES: Final = frozenset(
     {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 60, 61, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329}
     | {905, 907}
@@ -153,7 +153,7 @@ Clients' requests (such as 105 and 106) are open to all. 4.9.7's name server has
 
 @frozen
 class Account:
-    """One account. As in RocketMQ, a group's rights are stored under the name of its retry topic."""
+    """One account; as in RocketMQ, a group's rights are stored under the name of its retry topic."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -180,31 +180,31 @@ class Rules:
 
     white: tuple[Match, ...]
     accounts: Mapping[str, Account]
-    """By access key."""
+    """The accounts by access key."""
 
 
 @define
 class Wanted:
-    """The topics and groups of a request; groups by the names of their retry topics."""
+    """The topics and groups that a request uses; groups are listed by the names of their retry topics."""
 
     resources: dict[str, Right] = field(factory=dict)
     producer_groups: set[str] = field(factory=set)
-    """Groups joined as a producer, by the same names."""
+    """Groups that the request joins as a producer, also by the names of their retry topics."""
 
     def topic(self, name: str | None, right: Right) -> None:
-        """The request uses a topic, if any. A dead-letter topic also needs the right to its group."""
+        """Note that the request uses a topic, if any; a dead-letter topic also needs the right to its group."""
         if name is not None:
             self.resources[name] = right
             if name.startswith(DEAD_PREFIX):
                 self.group(name.removeprefix(DEAD_PREFIX))
 
     def group(self, name: str | None) -> None:
-        """The request acts for a group."""
+        """Note that the request acts for a group."""
         if name is not None:
             self.resources[name if name.startswith(RETRY_PREFIX) else RETRY_PREFIX + name] = Right.SUB
 
     def producers(self, name: str) -> None:
-        """The request joins a group of producers."""
+        """Note that the request joins a group of producers."""
         self.producer_groups.add(RETRY_PREFIX + name)
 
 
@@ -259,13 +259,14 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
         return None
     for resource, needed in resources.items():
         if resource == TRACE_TOPIC and needed == Right.PUB:
-            # As in RocketMQ, all clients may send traces; other topics of the request are still checked.
+            # As in RocketMQ, every client may send traces; other topics of the request are still checked.
             continue
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:
             return f"No default permission for {_described(resource)}"
     for resource in wanted.producer_groups:
-        # By default an account concerns consumers: a producer needs no right to its group, unless it is listed.
+        # Default rights concern consumers, so a producer needs no right to its group unless the account lists the
+        # group.
         if account.rights.get(resource, Right.PUB) & Right.DENY:
             return f"No default permission for {_described(resource)}"
     return None

@@ -63,10 +63,11 @@ _NULL: Final = "tag:yaml.org,2002:null"
 _LIST: Final = "tag:yaml.org,2002:seq"
 _MAP: Final = "tag:yaml.org,2002:map"
 
-# In C, if PyYAML has it: ten times as fast, because clients wait for a change. Its errors and odd letters differ.
+# PyYAML's loader in C is ten times as fast, which matters because clients wait for a change. Its error texts and its
+# treatment of unusual letters differ.
 _QUICK_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FLAT_SIZE_MAX: Final = 1_000
-"""Maximum bytes of a line, and maximum brackets, of a file that is read in C."""
+"""The C loader reads only files with lines of at most so many bytes and with at most so many brackets."""
 _QUICK_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 Value = str | bool | list[str]
@@ -102,7 +103,7 @@ class AccountFile:
         """Returns the file in Java's layout: one value per line."""
         _lay_out(self.root, set())
         written = self._written(as_it_is=True)
-        # PyYAML treats these as line breaks and would not read its own output back.
+        # PyYAML treats these characters as line breaks and would not read its own output back.
         if any(mark in written for mark in "\x85\u2028\u2029"):
             written = self._written(as_it_is=False)
         return written.encode()
@@ -149,7 +150,7 @@ class AccountFile:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Number of changes, and time of the last in ms since 1970; None if the file has no version."""
+        """Number of changes, and time of the last one in ms since 1970; None if the file has no version."""
         versions = _get(self.root, VERSION)
         if not isinstance(versions, SequenceNode) or not versions.value:
             return None
@@ -168,7 +169,7 @@ class AccountFile:
         _put(self.root, VERSION, SequenceNode(_LIST, [version]))
 
     def _list(self, name: str) -> SequenceNode:
-        """Find or create a list of the root; raises ConfigError if it is something else."""
+        """Find or create a list of the root; raises ConfigError if its value is something else."""
         found = _get(self.root, name)
         if found is None or _is_null(found):
             found = SequenceNode(_LIST, [])
@@ -179,7 +180,7 @@ class AccountFile:
 
 
 def _compose(content: bytes) -> Node | None:
-    # C has no limit of recursion: thousands of nested lists would end the process.
+    # The C loader does not limit recursion: thousands of nested lists would end the process.
     longest = max(map(len, content.splitlines()), default=0)
     if longest <= FLAT_SIZE_MAX and content.count(b"[") + content.count(b"{") <= FLAT_SIZE_MAX:
         with contextlib.suppress(yaml.YAMLError):
@@ -215,7 +216,7 @@ def _node(value: Value) -> Node:
 
 
 def _get(mapping: MappingNode, name: str) -> Node | None:
-    """Returns the value of a key; of a duplicate key the last, as in a YAML loader."""
+    """Returns the value of a key; if the key occurs twice, the last value, as in a YAML loader."""
     found: Node | None = None
     for key, value in mapping.value:
         if _text_of(key) == name:
@@ -240,7 +241,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _lay_out(node: Node, done: set[int]) -> None:
-    """Reset a node's layout, so that all is written alike; visits shared nodes once."""
+    """Reset a node's layout, so that all values are written alike; visits shared nodes once."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -273,7 +274,7 @@ FILE_SIZE_MAX: Final = 4 * MIB
 JAVA_ERROR: Final = "org.apache.rocketmq.acl.common.AclException"
 """Prefix of the remark in Java's refusals, which clients look for."""
 KEY_SIZE_MIN: Final = 7
-"""`AclConstants.ACCESS_KEY_MIN_LENGTH` and the like are 6, and must be exceeded."""
+"""RocketMQ's minima, such as `AclConstants.ACCESS_KEY_MIN_LENGTH`, are 6, and a key must be longer."""
 
 _Key = Annotated[str, Meta(min_length=KEY_SIZE_MIN)]
 
@@ -307,16 +308,16 @@ class AccessControl:
 
     runtime: Runtime
     path: str
-    """Absolute."""
+    """Absolute path of the account file."""
     record_at: RecordAt = field(default=lambda _offset: None)
-    """Finds messages that requests name by log offset."""
+    """Finds the message that a request names by its log offset."""
     _content: bytes = field(default=b"", init=False)
     _seen: bytes = field(default=b"", init=False)
     _rules: Rules = field(init=False)
     _read_ms: int = field(default=0, init=False)
-    """When the content was read, by the wall clock."""
+    """Time when the content was read, by the wall clock."""
     _taken_ns: int = field(default=0, init=False)
-    """When the content was read, by the monotonic clock."""
+    """Time when the content was read, by the monotonic clock."""
     _guard: Lock = field(init=False)
     """Held while file, content and rules are updated."""
     _look_ns: int = field(default=0, init=False)
@@ -362,9 +363,9 @@ class AccessControl:
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
 
     def may_get(self, channel: Channel, record: Record | str, right: Right) -> bool:
-        """Whether a peer may get a message that it did not request; given as record or topic.
+        """Whether a peer may get a message that it did not request; the message is given as record or topic.
 
-        Its last account needs the right.
+        The account that signed last on the connection needs the right.
         """
         self._look()
         wanted = Wanted()
@@ -387,7 +388,7 @@ class AccessControl:
         return may_use(self._rules, pull.channel.peer_host[0], pull.channel.account, wanted)
 
     def _look(self) -> None:
-        """Read changed file content, at most twice a second."""
+        """Read the file if it has changed, at most twice a second."""
         now_ns = self.runtime.monotonic_ns()
         if now_ns < self._look_ns:
             return
@@ -418,8 +419,8 @@ class AccessControl:
     def change(self, edit: Callable[[AccountFile], bool]) -> bool:
         """Change the file and apply it at once; returns False if `edit` finds nothing to change.
 
-        Raises ConfigError if the file is unusable before or after the change, and OSError if it cannot be written;
-        nothing changes then.
+        Raises ConfigError if the file is unusable before or after the change, and OSError if it cannot be written. In
+        both cases nothing changes.
         """
         with self._guard:
             file = AccountFile.parse(self._read())
@@ -435,7 +436,10 @@ class AccessControl:
             return True
 
     def version(self) -> tuple[int, int]:
-        """Returns the number of tools' changes and the last one's time, ms; without any (0, time of reading)."""
+        """Returns the number of tools' changes and the time of the last one, ms.
+
+        (0, time of reading) if there is none.
+        """
         return AccountFile.parse(self._content).version or (0, self._read_ms)
 
     def listed(self) -> ClusterAclConfig:

@@ -47,7 +47,7 @@ class AccessProcessor(Serving):
     access: AccessControl
     config: BrokerConfig
     broker_address: str
-    """HOST:PORT."""
+    """The broker's HOST:PORT."""
 
     @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:

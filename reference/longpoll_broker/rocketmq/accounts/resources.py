@@ -29,21 +29,24 @@ from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import read_properties
 
 RecordAt = Callable[[int], Record | None]
-"""Returns the message at a log offset, or None."""
+"""Returns the message at a log offset, or None if there is none."""
 Names = Callable[[Command, Wanted, RecordAt], None]
-"""Adds the topics and groups of a request; raises HeaderError if it is unreadable."""
+"""Adds the topics and groups of a request to `Wanted`; raises HeaderError if the request is unreadable."""
 
 ANY_RIGHT: Final = Right.PUB | Right.SUB
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 """The property with the additional queues of a message, separated by commas."""
 _MULTI_DISPATCH_BYTES: Final = MULTI_DISPATCH.encode()
 _TRUE: Final = frozenset({"true", "1"})
-"""Values of a true field, in any case (`headers.base`)."""
+"""Texts that mean true in a field, in any case of letters (`headers.base`)."""
 REAL_TOPIC: Final = "REAL_TOPIC"
 
 
 def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names:
-    """For requests with fields for a topic and a group; "" means no such field."""
+    """Returns the function for requests with these fields for a topic and a group.
+
+    "" if there is none.
+    """
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
         fields = command.ext_fields or {}
@@ -54,7 +57,7 @@ def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names
 
 
 def _send(topic: str, properties: str, batch: str) -> Names:
-    """For sends with these field names."""
+    """Returns the function for sends with these field names."""
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
         fields = command.ext_fields or {}
@@ -64,7 +67,7 @@ def _send(topic: str, properties: str, batch: str) -> Names:
         else:
             wanted.topic(name, Right.PUB)
         _add_further_queues(wanted, fields.get(properties))
-        # Searched before parsing, because a batch may have tens of thousands of messages.
+        # The bytes are searched before parsing, because a batch may have tens of thousands of messages.
         is_batch = fields.get(batch, "").lower() in _TRUE
         if is_batch and _MULTI_DISPATCH_BYTES in bytes(command.body):
             for message in decode_batch(command.body):
@@ -83,19 +86,19 @@ def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
 
 
 def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """33: the topic of the message."""
+    """Code 33 needs the right to the topic of the message."""
     _add_place(wanted, ViewMessageRequestHeader.decode(command.ext_fields).offset, record_at, Right.SUB)
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """36: the group, and the topic of the message, which the group would read."""
+    """Code 36 needs the group, and the topic of the message, because the group would read it."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
     _add_place(wanted, header.offset, record_at, Right.SUB)
 
 
 def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """37: the topic of the prepared message."""
+    """Code 37 needs the topic of the prepared message."""
     offset = EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset
     _add_place(wanted, offset, record_at, Right.PUB)
 
@@ -116,7 +119,7 @@ def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -
 
 
 def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
-    """Add a message's original topic; for dead letters and retries, the group."""
+    """Add a message's original topic; for dead letters and retries also the group."""
     if record is None:
         return
     name = record.topic
@@ -129,19 +132,19 @@ def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
 
 
 def _lock(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """41, 42: the group of the body."""
+    """Codes 41 and 42 need the group in the body."""
     wanted.group(LockBatchRequest.decode(command.body).consumer_group)
 
 
 def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """400: the topic and the group of the body."""
+    """Code 400 needs the topic and the group in the body."""
     asked = QueryAssignmentRequestBody.decode(command.body)
     wanted.topic(asked.topic, Right.SUB)
     wanted.group(asked.consumer_group)
 
 
 def _heartbeat(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """34: the groups and topics of consumers, and the groups of producers."""
+    """Code 34 needs the groups and topics of consumers, and the groups of producers."""
     heartbeat = HeartbeatData.decode(command.body)
     for producer in heartbeat.producer_data_set:
         wanted.producers(producer.group_name)
@@ -194,7 +197,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.END_TRANSACTION: _end,
 }
-"""By code, a function that adds a request's topics and groups."""
+"""For each code, the function that adds a request's topics and groups."""
 FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.CHECK_CLIENT_CONFIG: "only reads the expression that it brings",
     RequestCode.GET_BROKER_RUNTIME_INFO: "tells counts and times of the whole broker",
@@ -202,7 +205,7 @@ FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.VIEW_BROKER_STATS_DATA: "tells counts",
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "tells names that every broker has",
 }
-"""By code, the reason why an account needs no right."""
+"""For each code, the reason why every account may use it."""
 
 
 def wanted_by(command: Command, record_at: RecordAt = lambda _offset: None) -> Wanted:

@@ -57,17 +57,17 @@ from longpoll_runtime import Lock, Runtime
 log = logging.getLogger(__name__)
 
 CALL_MS_MAX: Final = 10_000
-"""Time limit for a member's answer (`Broker2Client.callClient`)."""
+"""Time limit for the answer of one member (`Broker2Client.callClient`)."""
 STATUS_MS_MAX: Final = 5_000
-"""Time limit for members' offsets (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
+"""Time limit for the offsets of all members (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
 STATUS_SIZE_MAX: Final = 256 * KIB
-"""Maximum bytes of their answers together."""
+"""Maximum bytes of all members' offsets together."""
 CALL_COUNT_MAX: Final = 1000
-"""Maximum requests that wait for members; the next one is answered with 2."""
+"""Maximum requests that wait for members; a further request is answered with 2."""
 RESET_COUNT: Final = 50
-"""Queues whose offset of a time is searched in one turn."""
+"""Number of queues for which one turn searches the offset of a time."""
 NO_OFFSET: Final = -1
-"""In a request to reset a queue: no offset given."""
+"""The value in a request to reset a queue that means that no offset is given."""
 LATEST: Final = -1
 """The time that means a queue's end."""
 
@@ -77,12 +77,12 @@ class _Waiting:
     asker: Channel
     asked: Command
     member: str
-    """The member's group and client id, for texts."""
+    """The member's group and client id, as error texts show them."""
     deadline_ns: int
 
     def passed_on(self, command: Command) -> Parts | None:
         """Returns the requester's answer after the member's; None if other members must answer too."""
-        # Copied, because the member's receive buffer is reused.
+        # The body is copied, because the member's receive buffer is reused.
         return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
 
     def gone(self) -> Parts | None:
@@ -119,16 +119,16 @@ class _WaitingReply(_Waiting):
 
 @define(slots=True, eq=False)
 class _Gathering:
-    """Collects members' offsets. Invariant: `left` counts those that may still answer; it decreases under `lock`.
+    """Collects members' offsets in `told`, by client id.
 
-    `told` has the queues' offsets by client id.
+    Invariant: `left` counts the members that may still answer; it decreases under `lock`.
     """
 
     lock: Lock
     left: int
     told: dict[str, dict[MessageQueue, int]] = field(factory=dict, init=False)
     size: int = field(default=0, init=False)
-    """Bytes received."""
+    """Number of bytes received from all members."""
 
     def take(self, client_id: str, body: Buffer) -> None:
         """Add a member's answer, unless it is unreadable or too large."""
@@ -147,7 +147,7 @@ class _Gathering:
             self.told[client_id] = offsets
 
     def one_less(self, asked: Command) -> Parts | None:
-        """Returns the answer after the last member; None before."""
+        """Count one member as done; returns the answer after the last member, None before."""
         with self.lock:
             self.left -= 1
             if self.left:
@@ -156,14 +156,14 @@ class _Gathering:
             told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
             return answer(asked, ResponseCode.SYSTEM_ERROR, told)
         table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
-        # RocketMQ's class has the table of 221, too.
+        # RocketMQ's answer also has the table of 221, which is empty here.
         body = {"consumerTable": table, "messageQueueTable": {}}
         return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
 
 
 @frozen
 class _WaitingStatus(_Waiting):
-    """A requester of several members' offsets that waits for this one; `member` is its client id."""
+    """A requester that waits for the offsets of several members, of which this is one; `member` is its client id."""
 
     gathering: _Gathering
 
@@ -182,7 +182,7 @@ class _WaitingStatus(_Waiting):
 
 @define(slots=True, eq=False)
 class ClientCalls(Serving):
-    """The processors, and the pending calls. Invariant: `_waiting` changes under `lock`."""
+    """The processors, and the calls that wait for an answer. Invariant: `_waiting` changes under `lock`."""
 
     runtime: Runtime
     topics: Topics
@@ -191,23 +191,26 @@ class ClientCalls(Serving):
     members: ClientProcessor
     broker_name: str
     address: str
-    """Host:port of the broker."""
+    """HOST:PORT of the broker."""
     lock: Lock
     quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
-    """By the member's connection and the opaque of its request."""
+    """The waiting calls, by the member's connection and the opaque of its request."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """307: return a member's state, from the member; 1 if it is not connected, 207 if it does not answer."""
+        """Code 307: return a member's state, asked from the member.
+
+        Answers 1 if it is not connected, 207 if it is silent.
+        """
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         asked = _request(command.code, header.encode(), flag=command.flag)
         return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id))
 
     @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """309: let a member consume one message; 1 if the member or the message does not exist."""
+        """Code 309: let a member consume one message; answers 1 if the member or the message does not exist."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         _host, _port, physical_offset = message_id_position(header.msg_id)
         record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
@@ -221,12 +224,12 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """222: reset a group's members to the offsets of a time (220); 206 without members.
+        """Code 222: reset a group's members to the offsets of a time (220); answers 206 if the group has no members.
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
-        that queue is reset, to `offset` if given, and directly for a group without members.
+        that queue is reset, to `offset` if given, and directly if the group has no members.
         """
-        # The body lies in the receive buffer and is not needed.
+        # The body is not needed, and must not be kept because it lies in the receive buffer.
         command = structs.replace(command, body=EMPTY)
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
@@ -252,7 +255,7 @@ class ClientCalls(Serving):
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
         body = _reset_body(table, is_list=command.language == "CPP")
         fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
-        # One-way, so that members may share the opaque.
+        # The request is one-way, so members may share its opaque.
         request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
         parts, outbox = encode(structs.replace(request, opaque=self._opaque())), Outbox()
         for number, member in enumerate(channels):
@@ -266,7 +269,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """223: return the offsets of a group's members (221), of all or one; 1 without members."""
+        """Code 223: return the offsets of one or all of a group's members (221); answers 1 if there are none."""
         command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
@@ -291,7 +294,7 @@ class ClientCalls(Serving):
             waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
             refusal = self._ask(channel, request, waiting, outbox)
             if refusal is not None:
-                # The members asked so far answer in vain.
+                # The members asked so far answer in vain, because their offsets are no longer waited for.
                 self._take(lambda _member, each: isinstance(each, _WaitingStatus) and each.gathering is gathering)
                 return refusal
         outbox.flush()
@@ -299,7 +302,10 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """324, 325: deliver a reply to its requester, by client id; 1 if that is not connected."""
+        """Codes 324 and 325: deliver a reply to its requester, by client id.
+
+        Answers 1 if that client is not connected.
+        """
         is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
         kind = SendMessageRequestHeader if is_long else SendMessageRequestHeaderV2
         header = kind.decode(command.ext_fields)
@@ -342,11 +348,11 @@ class ClientCalls(Serving):
             store_host=self.address,
             store_timestamp=now_ms,
         )
-        # Copied, because the receive buffer is reused.
+        # The body is copied, because the receive buffer is reused.
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
     def _take(self, is_meant: Callable[[Channel, _Waiting], bool]) -> list[_Waiting]:
-        """Remove and return the calls that are meant, by the member's connection and the call."""
+        """Remove and return the calls for which `is_meant` is true, given the member's connection and the call."""
         with self.lock:
             found = [key for key, each in self._waiting.items() if is_meant(key[0], each)]
             for key in found:
@@ -362,13 +368,13 @@ class ClientCalls(Serving):
             _write(outbox, waiting, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
-        """A connection closed: answer the requesters that wait for it, and drop its own requests."""
+        """Answer the requesters that wait for a closed connection, and drop the connection's own requests."""
         for waiting in self._take(lambda member, each: channel in {member, each.asker}):
             if waiting.asker is not channel:
                 _write(outbox, waiting, waiting.gone())
 
     def expire(self) -> None:
-        """Answer the requesters that waited too long; called periodically."""
+        """Answer the requesters that have waited too long; called periodically."""
         now_ns = self.runtime.monotonic_ns()
         outbox = Outbox()
         for waiting in self._take(lambda _member, each: each.deadline_ns <= now_ns):

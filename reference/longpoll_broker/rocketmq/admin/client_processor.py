@@ -58,13 +58,13 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
 
 LOOKS_MAX: Final = 256
-"""Maximum connections of a group that one search tries."""
+"""Maximum connections of a group among which one search looks."""
 PRODUCER_COUNT_MAX: Final = 100_000
-"""Maximum pairs of a group and a connection; further ones are ignored."""
+"""Maximum pairs of a group and a connection; further pairs are ignored."""
 PART_COUNT: Final = 2_000
-"""Members or producers of one turn: some 4 ms."""
+"""Members or producers handled in one turn, which takes some 4 ms."""
 HEARTBEAT_SIZE: Final = 50_000
-"""Characters of subscriptions of one turn, and their costs: some 10 ms."""
+"""Characters of subscriptions handled in one turn, including their costs; a turn takes some 10 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 """Maximum producers of one answer."""
 
@@ -84,7 +84,7 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of` by their `str`; of two with the same name the later one."""
+    """The connections of `_groups_of` by their `str`; if two have the same name, the later one."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """Add a producer's connection to a group; ignored over the quota, or with a name that is too long."""
@@ -179,18 +179,18 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notices of one pass: usually one system call each, so 2 to 4 ms."""
+"""Maximum notices of one pass; each is usually one system call, so a pass takes 2 to 4 ms for them."""
 
 
 @define(slots=True, eq=False)
 class MemberNotifications:
-    """The members to notify of changes of their groups; callable from any loop's thread.
+    """The members to notify of changes of their groups; any loop's thread may call it.
 
-    Each pass immediately sends up to `NOTICES_MAX`, in Java's order; Java sends each change to each member. The other
-    groups wait for later passes. One notice covers all changes of a waiting group.
+    Each pass immediately sends up to `NOTICES_MAX` notices, in Java's order; Java sends each change to each member. The
+    other groups wait for later passes. One notice covers all changes of a waiting group.
 
     Invariant: after a change, every member was notified, or the group is in `_waiting`, or the member is in `_round`,
-    which has one group only.
+    which has members of one group only.
     """
 
     clients: Clients
@@ -199,7 +199,7 @@ class MemberNotifications:
     _left: int = field(factory=lambda: NOTICES_MAX, init=False)
     """Number of notices that may still be sent in this pass."""
     _waiting: dict[str, None] = field(factory=dict, init=False)
-    """Changed groups whose round has not begun, oldest first."""
+    """Changed groups whose members are not yet being notified, oldest first."""
     _round: deque[Channel] = field(factory=deque, init=False)
     _round_parts: Parts = field(default=(), init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
@@ -242,7 +242,7 @@ class MemberNotifications:
         return taken
 
     def _begin_round(self) -> bool:
-        """Begin the round of the next group with members; returns False if none waits."""
+        """Begin to notify the next group with members; returns False if no group waits."""
         while self._waiting:
             group = next(iter(self._waiting))
             del self._waiting[group]
@@ -265,9 +265,9 @@ class MemberNotifications:
 
 
 LEAVES_MAX: Final = 1_000
-"""Maximum groups that closed connections leave in one pass: some 10 ms."""
+"""Maximum groups that closed connections leave in one pass, which takes some 10 ms."""
 LANGUAGE_SIZE_MAX: Final = 32
-"""Characters of a client's language that are kept; Java's names have at most 7."""
+"""Maximum characters of a client's language that are kept; Java's names have at most 7."""
 
 
 def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
@@ -284,7 +284,7 @@ class Program:
 
     client_id: str
     language: str
-    """Any text."""
+    """The language as the client gave it, which may be any text."""
     version: int
     heard_ms: int
     """Time of the last heartbeat, by the wall clock."""
@@ -303,19 +303,19 @@ class ClientProcessor(Serving):
     groups: Groups
     clients: Clients
     lock: Lock
-    """Protects `clients`: its two maps change together."""
+    """Protects `clients`, because its two maps change together."""
     property_filter: bool = False
-    """`enablePropertyFilter`."""
+    """`enablePropertyFilter`: whether consumers may filter by SQL92 on properties."""
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
-    """The wall clock."""
+    """Returns the wall clock's time, ms."""
     resubscribed: Callable[[str, Iterable[str], Outbox], None] = lambda _group, _topics, _outbox: None
     """Called with a group and the topics whose subscriptions a heartbeat changed."""
     may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
     """Whether a client may get a message, or one of a topic, that it did not request."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
-    """The client of each connection by its last heartbeat; protected by `lock`."""
+    """The client of each connection, from its last heartbeat; protected by `lock`."""
     _closing: dict[Channel, None] = field(factory=dict, init=False)
     """Closed connections that still have groups to leave; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
@@ -328,7 +328,10 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Turns:
-        """34: register the client in its groups; notify members of changed groups; 2 if a table has no room."""
+        """Code 34: register the client in its groups and notify members of changed groups.
+
+        Answers 2 if a table is full.
+        """
         data = HeartbeatData.decode(command.body)
         self._check_sizes(data)
         with self.lock:
@@ -379,13 +382,13 @@ class ClientProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
 
     def _subscriptions_of(self, name: str) -> dict[str, tuple[int, str]]:
-        """The version and the expression of each subscription of a group."""
+        """Returns the version and the expression of each subscription of a group."""
         group = self.clients.group(name)
         found = {} if group is None else group.subscriptions
         return {topic: (each.sub_version, each.tags.expression) for topic, each in found.items()}
 
     def _group(self, channel: Channel, name: str, full: dict[str, None]) -> GroupConfig | None:
-        """Find or create a group and its retry topic; note the names of tables without room in `full`."""
+        """Find or create a group and its retry topic; adds the names of full tables to `full`."""
         group = self.groups.find(name, channel)
         if group is None:
             if self.groups.may_create(name):
@@ -399,7 +402,7 @@ class ClientProcessor(Serving):
 
     @contextmanager
     def _noting_refusals(self, full: dict[str, None]) -> Iterator[None]:
-        """Hold `lock`, and note the names of tables that refused an entry meanwhile."""
+        """Hold `lock`, and add the names of tables that refused an entry meanwhile to `full`."""
         clients = self.clients
         quotas = (
             self.producers.quota,
@@ -430,7 +433,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """35: remove the client from a group."""
+        """Code 35: remove the client from a group."""
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
         if header.producer_group:
             with self.lock:
@@ -445,7 +448,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """38: return the client ids of a group; code 1 without members."""
+        """Code 38: return the client ids of a group; answers 1 if the group has no members."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
             group = self.clients.group(name)
@@ -460,7 +463,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """46: check a Java client's filter before it starts; 1 if filters are off, 23 if it is invalid."""
+        """Code 46: check a Java client's filter before it starts; answers 1 if filters are off, 23 if it is invalid."""
         wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
         if wanted is None or is_tag_type(wanted.expression_type):
             return answer(command, ResponseCode.SUCCESS)
@@ -475,7 +478,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """203: return a group's members and subscriptions; 206 without members."""
+        """Code 203: return a group's members and subscriptions; answers 206 if the group has no members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
             group = self.clients.group(name)
@@ -502,7 +505,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """204: return a producer group's members; 1 without members."""
+        """Code 204: return a producer group's members; answers 1 if there are none."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
         with self.lock:
             members = self.producers.channels(name)
@@ -513,7 +516,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """328: return the members of every producer group."""
+        """Code 328: return the members of every producer group."""
         with self.lock:
             groups = self.producers.by_group()
             count = sum(map(len, groups.values()))
@@ -525,7 +528,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """345: return a group's current subscription to a topic; without it if there is none."""
+        """Code 345: return a group's current subscription to a topic; the answer lacks it if there is none."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.lock:
             live = self.clients.group(header.group)
@@ -567,7 +570,7 @@ class ClientProcessor(Serving):
         return found
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
-        """Remove a closed channel from its groups."""
+        """Remove a closed connection from its groups."""
         with self.lock:
             self._closing[channel] = None
         self._close_some(outbox)
@@ -580,7 +583,7 @@ class ClientProcessor(Serving):
 
     def turn(self, outbox: Outbox) -> None:
         """End a pass: continue with closed connections in many groups, and with notices."""
-        # First, because another loop's thread may set it meanwhile.
+        # The flag is reset first, because another loop's thread may set it meanwhile.
         self.needs_turn = False
         self._leaves_left = LEAVES_MAX
         if self._closing:

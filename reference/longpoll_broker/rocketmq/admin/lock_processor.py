@@ -37,13 +37,13 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
 
 LIFE_MS: Final = 60_000
-"""`REBALANCE_LOCK_MAX_LIVE_TIME`."""
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`: how long a lock lasts if it is not renewed."""
 LOCK_COUNT_MAX: Final = 1_000_000
 """Maximum locks in total; further ones are refused."""
 EXPIRED_MAX: Final = 4_000
-"""Maximum expired locks removed per turn."""
+"""Maximum expired locks that are removed in one turn."""
 TURN_COUNT: Final = 2_000
-"""Queues locked or unlocked in one turn: some 5 ms."""
+"""Maximum queues that are locked or unlocked in one turn, which takes some 5 ms."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -56,7 +56,7 @@ class _Holder:
 
 @define(slots=True, eq=False)
 class QueueLocks:
-    """Every lock, by group and queue, the least recently renewed first; callers hold a lock. Time is an argument."""
+    """Every lock, by group and queue, the least recently renewed first; callers hold a lock and give the time."""
 
     quota: Quota = field(factory=lambda: Quota("queue locks", LOCK_COUNT_MAX), init=False)
     _holders: OrderedDict[tuple[str, Hashable], _Holder] = field(factory=OrderedDict, init=False)
@@ -83,7 +83,7 @@ class QueueLocks:
         return got
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Hashable]) -> None:
-        """Release the client's locks; those of others stay."""
+        """Release the client's own locks; those of other clients stay."""
         for queue in queues:
             key = (group, queue)
             holder = self._holders.get(key)
@@ -116,7 +116,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """41: lock queues; return those that the client holds now, or 2 if one did not fit."""
+        """Code 41: lock queues; returns those that the client holds now, or answers 2 if a lock found no room."""
         asked = self._read(command)
         got: list[MessageQueue] = []
         refused = 0
@@ -136,7 +136,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """42: unlock queues; always a success, even without a lock."""
+        """Code 42: unlock queues; always a success, even without a lock."""
         asked = self._read(command)
         for start in range(0, len(asked.mq_set), TURN_COUNT):
             if start:
@@ -171,7 +171,7 @@ class AssignmentProcessor(Serving):
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """400: return a member's queues; all queues if each member gets every message."""
+        """Code 400: return the queues assigned to a member: all of them if each member gets every message."""
         asked = QueryAssignmentRequestBody.decode(command.body)
         if asked.strategy_name not in {AVERAGELY, BY_CIRCLE}:
             told = f"the strategy {asked.strategy_name[:80]!r} is not known here: {AVERAGELY} or {BY_CIRCLE}"

@@ -47,7 +47,7 @@ from longpoll_recorder.recorder import (
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 """`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a unique key, and the requested count is ignored."""
 UNIQUE_KEY_COUNT: Final = 32
-"""`defaultQueryMaxNum`."""
+"""`defaultQueryMaxNum`: the number of messages that a query by unique key returns at most."""
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
@@ -63,7 +63,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """14: return the group's offset; 0 for a new group if the queue's first message still exists; else 22."""
+        """Code 14: return the group's offset; 0 to a new group if the queue's first message still exists, else 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
         if offset is None or offset < 0:
@@ -85,7 +85,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """15: store the group's offset, whatever it is."""
+        """Code 15: store the group's offset without checking whether the queue has it."""
         if self.traits.commits_of_known_only:
             refusal = self._unknown(command)
             if refusal is not None:
@@ -108,7 +108,7 @@ class OffsetProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _unknown(self, command: Command) -> Parts | None:
-        """Returns the refusal of an incomplete offset, or one with an unknown group or topic; checked first."""
+        """Returns the refusal of a commit that lacks a field or has an unknown group or topic; checked first."""
         fields = command.ext_fields or {}
         group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
         if group not in self.groups.by_name:
@@ -122,7 +122,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """29: return the offset stored nearest to a time."""
+        """Code 29: return the offset of the message that was stored nearest to a time."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         topic, queue_id = header.topic, header.queue_id
         if not self.traits.searches_by_boundary:
@@ -131,7 +131,7 @@ class OffsetProcessor(Serving):
         return self._offset(command, self._by_boundary(topic, queue_id, header.timestamp, upper=upper))
 
     def _by_boundary(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """Returns the offset for a time by 5.x's rule: the first message at or after it, or the last before it.
+        """Returns the offset for a time by 5.x's rule: of the first message at or after it, or the last before it.
 
         Returns the queue's end if every message is older and `upper` is false. 4.9 takes the nearest message instead
         (`store.selection`). Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
@@ -139,7 +139,7 @@ class OffsetProcessor(Serving):
 
         def stored_ms(offset: int) -> int:
             found = self.store.store_ms_of(topic, queue_id, offset)
-            # A removed message is older than all existing ones.
+            # A removed message counts as older than all existing messages.
             return -1 if found is None else found
 
         start = self.store.visible_start(topic, queue_id)
@@ -150,19 +150,19 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """30: return the queue's visible end."""
+        """Code 30: return the queue's visible end."""
         header = GetMaxOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_end(header.topic, header.queue_id))
 
     @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """31: return the queue's visible start."""
+        """Code 31: return the queue's visible start."""
         header = GetMinOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_start(header.topic, header.queue_id))
 
     @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """32: return the store time of the queue's first message, ms; -1 without one."""
+        """Code 32: return the store time of the queue's first message, ms; -1 if the queue is empty."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext_fields)
         start = self.store.visible_start(header.topic, header.queue_id)
         stored_ms = self.store.store_ms_of(header.topic, header.queue_id, start)
@@ -170,7 +170,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """33: return the record at a physical offset."""
+        """Code 33: return the record at a physical offset."""
         offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
         record = self.store.record_at(offset) if offset >= 0 else None
         if record is None:
@@ -179,9 +179,9 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_MESSAGE)
     def query_messages(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """12: return the newest messages with a key in one body; 22 without any.
+        """Code 12: return the newest messages with a key in one body; answers 22 if there are none.
 
-        A long search continues in later turns of the connection and is answered in the last.
+        A long search continues in later turns of the connection, and the last turn answers.
         """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         count_max = header.max_num

@@ -47,11 +47,11 @@ from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 
 TOLD_QUEUE_COUNT_MAX: Final = 10_000
-"""Maximum queues of one answer: each costs a file read."""
+"""Maximum queues of one answer, because each costs a file read."""
 TOLD_GROUP_COUNT_MAX: Final = 10_000
 """Maximum groups of one answer."""
 TURN_COUNT: Final = 500
-"""Queues, topics and groups visited in one turn: some 5 ms."""
+"""Queues, topics and groups visited in one turn, which takes some 5 ms."""
 ENTRY_COUNT_MAX: Final = 1000
 """Maximum entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
 
@@ -72,12 +72,15 @@ class ProgressProcessor(Serving):
     address: str
     """HOST:PORT of the broker."""
     now_ms: Callable[[], int]
-    """The wall clock."""
+    """Returns the wall clock's time, ms."""
     traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """202: return each queue's offsets and the store time of its last message; 17 for an unknown topic."""
+        """Code 202: return each queue's offsets and the store time of its last message.
+
+        Answers 17 for an unknown topic.
+        """
         name = GetTopicStatsInfoRequestHeader.decode(command.ext_fields).topic
         topic = self.topics.get(name)
         if topic is None:
@@ -94,7 +97,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """208: return a group's progress in each queue of a topic, or of all topics; skips unknown topics."""
+        """Code 208: return a group's progress in each queue of a topic, or of all topics; skips unknown topics."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
         topics = yield from self._consumed(group, header.topic)
@@ -116,7 +119,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """300: return the groups that subscribe to a topic or have offsets of it."""
+        """Code 300: return the groups that subscribe to a topic or have offsets of it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
         stored = yield from self.offsets.groups_of(topic)
         with self.lock:
@@ -129,7 +132,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """303: return each queue's first, last and last consumed store time; 17 for an unknown topic."""
+        """Code 303: return each queue's first, last and last consumed store time; answers 17 for an unknown topic."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
@@ -143,13 +146,13 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """314: copy another group's offsets; success even if there are none."""
+        """Code 314: copy another group's offsets; a success even if there are none."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         topic, group = header.topic, header.src_group
         if len(header.dest_group) > self.groups.size_max:
             told = f"the group's name is longer than {self.groups.size_max} characters"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        # Without a topic, Java visits every topic and each time copies the offsets of no topic.
+        # If no topic is given, Java visits every topic but copies the offsets of none.
         if topic is None:
             return answer(command, ResponseCode.SUCCESS)
         consumed = yield from self._consumed(group, topic)
@@ -160,7 +163,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """317: return the data of 208 for every known group."""
+        """Code 317: return the data of 208 for every known group."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         found: list[dict[str, list[dict[str, Any]]]] = []
         count = total = inflight = looked = 0
@@ -196,7 +199,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """343: return the topics with offsets of a group."""
+        """Code 343: return the topics of which a group has offsets."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
         names = yield from self.offsets.topics_of(group)
         if len(names) > TOLD_GROUP_COUNT_MAX:
@@ -207,7 +210,10 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_QUEUE)
     def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """321: return entries of a queue; as in RocketMQ, 0 with a remark and no body if the index has none."""
+        """Code 321: return a queue's entries.
+
+        As in RocketMQ, answers 0 with a remark but no body if the index has none.
+        """
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         name, queue_id = header.topic, header.queue_id
         topic = self.topics.get(name)
@@ -235,13 +241,16 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     def _consumed(self, group: str, topic: str | None) -> Generator[None, None, list[TopicConfig]]:
-        """Returns the topics to report: only subscriptions if the group has live members."""
+        """Returns the topics to report; if the group has live members, only those to which it subscribes."""
         if topic is not None and topic.strip():
             return self._wanted(group, [topic])
         return self._wanted(group, (yield from self.offsets.topics_of(group)))
 
     def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """Returns the existing topics of these names: only subscriptions if the group has live members."""
+        """Returns the existing topics of these names.
+
+        If the group has live members, only those to which it subscribes.
+        """
         with self.lock:
             live = self.clients.group(group)
             wanted = set() if live is None else set(live.subscriptions)
@@ -249,7 +258,7 @@ class ProgressProcessor(Serving):
         return [config for config in found if config is not None]
 
     def _tps(self, topic: str, group: str) -> float:
-        """Messages per second that a group got of a topic in the last minute."""
+        """Returns the messages per second that a group got of a topic in the last minute."""
         found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if found is None else found["statsMinute"].tps
 

@@ -46,20 +46,20 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 
 @define(slots=True, eq=False)
 class RoleProcessor:
-    """The restrictions by a broker's role, and changes of the role."""
+    """Refuses what the broker's role forbids, and changes the role."""
 
     role: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str
     acting_master: bool
-    """`enableSlaveActingMaster`: without it 5.x ignores the other brokers."""
+    """`enableSlaveActingMaster`: without this setting 5.x ignores the other brokers."""
     always_notices: bool
-    """Whether the policy needs no such setting; true for ours."""
+    """Whether the policy learns of other brokers even without that setting; true for `strict`."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Code 905, if this broker learns of others."""
+        """Code 905, if this broker learns of the others."""
         if not self.traits.hears_of_members:
             return {}
         return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
@@ -96,7 +96,7 @@ class RoleProcessor:
         return None
 
     def member_changed(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """905: update the lowest living broker id of this name."""
+        """Code 905: update the lowest id of the living brokers of this name."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
         role = self.role
         takes_notice = role.broker_id != MASTER_ID and (self.acting_master or self.always_notices)

@@ -109,7 +109,7 @@ _FIXED: Final = {
     "traceTopicEnable": "false",
     "useTLS": "false",
 }
-"""Settings that this broker's behaviour corresponds to; `mqadmin exportConfigs` fails if one is missing."""
+"""Settings with a fixed value that describes this broker; `mqadmin exportConfigs` fails if one is missing."""
 _AUTO_TOPIC: Final = "autoCreateTopicEnable"
 _AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
 PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -117,14 +117,14 @@ PUT_SPANS: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
     "5~10s", "10s~",
 )  # fmt: skip
-"""Java's buckets of store latencies; nothing is counted here."""
+"""Java's buckets of store latencies; this broker counts none, so they are all 0."""
 UNMEASURED: Final = (
     "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
     "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
     "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
     "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
 )  # fmt: skip
-"""Fields of 28 that this broker does not measure: 0."""
+"""Fields of 28 that this broker does not measure and reports as 0."""
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -155,16 +155,16 @@ class TableProcessor(Serving):
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _found_rates: Rates = field(factory=Rates, init=False)
-    """Of pulls that got messages."""
+    """The rates of pulls that got messages."""
     _miss_rates: Rates = field(factory=Rates, init=False)
-    """Of pulls that got none, or wait."""
+    """The rates of pulls that got no messages, or wait."""
     _pull_rates: Rates = field(factory=Rates, init=False)
     _started_end: int = field(init=False)
-    """The log's end when the broker started."""
+    """The end of the log when the broker started."""
     _started_ms: int = field(init=False)
     _day: dt.date = field(init=False)
     _mornings: deque[tuple[int, int]] = field(init=False)
-    """Messages received and delivered when yesterday began, and today."""
+    """The counts of received and delivered messages when yesterday began, and when today began."""
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
@@ -187,13 +187,13 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """21: return every topic and its settings; 1 if too large for one answer."""
+        """Code 21: return every topic and its settings; answers 1 if they are too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
         return (yield from _table_answer(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """201: return every consumer group and its settings; 1 if too large for one answer."""
+        """Code 201: return every consumer group and its settings; answers 1 if they are too large for one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
         return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
@@ -203,7 +203,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """43: return every group's offsets; 1 if too many for one answer."""
+        """Code 43: return every group's offsets; answers 1 if there are too many for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
@@ -212,19 +212,19 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """45: return the progress of each delay level."""
+        """Code 45: return the progress of each delay level."""
         return answer(command, ResponseCode.SUCCESS, body=DelayTable(offset_table=self.delays.by_level.copy()).encode())
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """60: return the timer's progress."""
+        """Code 60: return the timer's progress."""
         _first, read, delivered_ms = self.timers.progress
         body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
         return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.GET_TIMER_METRICS)
     def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """61: return the number of waiting timed messages by topic."""
+        """Code 61: return the number of waiting timed messages by topic."""
         empty = TimerCountTable(
             data_version=StateVersion(counter=self.counts.version, timestamp=self._started_ms), timing_count={}
         )
@@ -232,7 +232,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """907: return this broker's role and the end of its log; it has no slaves, and follows no master."""
+        """Code 907: return this broker's role and the end of its log; it has no slaves, and follows no master."""
         end = self.store.log_end
         status = HAStatus(master_commit_log_max_offset=end)
         if self.is_slave:
@@ -241,14 +241,14 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CONFIG)
     def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """26: return the settings under RocketMQ's names, one `key=value` per line."""
+        """Code 26: return the settings under RocketMQ's names, one `key=value` per line."""
         text = "".join(f"{key}={value}\n" for key, value in sorted(self._settings().items()))
         version = GetBrokerConfigResponseHeader(version=DataVersion().encode().decode())
         return answer(command, ResponseCode.SUCCESS, None, version.encode(), text.encode())
 
     @serves(RequestCode.UPDATE_BROKER_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """25: change settings, all or none; 1 with the key that cannot change."""
+        """Code 25: change all the given settings, or none; answers 1 with the key that cannot change."""
         wanted = read_settings(bytes(command.body), "UpdateBrokerConfig")
         known = self._settings()
         for key, value in wanted.items():
@@ -263,7 +263,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """28: return the broker's state in RocketMQ's fields, as far as it has them."""
+        """Code 28: return the broker's state in those of RocketMQ's fields that it has."""
         store, now_ms = self.store, self.runtime.unix_ms()
         seconds = (now_ms - self._started_ms) // 1000
         ratio = self.runtime.files.used_ratio(self.store.directory)
@@ -284,10 +284,10 @@ class TableProcessor(Serving):
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "earliestMessageTimeStamp": self._first_stored_ms(),
-            # The reading threads serve the requests themselves, so no request waits for a pool.
+            # The threads that read requests also serve them, so no request waits for a pool.
             "sendThreadPoolQueueSize": 0,
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
-            # Writers do not wait for a page cache lock.
+            # Writers of this broker do not wait for a lock of the page cache.
             "pageCacheLockTimeMills": 0,
         }
         count, waited_ms = self.pull_queue()
@@ -301,9 +301,9 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def statistic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """315: return one statistic of the last minute, hour and day; 1 if nothing was counted under its name and key.
+        """Code 315: return a statistic of the last minute, hour and day; answers 1 if nothing was counted for its key.
 
-        The only key of the broker's totals is the cluster's name.
+        The totals of the broker have one key, the cluster's name.
         """
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
         is_whole = header.stats_name in {BROKER_GET_NUMS, BROKER_PUT_NUMS}
@@ -317,19 +317,19 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """305: return the topics that clients may not create, change or delete."""
+        """Code 305: return the topics that clients may not create, change or delete."""
         body = msgspec.json.encode({"topicList": self.topics.system_names()})
         return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_COMMITLOG)
     def clean(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """306, 316, 329: success at once; 329 removes expired log files soon."""
+        """Codes 306, 316 and 329: answer success at once; 329 also removes expired log files soon."""
         if command.code == RequestCode.CLEAN_EXPIRED_COMMITLOG:
             self.clean_soon()
         return answer(command, ResponseCode.SUCCESS)
 
     def _of_java(self, ratio: float) -> dict[str, object]:
-        """Fields that rocketmq-exporter needs; unmeasured ones are 0."""
+        """Returns the fields that rocketmq-exporter needs; unmeasured ones are 0."""
         directory, sent = self.store.directory, self._sent()
         size = self.store.log_end - self._started_end
         total, free = (_bytes(count) for count in self.runtime.files.space(directory))
@@ -347,7 +347,7 @@ class TableProcessor(Serving):
         }
 
     def _by_day(self) -> dict[str, int]:
-        """Messages received and delivered when yesterday and today began, and now."""
+        """Returns the counts of received and delivered messages when yesterday and today began, and now."""
         yesterday, today = self._mornings
         moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
         moments["TodayNow"] = (self._sent(), self.statistics.given())

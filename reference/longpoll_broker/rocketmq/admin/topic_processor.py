@@ -47,14 +47,14 @@ from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 LIST_COUNT_MAX: Final = 5_000
 """Maximum topics or groups of one request."""
 NOT_SET: Final = "not set any response code"
-"""Text of Java's answer to a created topic, even on success."""
+"""The text of Java's answer to a created topic, which it sends even on success."""
 _GROUP_OF_5: Final[dict[str, Any]] = {
     "attributes": {},
     "consumeMessageOrderly": False,
     "consumeTimeoutMinute": 15,
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
 }
-"""Additional fields of a group in 5.x, with default values."""
+"""The fields that a group has in 5.x only, with their default values."""
 
 
 @define(slots=True, eq=False)
@@ -67,13 +67,13 @@ class TopicProcessor(Serving):
     queues: NewQueues
     store: MessageStore
     topic_deleted: Callable[[str, Outbox], None]
-    """Called after a topic's deletion."""
+    """Called with a topic's name after its deletion."""
     when_saved: WhenSaved
     traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def put_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """17: create or change a topic; answered when saved."""
+        """Code 17: create or change a topic; the answer follows when the topic is saved."""
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         topic = TopicConfig(
             header.topic,
@@ -100,7 +100,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def put_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """18: create or change topics; answered when saved."""
+        """Code 18: create or change topics; the answer follows when they are saved."""
         wanted = CreateTopicListRequestBody.decode(command.body).topic_config_list
         for topic in wanted:
             problem = self._name_problem(topic.topic_name) or _count_problem(topic)
@@ -122,12 +122,12 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """215: delete a topic with its queues and offsets; success for an unknown one."""
+        """Code 215: delete a topic with its queues and offsets; a success for an unknown topic too."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = self._name_problem(name, checks_form=self.traits.checks_deleted_names or not name.strip())
         if problem is not None:
             return answer(command, self.traits.bad_parameter_code, problem)
-        # Hide the topic first, so that sends and pulls in between are refused.
+        # The topic is hidden first, so that sends and pulls are refused during the deletion.
         self.topics.remove(name)
         self.store.begin_deletion(name)
         self.queues.forget_topic(name)
@@ -144,7 +144,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """200: create or change a group; answered when saved."""
+        """Code 200: create or change a group; the answer follows when the group is saved."""
         body = bytes(command.body)
         if body.strip() in self.traits.null_bodies:
             return answer(command, ResponseCode.SUCCESS)
@@ -160,7 +160,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def put_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """225: create or change groups; answered when saved."""
+        """Code 225: create or change groups; the answer follows when they are saved."""
         return self._put_groups(channel, command, SubscriptionGroupList.decode(command.body).group_config_list)
 
     def _put_groups(self, channel: Channel, command: Command, groups: Sequence[GroupConfig]) -> Parts | None:
@@ -176,7 +176,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """207: delete a group, and its offsets if this version's field is true."""
+        """Code 207: delete a group, and also its offsets if the field that this version uses is true."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
@@ -186,7 +186,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """351: return a topic's settings; 17 if it does not exist."""
+        """Code 351: return a topic's settings; answers 17 if the topic does not exist."""
         name = GetTopicConfigRequestHeader.decode(command.ext_fields).topic
         found = self.topics.get(name)
         if found is None:
@@ -196,7 +196,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """352: return a group's settings; created if groups are created on use, else 26."""
+        """Code 352: return a group's settings; creates the group if groups are created on use, else answers 26."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
         found = self.groups.find(name, channel)
         if found is None:

@@ -1,1 +1,1 @@
-"""The name server: which brokers serve which topics."""
+"""The name server, which knows which brokers serve which topics."""

@@ -76,15 +76,15 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, PERM_READ_WRITE, 
 from longpoll_protocol.sizes import MIB
 
 SETTINGS_SIZE_MAX: Final = MIB
-"""Maximum characters of all settings; any client may create one."""
+"""Maximum characters of all settings together, because any client may create one."""
 SETTING_UNIT: Final = 512
-"""The size of an ordinary setting, for quotas."""
+"""The size of an ordinary setting, by which quotas count."""
 SETTING_COST: Final = 100
-"""Characters that a setting counts in addition to its text."""
+"""Characters that each setting counts in addition to its text."""
 NAME_SIZE_MAX: Final = 255
 """Maximum characters of a namespace, and of a key."""
 VALUE_SIZE_MAX: Final = 4096
-"""Maximum characters of a value: the order of a topic with a hundred brokers."""
+"""Maximum characters of a value: the order of a topic with a hundred brokers has about so many."""
 SETTINGS: Final = {
     "clusterTest": "false",
     "orderMessageEnable": "false",
@@ -96,14 +96,14 @@ SETTINGS: Final = {
 It checks for silent brokers on each request.
 """
 TURN_COUNT: Final = 10_000
-"""Topics visited in one turn: a few milliseconds."""
+"""Topics visited in one turn, which takes a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
-"""Maximum topics of one registration; brokers' bodies fit at most 30,000."""
+"""Maximum topics of one registration; a broker's body has room for at most 30,000."""
 
 
 @define(slots=True, eq=False)
 class KvSettings:
-    """The settings of tools, by namespace and key; used by one thread."""
+    """The settings that tools store, by namespace and key; used by one thread."""
 
     quota: Quota = field(factory=lambda: Quota("characters of settings", SETTINGS_SIZE_MAX, SETTING_UNIT), init=False)
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
@@ -135,21 +135,21 @@ class KvSettings:
 
 
 class _Topics(Body):
-    """A `TopicTable` that parses its rows on arrival: the first invalid one ends it."""
+    """A `TopicTable` that parses its rows as they arrive, so that the first invalid row ends the parsing."""
 
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
 class RegisterBrokerBody(Body):
-    """The used part of a `RegisterBody`; its name appears in errors about unreadable bodies."""
+    """The part of a `RegisterBody` that is used; errors about unreadable bodies show this class's name."""
 
     topic_config_serialize_wrapper: _Topics = msgspec.field(default_factory=_Topics)
 
 
 @frozen(eq=False)
 class OwnBroker:
-    """The broker in the name server's process, which need not register."""
+    """The broker in the name server's process, which therefore need not register."""
 
     config: BrokerConfig
     topics: Topics
@@ -159,20 +159,20 @@ class OwnBroker:
 
 @define(slots=True, eq=False)
 class NameServer(Serving):
-    """The handler of the name server's listener."""
+    """Handles the connections and requests of the name server's listener."""
 
     own: OwnBroker | None = None
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = field(kw_only=True)
-    """The wall clock."""
+    """Returns the wall clock's time, ms."""
     access: AccessControl | None = field(default=None, kw_only=True)
-    """The access control, if any: then only administrators change data of brokers and topics."""
+    """The access control, if any; with it only administrators change data of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
     _own_topics: OwnTopics | None = field(init=False)
-    """The own broker's routed topics."""
+    """The routed topics of the broker in this process."""
     settings: KvSettings = field(factory=KvSettings, init=False)
     _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
-    """By broker and topic, the permission set here, and the topic's configuration at that time."""
+    """For each broker and topic, the permission set here, and the topic's configuration at that time."""
 
     def __attrs_post_init__(self) -> None:
         self._own_topics = None if self.own is None else OwnTopics(self.own.topics, self.traits.routes_outlive_topics)
@@ -182,7 +182,7 @@ class NameServer(Serving):
         channel.connection.wait_for(self.traits.first_size)
 
     def closed(self, channel: Channel) -> None:
-        """A connection closed: remove its broker until it registers again."""
+        """Remove the broker of a closed connection until it registers again."""
         self.routes.closed(channel)
 
     @property
@@ -191,7 +191,7 @@ class NameServer(Serving):
         return (*self.routes.quotas, self.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Serve one request."""
+        """Serve one request of a broker or client."""
         if self.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         if self.access is not None and command.code in NAME_SERVER_ADMIN_CODES:
@@ -205,7 +205,10 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """105: return the queues of a topic and their brokers; 17 without any, or without a topic (Java's `null`)."""
+        """Code 105: return the queues of a topic and their brokers.
+
+        Answers 17 if there are none or no topic is given.
+        """
         fields = command.ext_fields or {}
         if "topic" not in fields:
             return _no_route(command, "null")
@@ -221,7 +224,8 @@ class NameServer(Serving):
         addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
-                # A slave of the own broker, or its master: the own broker has listed the queues.
+                # This broker is a slave of the own broker, or its master, so the own broker has already listed the
+                # queues.
                 continue
             brokers.append(self._broker(broker.cluster, broker.name, addresses[broker.name]))
             queues.append(self._queue_data(broker.name, topic))
@@ -241,7 +245,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """106: return every cluster and its brokers."""
+        """Code 106: return every cluster and its brokers."""
         self.routes.expire(self.now_ms())
         brokers: dict[str, BrokerData] = {}
         clusters: dict[str, dict[str, None]] = {}
@@ -262,7 +266,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topic_list(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """206: return the names of all topics."""
+        """Code 206: return the names of all topics."""
         self.routes.expire(self.now_ms())
         return (yield from topic_names(command, self._own_names(), self.routes))
 
@@ -270,7 +274,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.REGISTER_BROKER)
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """103: register another broker with its address and topics; 1 if it is refused."""
+        """Code 103: register another broker with its address and topics; answers 1 if it is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         problem = self._register_problem(header, command)
         if problem is not None:
@@ -281,7 +285,7 @@ class NameServer(Serving):
         topics = routed(table.topic_config_table)
         if len(topics) > TURN_COUNT:
             yield
-        # A broker with one new topic sends only that one. No registration reports deleted topics: 216 does.
+        # A broker with one new topic sends only that topic. No registration reports deleted topics, but 216 does.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
             known = None
@@ -316,13 +320,16 @@ class NameServer(Serving):
 
     @serves(RequestCode.UNREGISTER_BROKER)
     def unregister(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """104: remove a broker."""
+        """Code 104: remove a broker."""
         self.routes.remove(UnRegisterBrokerRequestHeader.decode(command.ext_fields).broker_addr)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.QUERY_DATA_VERSION)
     def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """322: return whether a broker must register again because its topics changed; counts as a sign of life."""
+        """Code 322: return whether a broker must register again because its topics changed.
+
+        The broker counts as alive.
+        """
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
         told = DataVersion.decode(command.body) if command.body else DataVersion()
         known = self.routes.get(header.broker_addr)
@@ -356,7 +363,7 @@ class NameServer(Serving):
 
     @property
     def _own_name(self) -> str:
-        """The own broker's name; empty without one."""
+        """The own broker's name; empty for a name server without a broker."""
         return "" if self.own is None else self.own.config.broker_name
 
     def _own_names(self) -> Iterator[str]:
@@ -401,7 +408,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_KV_CONFIG)
     def setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """101: return a setting; 22 if it does not exist."""
+        """Code 101: return a setting; answers 22 if it does not exist."""
         header = GetKVConfigRequestHeader.decode(command.ext_fields)
         value = self.settings.get(header.namespace, header.key)
         if value is None:
@@ -411,14 +418,14 @@ class NameServer(Serving):
 
     @serves(RequestCode.DELETE_KV_CONFIG)
     def delete_setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """102: remove a setting."""
+        """Code 102: remove a setting."""
         header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
         self.settings.remove(header.namespace, header.key)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """219: return all settings of a namespace; 22 without any."""
+        """Code 219: return all settings of a namespace; answers 22 if there are none."""
         namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
         found = self.settings.of(namespace)
         if not found:
@@ -428,7 +435,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """205: remove a broker's write permission from routes; 0 topics for an unknown broker."""
+        """Code 205: remove a broker's write permission from routes; reports 0 topics for an unknown broker."""
         name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = yield from self._permit(name, lambda permission: permission & ~PERM_WRITE)
         fields = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).encode()
@@ -436,7 +443,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """327: make the broker's topics readable and writable in routes."""
+        """Code 327: make the broker's topics readable and writable in routes."""
         name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = yield from self._permit(name, lambda _permission: PERM_READ_WRITE)
         fields = AddWritePermOfBrokerResponseHeader(add_topic_count=count).encode()
@@ -444,7 +451,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """216: remove a topic's routes; under strict, those to the own broker only by 215."""
+        """Code 216: remove a topic's routes; under `strict`, only 215 removes those to the own broker."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
         cluster = header.cluster_name or None
         self.routes.forget_topic(header.topic, cluster)
@@ -454,7 +461,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def cluster_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """224: return the names of a cluster's topics; none for an unknown cluster."""
+        """Code 224: return the names of a cluster's topics; none for an unknown cluster."""
         cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
         self.routes.expire(self.now_ms())
         is_own = self.own is not None and cluster == self.own.config.cluster_name
@@ -475,13 +482,16 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_NAMESRV_CONFIG)
     def own_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """319: return the name server's settings, one per line."""
+        """Code 319: return the name server's settings, one per line."""
         text = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
         return answer(command, ResponseCode.SUCCESS, body=text.encode())
 
     @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """318: refuse changes of settings with 1 and the key; 0 if all have these values already."""
+        """Code 318: refuse changes of settings with 1 and the key.
+
+        Answers 0 if all settings have these values already.
+        """
         for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
             if SETTINGS.get(key) != value:
                 told = f"{key[:80]!r} of this name server cannot be changed: 319 tells the settings that there are"
@@ -521,8 +531,8 @@ def _no_route(command: Command, name: str) -> Parts:
 def _table(command: Command) -> _Topics:
     """Parse the topics of a registration; raises HeaderError for an invalid one, or too many."""
     body = command.body
-    # Before parsing: a hundred thousand small topics would block others.
-    # Each is one object, of 5.x with one for its attributes.
+    # The topics are counted before parsing, because a hundred thousand small ones would block other clients. Each topic
+    # is one JSON object, in 5.x with another one for its attributes.
     _check_count(bytes(body).count(b"{") // 2)
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))

@@ -37,7 +37,7 @@ class PeerClient:
     runtime: Runtime
     address: Address
     access_key: str = ""
-    """Empty: no signatures."""
+    """The account that signs the requests; empty if they are not signed."""
     secret_key: str = field(default="", repr=False)
     _poller: Poller = field(init=False)
     _socket: Socket | None = field(default=None, init=False)

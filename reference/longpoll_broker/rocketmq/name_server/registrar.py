@@ -40,14 +40,14 @@ from longpoll_runtime.services import ServiceThread
 log = logging.getLogger(__name__)
 
 REGISTER_MS: Final = 30_000
-"""`registerNameServerPeriod`."""
+"""`registerNameServerPeriod`: the interval between registrations."""
 RETRY_MS: Final = 1_000
-"""Interval between retries for a missing name server."""
+"""Interval between attempts to reach a name server that does not answer."""
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum answers that wait for a name server; further ones do not wait."""
+"""Maximum answers that wait for a name server; further answers are sent without waiting."""
 
 OnRegistered = Callable[[Outbox], None]
-"""Called when the name servers know a change, or waiting is impossible."""
+"""Called when the name servers know a change, or when waiting for them is impossible."""
 
 
 @define(slots=True, eq=False)
@@ -57,7 +57,7 @@ class _Countdown:
     lock: Lock
     on_registered: OnRegistered
     version: int
-    """The topic table's version to wait for."""
+    """The version of the topic table that every name server must know."""
     count: int
 
     def one_less(self, outbox: Outbox) -> None:
@@ -80,9 +80,10 @@ class _NameServerThread(ServiceThread):
     _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
-    """Whether the last registration succeeded, or there was none; otherwise changes do not wait for it."""
+    """Whether the last registration succeeded, or none was tried; otherwise changes do not wait for this name
+    server."""
     _version: int = field(default=-1, init=False)
-    """The topic table's version that the name server knows."""
+    """The version of the topic table that the name server knows."""
     _waiting: list[_Countdown] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -107,7 +108,10 @@ class _NameServerThread(ServiceThread):
         self._asking.close()
 
     def waits(self, countdown: _Countdown) -> bool:
-        """Decrement the countdown when the name server knows all topics; returns false if it is not waited for."""
+        """Decrement the countdown once the name server knows all topics.
+
+        Returns false if nothing waits for this name server.
+        """
         with self.registrar.lock:
             if not self._takes or self._stop.is_set() or len(self._waiting) >= WAITING_COUNT_MAX:
                 return False
@@ -122,7 +126,7 @@ class _NameServerThread(ServiceThread):
         wait_ms = 0
         while not self._stop.is_set():
             self._due.wait(wait_ms / 1000)
-            # Reset before the topics are read, so that a later change sets it again.
+            # The event is reset before the topics are read, so that a later change sets it again.
             self._due.clear()
             if self._stop.is_set():
                 break
@@ -156,7 +160,7 @@ class _NameServerThread(ServiceThread):
             ha_server_addr="",
             broker_id=config.broker_id,
         )
-        # First, so that a topic added in between is sent again with the next registration.
+        # The version is read first, so that a topic added meanwhile is sent again with the next registration.
         version = topics.version
         body = RegisterBody(
             topic_config_serialize_wrapper=TopicTable(
@@ -192,7 +196,7 @@ class Registrar:
     started_ms: int
     """Start time of the topic table's version counter."""
     lock: Lock = field(init=False)
-    """Protects data shared by threads of name servers and clients."""
+    """Protects the data that the threads of name servers and of clients share."""
     _threads: tuple[_NameServerThread, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -227,7 +231,7 @@ class Registrar:
 
         Skips a name server that refused the last registration.
         """
-        # One extra count for this method, so that none is the last before all were asked.
+        # This method holds one count itself, so that no name server is the last one before all were asked.
         countdown = _Countdown(self.lock, on_registered, self.topics.version, 1)
         for thread in self._threads:
             with self.lock:

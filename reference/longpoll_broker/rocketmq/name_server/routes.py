@@ -20,13 +20,13 @@ from longpoll_broker.shared.topics import TOPIC_COUNT_MAX, TopicConfig, Topics
 from longpoll_protocol.names import FILTER_TYPES, name_problem
 
 BROKER_TOPIC_COUNT_MAX: Final = TOPIC_COUNT_MAX
-"""Maximum topics kept per broker: each registration may add others, and none reports deletions."""
+"""Maximum topics kept per broker, because each registration may add others, and none reports deletions."""
 TOPIC_TOTAL_MAX: Final = 500_000
-"""Maximum topics of all brokers together, counted per broker: some 200 MB."""
+"""Maximum topics of all brokers together, some 200 MB; a topic of two brokers counts twice."""
 BROKER_COUNT_MAX: Final = 1000
-"""Maximum registered brokers: each may bring a large topic table."""
+"""Maximum registered brokers, because each may bring a large topic table."""
 LIVE_MS_MAX: Final = 120_000
-"""`BROKER_CHANNEL_EXPIRED_TIME`: a broker silent for so long is removed."""
+"""`BROKER_CHANNEL_EXPIRED_TIME`: a broker that is silent for so long is removed."""
 
 Version = tuple[int, int]
 """Counter and timestamp of a broker's table of topics (`DataVersion`)."""
@@ -34,27 +34,27 @@ Version = tuple[int, int]
 
 @define(slots=True, eq=False)
 class RegisteredBroker:
-    """One broker at one address."""
+    """One registered broker, at one address."""
 
     cluster: str
     name: str
     broker_id: int
-    """0 is the master."""
+    """The broker's id; the master has 0."""
     address: str
     channel: object
-    """The connection of its registration: when it closes, the broker is removed."""
+    """The connection of the registration; when it closes, the broker is removed."""
     version: Version | None
     """The version of the whole table; None while parts of it may be missing."""
     heard_ms: int
     topics: dict[str, TopicConfig]
-    """Its registered topics; a slave's count while no master of its name is registered."""
+    """The registered topics; a slave's topics count while no master of its name is registered."""
     ha_address: str = ""
-    """HOST:PORT for its slaves."""
+    """HOST:PORT from which its slaves copy the log."""
 
 
 @define(slots=True, eq=False)
 class Routes:
-    """Every registered broker. Invariant: at most one per address, and per name and id."""
+    """Every registered broker. Invariant: each address, and each pair of name and id, has at most one."""
 
     quota: Quota = field(factory=lambda: Quota("registered brokers", BROKER_COUNT_MAX), init=False)
     topics_quota: Quota = field(factory=lambda: Quota("topics of brokers", TOPIC_TOTAL_MAX), init=False)
@@ -69,7 +69,7 @@ class Routes:
         return iter(list(self._by_address.values()))
 
     def get(self, address: str) -> RegisteredBroker | None:
-        """Returns the broker at an address."""
+        """Returns the broker at an address, or None."""
         return self._by_address.get(address)
 
     def register(self, broker: RegisteredBroker) -> bool:
@@ -85,7 +85,10 @@ class Routes:
         return True
 
     def has_room(self, broker: RegisteredBroker) -> bool:
-        """Reserve room for a broker's topics; returns false if full. A new connection ends an old registration."""
+        """Reserve room for a broker's topics; returns false if there is none.
+
+        A new connection ends an old registration.
+        """
         known = self._by_address.get(broker.address)
         if known is not None and known.channel is not broker.channel:
             self.remove(broker.address)
@@ -169,7 +172,7 @@ class OwnTopics:
     outlive: bool
     """Whether routes outlive the topic and may be removed before it."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
-    """Topics removed by 216, with their configuration and the count of complete registrations at that time."""
+    """Topics removed by 216, each with its configuration and the count of complete registrations at that time."""
 
     def __attrs_post_init__(self) -> None:
         self.topics.keeps_gone = self.outlive
@@ -186,7 +189,7 @@ class OwnTopics:
         return (topic for topic in names.values() if not self._is_forgotten(topic))
 
     def forget(self, name: str) -> None:
-        """216: remove a topic's route."""
+        """Code 216: remove a topic's route."""
         if not self.outlive:
             return
         self.topics.gone.pop(name, None)
