@@ -80,6 +80,8 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
         pytest.param("rocketmq-4.9+recheck_after_hold=before_lock", marks=pytest.mark.long),
         "strict-pop",
         "rocketmq-5-pop",
+        "rocketmq-5-notification",
+        pytest.param("strict-notification", marks=pytest.mark.long),
     ],
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:

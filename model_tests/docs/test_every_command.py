@@ -89,7 +89,9 @@ SHORTER: Final = {
 ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9( --bounds tiny( --property lost_by_keep)?)?( --all)?": 1,
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
-    r"check .*recheck_after_hold=none .*": 1,
+    r"check --policy rocketmq-5-(pop|notification) --bounds tiny": 1,
+    r"check .*(recheck_after_hold=none .*|retry_wakes=no_key)": 1,
+    r"prove --policy strict-(pop|notification)": 4,  # Runs are explored only.
     r"check .*queued_by_deadline( --all)?": 1,
     r"support\.simulation .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,

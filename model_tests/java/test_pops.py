@@ -16,18 +16,20 @@ from longpoll_java.broker import JavaBroker, started
 from longpoll_java.byteman_rules import refused_rule, rules_of
 from longpoll_java.errors import JavaUnavailableError, NotOnJavaError
 from longpoll_java.jars import Jars, resolved
-from longpoll_java.pops import SENTENCES, SHIPPED, UNSHIPPED, pops_of
+from longpoll_java.pops import SENTENCES, SHIPPED, UNSHIPPED, is_of_pops, pops_of
 from longpoll_java.replay import play
 from longpoll_java.schedule import Schedule
 from longpoll_simulation.refinement import under
 from longpoll_spec.custom import policy_from
-from longpoll_spec.engines.tokens import replay
+from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.render.java_breakpoints import POP_GATES, POP_VERSION
 
 PAGE = Path(__file__).parents[2] / "docs" / "pop.md"
-TOKENS = list(
+PRINTED = list(
     dict.fromkeys(re.findall(r"^longpoll explain (lp1\.\S+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 )
+TOKENS = [each for each in PRINTED if is_of_pops(parse(each).policy)]
+NOTIFICATION = next(each for each in PRINTED if each not in TOKENS)
 SHOWN = {
     "second_look=false": "no_lost_wakeup",
     "scan=take": "no_lost_wakeup",
@@ -44,7 +46,7 @@ REFUSED = {
 """The knobs whose findings are not replayed -> the reason."""
 DIVERGES = {"when_closed=ignore": "insert"}
 """The knobs whose findings the shipped policy does not follow -> the first action that it does not have."""
-REJECTED = "lp1.lq5yb2NrZXRtcS01LXBvcJCUAgEBAqDOWQ6t_JwDCxUEDBYBFyEYHggzt7L1"
+REJECTED = "lp1.lq5yb2NrZXRtcS01LXBvcJCUAgEBAqDOgOkD7JwDCxUEDBYBFyEYHgh3XHNz"
 """A run of the shipped policy in which the executor rejects a wake, and the dispatcher announces the message again."""
 
 
@@ -99,17 +101,20 @@ def test_the_pop_that_is_woken_expires_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("token", "words", "said"),
     [
-        (("java-5.4.0",), "replay has gates for pops in 5.5.0 alone: use --on java-5.5.0"),
-        (("java-5.5.0", "--with-7359"), "--with-7359 changes the table of pulls"),
+        (TOKENS[0], ("java-5.4.0",), "replay has gates for pops in 5.5.0 alone: use --on java-5.5.0"),
+        (TOKENS[0], ("java-5.5.0", "--with-7359"), "--with-7359 changes the table of pulls"),
+        (NOTIFICATION, ("java-5.5.0",), "replay has no gates for strict-notification+wakes=one"),
     ],
 )
-def test_a_mistake_in_the_call_is_reported(words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_call_is_reported(
+    token: str, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "longpoll.commands.explain.chosen", lambda name, _folder: Jars(name.removeprefix("java-"), "", "")
     )
-    done = CliRunner().invoke(main, ["explain", TOKENS[0], "--on", *words])
+    done = CliRunner().invoke(main, ["explain", token, "--on", *words])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
 

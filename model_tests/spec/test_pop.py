@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,38 +26,69 @@ from longpoll_spec.mutants.generated import mutants_of
 from longpoll_spec.policy import POP_KNOBS, POP_SENTENCES
 from longpoll_spec.specification import properties_of, specification_of
 
+OURS: Final = ("strict-pop", "strict-notification")
+FOUND: Final = "asks_q0, popped, refuses, retry, visible_end"
+"""The variables that tell whether a request finds a message."""
 LOST: Final = ("no_lost_wakeup", "no_lost_retry", "wake_finds_its_taker")
+ROCKETMQ: Final = {
+    **dict(zip(LOST, (5, 9, 7), strict=True)),
+    "nothing_dropped": 4,
+    "limit_kept": 9,
+    "full_means_full": 9,
+    "no_closed_one_waits": 4,
+    "count_is_right": 6,
+}
 FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
-    "strict-pop": (2, (297279, 1643810, 38), {}),
+    "strict-pop": (2, (297519, 1645074, 31), {}),
     "rocketmq-5-pop": (
         2,
         (215744, 1058322, 32),
-        {
-            **dict(zip(LOST, (5, 9, 7), strict=True)),
-            "nothing_dropped": 4,
-            "limit_kept": 9,
-            "full_means_full": 9,
-            "no_closed_one_waits": 4,
-            "count_is_right": 6,
-        },
+        ROCKETMQ,
     ),
     "strict-pop+second_look=false": (1, (2529, 7724, 19), dict(zip(LOST, (5, 9, 7), strict=True))),
-    "strict-pop+order=by_expiry": (2, (295323, 1632772, 38), {}),
-    "strict-pop+scan=take": (1, (4587, 16478, 21), dict(zip(LOST, (7, 11, 10), strict=True))),
+    "strict-pop+order=by_expiry": (2, (295563, 1634036, 31), {}),
+    "strict-pop+scan=take": (1, (4587, 16478, 20), dict(zip(LOST, (7, 11, 10), strict=True))),
     "strict-pop+hand_over=false": (2, (253150, 1391434, 29), dict(zip(LOST, (11, 14, 13), strict=True))),
     "strict-pop+when_rejected=drop": (1, (4119, 13733, 22), {"nothing_dropped": 6}),
-    "strict-pop+rest_wakes=own_key": (2, (297279, 1643810, 38), {}),
+    "strict-pop+rest_wakes=own_key": (2, (297519, 1645074, 31), {}),
     "strict-pop+retry_wakes=all_queues": (1, (3738, 12551, 21), dict(zip(LOST[1:], (10, 12), strict=True))),
-    "strict-pop+retry_wakes=no_key": (1, (3549, 11780, 22), dict(zip(LOST[1:], (9, 11), strict=True))),
-    "strict-pop+when_closed=ignore": (2, (359568, 1875541, 38), {"full_means_full": 8, "no_closed_one_waits": 4}),
+    "strict-pop+retry_wakes=no_key": (1, (3549, 11780, 21), dict(zip(LOST[1:], (9, 11), strict=True))),
+    "strict-pop+when_closed=ignore": (2, (359808, 1876745, 31), {"full_means_full": 8, "no_closed_one_waits": 4}),
     "strict-pop+limit=before_insert": (2, (428941, 2424024, 36), {"limit_kept": 9}),
-    "strict-pop+count=drifts": (1, (3963, 13466, 21), {}),
+    "strict-pop+count=drifts": (1, (3963, 13466, 20), {}),
     "strict-pop+when_closed=ignore+count=drifts": (
         1,
-        (9036, 33826, 28),
+        (9036, 33826, 27),
         {"no_closed_one_waits": 4, "count_is_right": 6},
     ),
-    "strict-pop+evicts=true": (1, (4104, 14264, 21), {"nothing_dropped": 4}),
+    "strict-pop+evicts=true": (1, (4104, 14264, 20), {"nothing_dropped": 4}),
+    "strict-notification": (2, (934089, 5139565, 36), {}),
+    "rocketmq-5-notification": (2, (501075, 2426392, 36), ROCKETMQ | {"all_are_notified": 5}),
+    "strict-notification+second_look=false": (
+        1,
+        (5259, 16303, 22),
+        dict(zip(LOST, (5, 10, 7), strict=True)) | {"all_are_notified": 5},
+    ),
+    "strict-notification+scan=take": (
+        1,
+        (9405, 33997, 23),
+        dict(zip(LOST, (7, 12, 10), strict=True)) | {"all_are_notified": 7},
+    ),
+    "strict-notification+retry_wakes=all_queues": (
+        1,
+        (7689, 25969, 25),
+        dict(zip(LOST[1:], (10, 13), strict=True)) | {"all_are_notified": 10},
+    ),
+    "strict-notification+wakes=one": (
+        2,
+        (928991, 5108531, 36),
+        dict(zip(LOST, (12, 17, 14), strict=True)) | {"all_are_notified": 9},
+    ),
+    "strict-notification+refused=back": (
+        2,
+        (935641, 5147589, 36),
+        dict(zip(LOST[::2], (10, 13), strict=True)) | {"all_are_notified": 10},
+    ),
 }
 """Policy -> requests, (states, transitions, depth), and each violated property with the length of its shortest run."""
 
@@ -64,6 +96,12 @@ FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
 def _model(name: str, requests: int = 2) -> Model:
     policy = policy_from(name)
     return specification_of(policy, named("tiny", policy, requests=requests))
+
+
+@cache
+def _found(name: str) -> Exploration:
+    """What the engine finds about a policy of the table, once for all tests."""
+    return explore(_model(name, FACTS[name][0]))
 
 
 def _run(*words: str) -> Result:
@@ -84,7 +122,7 @@ def _violated(found: Exploration) -> dict[str, int | None]:
 @pytest.mark.parametrize("name", FACTS)
 def test_each_knob_of_rocketmq_has_the_findings_that_are_pinned(name: str) -> None:
     requests, counts, violated = FACTS[name]
-    found = explore(_model(name, requests))
+    found = _found(name)
 
     assert _counts(found) == counts
     assert _violated(found) == violated
@@ -92,7 +130,9 @@ def test_each_knob_of_rocketmq_has_the_findings_that_are_pinned(name: str) -> No
 
 
 def test_every_knob_of_rocketmq_is_in_the_table() -> None:
-    assert {f"strict-pop+{each}" for each in POP_KNOBS["rocketmq-5-pop"]} <= set(FACTS)
+    pops, notifications = POP_KNOBS["rocketmq-5-pop"], POP_KNOBS["rocketmq-5-notification"]
+    own = set(notifications) - {*pops, *POP_KNOBS["strict-notification"]}
+    assert {f"strict-pop+{each}" for each in pops} | {f"strict-notification+{each}" for each in own} <= set(FACTS)
     assert list(POP_KNOBS) == list(POP_SENTENCES)
 
 
@@ -122,8 +162,9 @@ def test_endless_runs_are_found() -> None:
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
-def test_our_own_policy_is_proved() -> None:
-    done = _run("prove", "--policy", "strict-pop", "--requests", "3", "--json")
+@pytest.mark.parametrize("name", OURS)
+def test_our_own_policy_is_proved(name: str) -> None:
+    done = _run("prove", "--policy", name, "--requests", "3", "--json")
     made = json.loads(done.stdout)
 
     assert done.exit_code == 4, done.output  # `every_pop_is_answered` is checked by exploration only.
@@ -132,30 +173,36 @@ def test_our_own_policy_is_proved() -> None:
 
 
 @pytest.mark.long
-def test_our_own_policy_is_proved_for_any_number_of_requests_with_one_queue_and_with_three() -> None:
-    done = _run("prove", "--policy", "strict-pop", "--requests", "any")
+@pytest.mark.parametrize("name", OURS)
+def test_our_own_policy_is_proved_for_any_number_of_requests_with_one_queue_and_with_three(name: str) -> None:
+    done = _run("prove", "--policy", name, "--requests", "any")
 
     assert done.output.splitlines()[0] == "verdict: proved, except every_pop_is_answered, only explored"
-    assert "the proof for 1 and 15 requests is a proof for any number" in done.output
+    assert "the proof for 1, 2 and 17 requests is a proof for any number" in done.output
 
 
 MUTANTS: Final = (
-    ("pop_all", "forgets to write deadline", "whole_time_for_all"),
-    ("pop_queue", "forgets to write deadline", "whole_time_for_one"),
-    ("read_finds", "forgets to write deadline", "idle_is_new"),
-    ("read_finds_retry", "forgets what its guard says of retry", "retries_what_is_there"),
-    ("insert", "forgets to write rechecks", "no_lost_wakeup"),
-    ("times_out", "forgets what its guard says of deadline", "not_answered_early"),
+    ("strict-pop", "pop_all", "forgets to write deadline", "whole_time_for_all"),
+    ("strict-pop", "pop_queue", "forgets to write deadline", "whole_time_for_one"),
+    ("strict-pop", "read_finds", "forgets to write deadline", "idle_is_new"),
+    ("strict-pop", "read_finds_retry", "forgets what its guard says of retry", "retries_what_is_there"),
+    ("strict-pop", "insert", "forgets to write rechecks", "no_lost_wakeup"),
+    ("strict-pop", "times_out", "forgets what its guard says of deadline", "not_answered_early"),
+    ("strict-notification", "insert", "forgets to write rechecks", "all_are_notified"),
+    ("strict-notification", "read_notifies", f"forgets what its guard says of {FOUND}", "notified_of_something"),
+    ("strict-notification", "read_notifies", "forgets to write notified", "one_key"),
+    ("strict-notification", "read_finds", "forgets what its guard says of notified", "takes_as_asked"),
+    ("strict-notification", "set_filter", "forgets to write refuses", "some_filter_waits"),
 )
-"""(Action, its mistake, the property that detects it)."""
+"""(Policy, action, its mistake, the property that detects it)."""
 
 
-@pytest.mark.parametrize(("action", "what", "seen_by"), MUTANTS)
-def test_a_mutant_violates_a_property_and_is_not_proved(action: str, what: str, seen_by: str) -> None:
-    policy = policy_from("strict-pop")
-    bounds = named("tiny", policy)
+@pytest.mark.parametrize(("name", "action", "what", "seen_by"), MUTANTS)
+def test_a_mutant_violates_a_property_and_is_not_proved(name: str, action: str, what: str, seen_by: str) -> None:
+    policy = policy_from(name)
+    bounds = named("tiny", policy, requests=1)
     (mutant,) = (each for each in mutants_of(policy, bounds) if (each.action, each.what) == (action, what))
-    found = explore(mutant.planted(policy, bounds), limit_states=400_000)
+    found = explore(mutant.planted(policy, bounds))
     unbounded = mutant.planted(policy, attrs.evolve(bounds, messages=None))
     proof = prove_model(unbounded, depth_max=0, timeout_s=5)
 
@@ -184,7 +231,7 @@ def test_a_token_names_its_policy_and_replays_without_a_file() -> None:
 @pytest.mark.parametrize("setting", [each for each, (_, _, broken) in FACTS.items() if broken and "+" in each])
 def test_each_finding_is_explained(setting: str) -> None:
     """The trace of each finding has a sentence for every step and ends with the property's sentence."""
-    found = explore(_model(setting, FACTS[setting][0]))
+    found = _found(setting)
     for each in found.verdicts:
         if each.verdict == "violated":
             assert each.token is not None

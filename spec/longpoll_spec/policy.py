@@ -338,13 +338,31 @@ POP_KNOBS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "count=drifts",
             "evicts=true",
         ),
+        "strict-notification": ("holds=notifications",),
+        "rocketmq-5-notification": (
+            "holds=notifications",
+            "second_look=false",
+            "order=by_expiry",
+            "scan=take",
+            "hand_over=false",
+            "when_rejected=drop",
+            "retry_wakes=all_queues",
+            "when_closed=ignore",
+            "limit=before_insert",
+            "count=drifts",
+            "evicts=true",
+            "wakes=one",
+            "refused=back",
+        ),
     }
 )
-"""Preset of the table that holds pops -> the knobs in which it differs from the specification file `pop.py`."""
+"""Preset of a table of pops or notifications -> the knobs in which it differs from the specification file `pop.py`."""
 
 POP_SENTENCES: Final[dict[str, str]] = {
     "strict-pop": "Our own design of a table that holds pops, to check and prove; no broker here runs it.",
     "rocketmq-5-pop": "What Apache RocketMQ 5.5.0 does with pops, to check; no broker here runs it.",
+    "strict-notification": "Our own design of a table that holds notifications, to check and prove; no broker runs it.",
+    "rocketmq-5-notification": "What Apache RocketMQ 5.5.0 does with notifications, to check; no broker here runs it.",
 }
 
 _WAITS: Final = "The notifier then waits for a lock that it does not need; it finds the same under the lock."
@@ -388,7 +406,7 @@ def preset(name: str) -> Policy:
     """The preset of this name; raises `UnknownPolicyError` with the list of names."""
     if name in POP_KNOBS:
         raise UnknownPolicyError(
-            f"{name} is the specification of a table that holds pops: only check, prove, explain, "
+            f"{name} is the specification of a table of RocketMQ 5: only check, prove, explain, "
             "export and policies take it"
         )
     if name not in PRESETS:

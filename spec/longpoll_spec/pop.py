@@ -12,8 +12,13 @@ message. The retry topic has one message, and its queue is none of the topic's q
 | the requests with `asks[queue]` | the queue's number |
 | the requests that ask no queue: they read all | -1 |
 
-Source: `PopLongPollingService`, `PopRequest` and `PopMessageProcessor` of Apache RocketMQ 5.3.3 and 5.5.0. A
-`PopRequest` is polled from its set before a thread completes it, so `complete()` always succeeds and needs no action.
+With `holds=notifications` it is the table of `NotificationProcessor`. A notification asks whether there is a message,
+and takes none: its client then pops. It may have a filter, which here refuses every message of the topic's queues; the
+retry topic is not filtered. A pop of this table's clients is one step, because the table of pops is another one.
+
+Source: `PopLongPollingService`, `PopRequest`, `PopMessageProcessor` and `NotificationProcessor` of Apache RocketMQ
+5.3.3 and 5.5.0; filters of notifications are new in 5.5.0. A `PopRequest` is polled from its set before a thread
+completes it, so `complete()` always succeeds and needs no action.
 """
 
 from __future__ import annotations
@@ -54,6 +59,7 @@ class Number(Protocol):
 
 spec = Specification(phases=("idle", "reading", "missed", "held", "taken"))
 
+spec.knob("holds", "pops", "notifications")
 spec.knob("second_look", True, False)
 spec.knob("order", "any", "by_expiry")
 spec.knob("scan", "peek", "take")
@@ -65,6 +71,8 @@ spec.knob("when_closed", "drop", "ignore")
 spec.knob("limit", "at_insert", "before_insert")
 spec.knob("count", "exact", "drifts")
 spec.knob("evicts", False, True)
+spec.knob("wakes", "every", "one")
+spec.knob("refused", "next", "back")
 
 LIMITS = ("none", "total", "key")
 RETRIES = ("none", "visible", "taken")
@@ -90,6 +98,28 @@ left: Flag = spec.flag("left", "The read found a message that another pop had lo
 admitted: Flag = spec.flag("admitted", "The request's thread has found the limit not reached.", "request")
 scanned: Flag = spec.flag("scanned", "The scanner has taken the request out of its set to look at its time.", "request")
 rechecks: Flag = spec.flag("rechecks", "The request's thread will look once more for messages.", "request")
+refuses: Flag = spec.flag("refuses", "The notification's filter refuses the messages of the topic's queues.", "request")
+notified: Flag = spec.flag("notified", "The notification's client knows of a message, and is about to pop.", "request")
+
+
+def holds_pops(state: CoreState) -> bool:
+    """The table holds pops."""
+    return bool(state.knob("holds") == "pops")
+
+
+def holds_notifications(state: CoreState) -> bool:
+    """The table holds notifications."""
+    return not holds_pops(state)
+
+
+def puts_back(state: CoreState) -> bool:
+    """A notification whose filter refuses a message is put back, and the thread does not take the next one."""
+    return holds_notifications(state) and bool(state.knob("refused") == "back")
+
+
+def wakes_every(state: CoreState) -> bool:
+    """A message wakes every notification of a key; a pop takes the message, so it wakes one pop."""
+    return holds_notifications(state) and bool(state.knob("wakes") == "every")
 
 
 def checks_before(state: CoreState) -> bool:
@@ -143,8 +173,8 @@ def reads_all(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def reads(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
-    """The request pops from this queue, alone or among all."""
-    return asks[queue, request] | reads_all(state, request)
+    """The request is about this queue, alone or among all, and about its messages."""
+    return (asks[queue, request] | reads_all(state, request)) & ~refuses[request]
 
 
 def has_messages(queue: CoreQueue) -> Bool:
@@ -184,13 +214,24 @@ def is_listed(request: CoreRequest) -> Bool:
 
 def is_first(state: CoreState, request: CoreRequest) -> Bool:
     """The request is in its set, and if the set is ordered, none of the set expires earlier."""
+    return _leads(state, request, lambda each: each.deadline < request.deadline)
+
+
+def is_next(state: CoreState, request: CoreRequest) -> Bool:
+    """A thread that wakes takes this request of its set: the first pop, or the last notification.
+
+    Java: `PopLongPollingService.pollRemotingCommands`, `notifyLast`.
+    """
+    if holds_pops(state):
+        return is_first(state, request)
+    return _leads(state, request, lambda each: (request.deadline < each.deadline) & ~is_passed(state, each))
+
+
+def _leads(state: CoreState, request: CoreRequest, is_before: Callable[[CoreRequest], Bool]) -> Bool:
+    """The request is in its set, and if the set is ordered, none of the set is before it."""
     if state.knob("order") == "any":
         return is_listed(request)
-
-    def is_earlier(each: CoreRequest) -> Bool:
-        return is_listed(each) & (each.deadline < request.deadline)
-
-    return is_listed(request) & ~in_key(state, request, is_earlier)
+    return is_listed(request) & ~in_key(state, request, lambda each: is_listed(each) & is_before(each))
 
 
 def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) -> Pairs:
@@ -202,11 +243,12 @@ def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) ->
     return made
 
 
-def goes(state: CoreState, request: CoreRequest, *, answered: bool = True) -> Pairs:
-    """The request leaves the broker; if it is not answered, its client goes on waiting."""
+def goes(state: CoreState, request: CoreRequest, *, answered: bool = True, knows: Bool = FALSE) -> Pairs:
+    """The request leaves the broker; if it is not answered, its client goes on waiting; if it `knows`, it pops next."""
     made: Pairs = [(request.phase, request.phases["idle"]), (request.deadline, 0)]
     made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks, submitting)]
-    made += [(asks[queue, request], FALSE) for queue in state.queues]
+    made += [(asks[queue, request], asks[queue, request] & knows) for queue in state.queues]
+    made += [(refuses[request], refuses[request] & knows), (notified[request], knows)]
     return made + [(unanswered[request], FALSE)] * answered
 
 
@@ -249,17 +291,55 @@ def begins(state: CoreState, request: CoreRequest) -> Pairs:
     ]
 
 
+def is_new(request: CoreRequest) -> Bool:
+    """The client has no request."""
+    return request.is_("idle") & ~unanswered[request] & ~notified[request]
+
+
 @spec.action("request", urgent=False)
 def pop_all(state: CoreState, request: CoreRequest) -> Step:
-    """A client pops from every queue of the topic."""
-    return Step(request.is_("idle") & ~unanswered[request], assign(*begins(state, request)))
+    """A client pops from every queue of the topic, or asks for a notification about them."""
+    return Step(is_new(request), assign(*begins(state, request)))
 
 
 @spec.action("queue", "request", urgent=False)
 def pop_queue(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Step:
-    """A client pops from one queue."""
-    effect = assign((asks[queue, request], TRUE), *begins(state, request))
-    return Step(request.is_("idle") & ~unanswered[request], effect)
+    """A client pops from one queue, or asks for a notification about it."""
+    return Step(is_new(request), assign((asks[queue, request], TRUE), *begins(state, request)))
+
+
+@spec.action("request", urgent=False, thread="client", exists=holds_notifications)
+def set_filter(_state: CoreState, request: CoreRequest) -> Step:
+    """A client gives its next notification a filter that refuses the messages of the queues.
+
+    Java: `NotificationProcessor.processRequest`, `ExpressionMessageFilter` (5.5.0).
+    """
+    return Step(is_new(request) & ~refuses[request], assign((refuses[request], TRUE)))
+
+
+@spec.action("request", exists=holds_notifications)
+def read_notifies(state: CoreState, request: CoreRequest) -> Step:
+    """The thread finds a message and answers the notification, whose client is about to pop, unless it is gone.
+
+    Java: `NotificationProcessor.processRequest`, `hasMsgFromTopic` and `hasMsgFromQueue`.
+    """
+    return Step(request.is_("reading") & finds(state, request), assign(*goes(state, request, knows=~gone[request])))
+
+
+@spec.action("request", urgent=False, thread="client", exists=holds_notifications)
+def forget(state: CoreState, request: CoreRequest) -> Step:
+    """A client that was notified does not pop: it is gone, or another client was faster."""
+    return Step(notified[request], assign(*goes(state, request)))
+
+
+def takes(state: CoreState, request: CoreRequest) -> Bool:
+    """The request reads and takes the message that it finds: a pop, or the pop of a client that was notified."""
+    return request.is_("reading") if holds_pops(state) else notified[request]
+
+
+def leaves(state: CoreState, request: CoreRequest, rest: Bool, *, every: bool) -> Pairs:
+    """A pop that leaves messages wakes a request of the table of pops."""
+    return calls(state, request, rest, every=every) if holds_pops(state) else []
 
 
 @spec.action("queue", "request")
@@ -272,8 +352,8 @@ def read_finds(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Step
     more = popped[queue] + 1 < queue.visible_end
     elsewhere = (reads(state, each, request) & has_messages(each) for each in state.queues if each.index != queue.index)
     rest = more | any_of(elsewhere) | (retry.is_(RETRIES.index("visible")) if every else FALSE)
-    guard = request.is_("reading") & reads(state, queue, request) & has_messages(queue)
-    told = calls(state, request, rest, every=every)
+    guard = takes(state, request) & reads(state, queue, request) & has_messages(queue)
+    told = leaves(state, request, rest, every=every)
     return Step(guard, assign((popped[queue], popped[queue] + 1), *told, *goes(state, request)))
 
 
@@ -285,21 +365,21 @@ def read_finds_retry(state: CoreState, request: CoreRequest) -> Step:
     """
     every = state.knob("rest_wakes") == "every_key"
     rest = any_of(reads(state, queue, request) & has_messages(queue) for queue in state.queues)
-    guard = request.is_("reading") & retry.is_(RETRIES.index("visible"))
-    told = calls(state, request, rest, every=every)
+    guard = takes(state, request) & retry.is_(RETRIES.index("visible"))
+    told = leaves(state, request, rest, every=every)
     return Step(guard, assign((retry, RETRIES.index("taken")), *told, *goes(state, request)))
 
 
 @spec.action("request")
 def read_misses(state: CoreState, request: CoreRequest) -> Step:
-    """The pop finds no message.
+    """The request finds no message.
 
-    Java: `PopMessageProcessor.processRequest` with an empty `GetMessageResult`.
+    Java: `PopMessageProcessor.processRequest` with an empty `GetMessageResult`; `NotificationProcessor`, `!hasMsg`.
     """
     return Step(request.is_("reading") & ~finds(state, request), assign((request.phase, request.phases["missed"])))
 
 
-@spec.action("request", urgent=False)
+@spec.action("request", urgent=False, exists=holds_pops)
 def read_locked(state: CoreState, request: CoreRequest) -> Step:
     """The pop finds a message, but another pop has locked the queue, so it takes none.
 
@@ -339,13 +419,13 @@ def is_full(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def at_limit(request: CoreRequest) -> Bool:
-    """The pop found nothing and has time left, and its thread has not compared the count with the limit."""
+    """The request found nothing and has time left, and its thread has not compared the count with the limit."""
     return request.is_("missed") & (request.deadline > 0) & ~admitted[request]
 
 
 @spec.action("request")
 def times_out(state: CoreState, request: CoreRequest) -> Step:
-    """The pop found nothing and its time is over: it is answered POLLING_TIMEOUT.
+    """The request found nothing and its time is over: it is answered POLLING_TIMEOUT.
 
     Java: `PopLongPollingService.polling`, `isTimeout`.
     """
@@ -355,7 +435,7 @@ def times_out(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request")
 def refuse(state: CoreState, request: CoreRequest) -> Step:
-    """The pop found nothing and the limit is reached: it is answered POLLING_FULL.
+    """The request found nothing and the limit is reached: it is answered POLLING_FULL.
 
     Java: `PopLongPollingService.polling`, `isFull` and `queue.size()`.
     """
@@ -365,7 +445,7 @@ def refuse(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", exists=checks_before)
 def admit(state: CoreState, request: CoreRequest) -> Step:
-    """The pop found nothing and the limit is not reached, so its thread is about to put the request into its set.
+    """The request found nothing and the limit is not reached, so its thread is about to put the request into its set.
 
     Java: `PopLongPollingService.polling`, between `totalPollingNum.get()` and `queue.add`.
     """
@@ -424,6 +504,26 @@ def is_told(state: CoreState, request: CoreRequest) -> Bool:
     return (of_all | of_one) & is_free(state)
 
 
+def is_refused(state: CoreState, request: CoreRequest) -> Bool:
+    """The filter of the request refuses the message that the dispatcher announces."""
+    return refuses[request] & ~is_called(state, request)
+
+
+def is_passed(state: CoreState, request: CoreRequest) -> Bool:
+    """A thread that wakes passes over the request, because its filter refuses the message."""
+    return FALSE if puts_back(state) else is_refused(state, request)
+
+
+def is_offered(state: CoreState, request: CoreRequest) -> Bool:
+    """The request is in its set, and a thread that wakes does not pass over it."""
+    return is_listed(request) & ~is_passed(state, request)
+
+
+def is_due(state: CoreState, request: CoreRequest) -> Bool:
+    """A thread at the key of the request may take it."""
+    return is_called(state, request) | is_told(state, request) & ~refuses[request]
+
+
 def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
     """Where `here` is true, the thread at the key of the request leaves it: a pop's thread first, or the dispatcher."""
     of_all = here & reads_all(state, request)
@@ -439,13 +539,27 @@ def passes(state: CoreState, request: CoreRequest, here: Bool) -> Pairs:
 
 @spec.action("request", thread="waker")
 def wake(state: CoreState, request: CoreRequest) -> Step:
-    """A thread that wakes a request of a key takes the first one out of its set.
+    """A thread that wakes a request of a key takes one out of its set, or every notification of the key.
 
     Java: `PopLongPollingService.pollRemotingCommands`.
     """
-    guard = is_first(state, request) & (is_called(state, request) | is_told(state, request)) & ~gone[request]
+    guard = is_next(state, request) & is_due(state, request) & ~gone[request]
     own: Pairs = [(request.phase, request.phases["taken"]), (submitting[request], ~is_called(state, request))]
+    for each in others(state, request) if wakes_every(state) else ():
+        too = is_listed(each) & shares_key(state, each, request) & is_due(state, each) & ~gone[each]
+        own.append((each.phase, ite(too, each.phases["taken"], each.phase)))
+        own.append((submitting[each], submitting[each] | too & ~is_called(state, each)))
     return Step(guard, assign(*own, *passes(state, request, TRUE)))
+
+
+@spec.action("request", thread="waker", exists=puts_back)
+def put_back(state: CoreState, request: CoreRequest) -> Step:
+    """The filter of the notification refuses the message: the thread puts it back, and leaves the key.
+
+    Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.add(popRequest)`.
+    """
+    guard = is_next(state, request) & is_told(state, request) & is_refused(state, request) & ~gone[request]
+    return Step(guard, assign(*passes(state, request, TRUE)))
 
 
 @spec.action("request", thread="waker", exists=keeps_closed)
@@ -455,7 +569,7 @@ def discard(state: CoreState, request: CoreRequest) -> Step:
     Java: `PopLongPollingService.pollRemotingCommands`, which counts down once more when the set is empty (#4072).
     """
     last = ~any_of(is_listed(each) & shares_key(state, each, request) for each in others(state, request))
-    guard = is_first(state, request) & (is_called(state, request) | is_told(state, request)) & gone[request]
+    guard = is_next(state, request) & (is_called(state, request) | is_told(state, request)) & gone[request]
     drifts = last if counts_apart(state) else FALSE
     leaves = passes(state, request, last)
     return Step(guard, assign((drifted, drifted | drifts), *leaves, *goes(state, request)))
@@ -468,7 +582,7 @@ def nobody_reads_all(state: CoreState) -> Step:
     Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.isEmpty()`.
     """
     due = any_of(queue.due for queue in state.queues) & ~all_told & is_free(state)
-    nobody = ~any_of(is_listed(each) & reads_all(state, each) for each in state.requests)
+    nobody = ~any_of(is_offered(state, each) & reads_all(state, each) for each in state.requests)
     effect = assign((called_all, FALSE), (all_told, all_told | ~called_all))
     return Step((called_all | due) & nobody, effect)
 
@@ -479,7 +593,7 @@ def nobody_asks(state: CoreState, queue: CoreQueue) -> Step:
 
     Java: `PopLongPollingService.notifyMessageArriving`, `remotingCommands.isEmpty()`.
     """
-    nobody = ~any_of(is_listed(each) & asks[queue, each] for each in state.requests)
+    nobody = ~any_of(is_offered(state, each) & asks[queue, each] for each in state.requests)
     ends = queue.due & ~called[queue]
     effect = assign((called[queue], FALSE), (queue.due, queue.due & ~ends), (all_told, all_told & ~ends))
     return Step((called[queue] | queue.due & all_told & is_free(state)) & nobody, effect)
@@ -517,7 +631,7 @@ def executor_rejects(state: CoreState, request: CoreRequest) -> Step:
     again = submitting[request]
     told: Pairs = [(all_told, all_told & ~again)]
     told += [(queue.due, queue.due | again & asks[queue, request]) for queue in state.queues]
-    told += calls(state, request, ~again, every=True) if state.knob("hand_over") else []
+    told += calls(state, request, TRUE, every=True) if state.knob("hand_over") else []
     answered = state.knob("when_rejected") == "answer"
     return Step(guard, assign(*goes(state, request, answered=answered), *told))
 
@@ -626,14 +740,19 @@ def comes(state: CoreState, request: CoreRequest) -> Bool:
     """A thread is about to wake a request of the same key, or this request's own thread looks once more."""
     own = any_of(queue.due & asks[queue, request] for queue in state.queues)
     for_all = any_of(queue.due for queue in state.queues) & reads_all(state, request) & ~all_told
-    return is_called(state, request) | own | for_all | rechecks[request]
+    return is_called(state, request) | (own | for_all) & ~refuses[request] | rechecks[request]
+
+
+def is_served(request: CoreRequest) -> Bool:
+    """A thread reads for the request or is about to, or its client knows of a message and is about to pop."""
+    return request.is_("reading", "taken") | notified[request]
 
 
 @spec.always
 def no_lost_wakeup(state: CoreState) -> Iterator[Bool]:
     """While a request waits although its queue has a message, a thread is about to wake it or to take the message."""
     for queue in state.queues:
-        taken = any_of(each.is_("reading", "taken") & reads(state, queue, each) for each in state.requests)
+        taken = any_of(is_served(each) & reads(state, queue, each) for each in state.requests)
         yield taken | all_of(
             (waits(each) & reads(state, queue, each) & has_messages(queue)).implies(comes(state, each))
             for each in state.requests
@@ -643,9 +762,19 @@ def no_lost_wakeup(state: CoreState) -> Iterator[Bool]:
 @spec.always
 def no_lost_retry(state: CoreState) -> Bool:
     """While a request waits although the retry topic has a message, a thread is about to wake it or to take that."""
-    taken = any_of(each.is_("reading", "taken") for each in state.requests)
+    taken = any_of(is_served(each) for each in state.requests)
     missed = any_of(waits(each) & ~comes(state, each) for each in state.requests)
     return (missed & retry.is_(RETRIES.index("visible"))).implies(taken)
+
+
+@spec.always
+def all_are_notified(state: CoreState) -> Iterator[Bool]:
+    """While a notification waits although it would find a message, a thread is about to wake it.
+
+    That another one is answered is not enough: its client may not pop.
+    """
+    for each in state.requests if holds_notifications(state) else ():
+        yield (waits(each) & finds(state, each)).implies(comes(state, each))
 
 
 @spec.no_step("tick")
@@ -717,8 +846,9 @@ def submitting_is_taken(state: CoreState) -> Iterator[Bool]:
     for each in state.requests:
         elsewhere = any_of(queue.due & ~asks[queue, each] for queue in state.queues)
         yield submitting[each].implies(each.is_("taken") & ite(reads_all(state, each), due, ~elsewhere))
-    for each, other in permutations(state.requests, 2):
-        yield (submitting[each] & submitting[other]).implies(shares_key(state, each, other))
+    for queue in state.queues:
+        of_it = any_of(submitting[each] & asks[queue, each] for each in state.requests)
+        yield of_it.implies(all_of(submitting[each].implies(asks[queue, each]) for each in state.requests))
 
 
 @spec.always
@@ -726,7 +856,7 @@ def one_key(state: CoreState) -> Iterator[Bool]:
     """A request has one key, and only a request that the broker has asks for a queue."""
     for each in state.requests:
         for queue in state.queues:
-            yield asks[queue, each].implies(~each.is_("idle"))
+            yield asks[queue, each].implies(~each.is_("idle") | notified[each])
         for queue, other in permutations(state.queues, 2):
             yield ~(asks[queue, each] & asks[other, each])
 
@@ -740,6 +870,15 @@ def idle_is_new(state: CoreState) -> Iterator[Bool]:
 
 
 @spec.always
+def only_notifications(state: CoreState) -> Iterator[Bool]:
+    """Only a notification has a filter, and only one that was answered lets its client know of a message."""
+    for each in state.requests:
+        if holds_pops(state):
+            yield ~refuses[each]
+        yield notified[each].implies(each.is_("idle") & ~unanswered[each] if holds_notifications(state) else FALSE)
+
+
+@spec.always
 def pops_what_is_there(state: CoreState) -> Iterator[Bool]:
     """No more messages of a queue are popped than it has."""
     for queue in state.queues:
@@ -750,6 +889,18 @@ def pops_what_is_there(state: CoreState) -> Iterator[Bool]:
 def retries_what_is_there(_state: CoreState) -> Bool:
     """No pop takes a message from the retry topic that has none."""
     return ~retry.is_(RETRIES.index("visible"))
+
+
+@spec.no_step("read_finds", "read_finds_retry", who=("request",))
+def takes_as_asked(state: CoreState, request: CoreRequest) -> Bool:
+    """Only a pop that reads, or the pop of a client that was notified, takes a message."""
+    return ~takes(state, request)
+
+
+@spec.no_step("read_notifies", who=("request",))
+def notified_of_something(state: CoreState, request: CoreRequest) -> Bool:
+    """No client is notified while there is no message for it."""
+    return ~finds(state, request)
 
 
 @spec.always
@@ -785,6 +936,12 @@ def whole_time_for_one(state: CoreState) -> Bool:
     return any_of(
         waits(each) & ~reads_all(state, each) & (each.deadline >= state.hold_ticks) for each in state.requests
     )
+
+
+@spec.sometimes
+def some_filter_waits(state: CoreState) -> Bool:
+    """A notification with a filter waits, if the table holds notifications."""
+    return TRUE if holds_pops(state) else any_of(waits(each) & refuses[each] for each in state.requests)
 
 
 @spec.leads_to("request")

@@ -216,6 +216,8 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     pops = is_of_pops(trace.model.policy)
     if pops and jars.version != POP_VERSION:
         raise NotOnJavaError(f"replay has gates for pops in {POP_VERSION} alone: use --on {JAVA}{POP_VERSION}")
+    if not pops and trace.model.policy.extension is not None:
+        raise NotOnJavaError(f"replay has no gates for {trace.model.policy.name}, only for pops and pulls")
     if pops and rechecks:
         raise UserError("--with-7359 changes the table of pulls: leave it out for a run of pops")
     if trace.model.policy.name not in ((SHIPPED,) if pops else presets_of(jars.version)):

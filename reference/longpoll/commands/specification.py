@@ -467,7 +467,7 @@ def _list_policies(*, as_json: bool) -> None:
     table("Meaning of the knobs", ("knob", "values", "meaning"), choices)
     pops = [dict(_own_knobs(policy_from(name))) for name in POP_SENTENCES]
     rows = ((knob, *(str(each[knob]).lower() for each in pops)) for knob in pops[0])
-    table("Knobs of the table that holds pops (docs/pop.md)", ("knob", *POP_SENTENCES), rows)
+    table("Knobs of the tables that hold pops and notifications (docs/pop.md)", ("knob", *POP_SENTENCES), rows)
 
 
 def _own_knobs(policy: Policy) -> tuple[tuple[str, Any], ...]:
