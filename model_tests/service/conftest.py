@@ -15,7 +15,7 @@ from longpoll_broker.broker import Broker
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    """Brokers and clients that are stopped at the end of the test."""
+    """Starts brokers and clients, and stops them at the end of the test."""
     with closing(Brokers(tmp_path)) as made:
         yield made
 

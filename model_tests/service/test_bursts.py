@@ -63,7 +63,7 @@ class Twin:
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
 
     def told(self, told: Sequence[Told]) -> tuple[object, ...]:
-        """The bytes for each connection, the counters, and the number of held pulls."""
+        """The bytes for each connection, the counters and the number of held pulls after these requests."""
         before, heard = self.counts(), []
         for number, content in told:
             answers = self.peers[number].told(content)

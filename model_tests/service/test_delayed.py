@@ -70,7 +70,7 @@ def test_a_clock_that_is_set_changes_no_delay(brokers: Brokers) -> None:
     send_message(client, "T", b"after", properties="DELAY\x0118\x02")
     wait_visible(broker, SCHEDULE, 2, 17)
     schedule = broker.keeping.schedule
-    # After a 64th of the level's delay the end of the queue is recorded a second time.
+    # The queue's end is noted again only after a 64th of the level's delay.
     runtime.gone_ms = NOTED_MS
     wait_until(lambda: bool(schedule._seen[17].notes) and schedule._seen[17].notes[-1][1] == 2)
     runtime.gone_ms = 2 * HOUR_MS - 60_000
@@ -127,7 +127,7 @@ def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> Non
 
 
 def prepare(client: RawClient) -> dict[str, str]:
-    """Send a prepared message; returns the fields that end its transaction."""
+    """Send a prepared message; returns the fields of the request that ends its transaction."""
     reply = client.put("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02")
     assert reply.ext_fields is not None
     return {
@@ -189,7 +189,7 @@ def told(question: Command) -> ReceivedMessage:
 
 
 def check_now(checking: Broker) -> None:
-    """Start one round of checks with the next flush, and none before the next call."""
+    """Start one round of checks at the next flush, and prevent further rounds until the next call."""
     checks = checking.sending.checks
     checks._due_ns = 0
     wait_until(lambda: checks._due_ns != 0)
@@ -543,7 +543,7 @@ def test_waiting_messages_outlive_a_restart(brokers: Brokers, tmp_path: Path) ->
 
 
 class Stream:
-    """A timer's queue that gets one more message on each call."""
+    """A timer's queue that has one more message at each call."""
 
     def __init__(self) -> None:
         self.end = 1

@@ -37,7 +37,7 @@ LONG_MS = 30_000
 def test_pulls_held_after_the_deletions_search_are_answered(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pulls that were inserted after the deletion searched the table are answered too."""
+    """Pulls that are inserted after the deletion has searched the table are answered too."""
     honest = HoldService.hold
     send_message(client, "T")
 
@@ -207,7 +207,7 @@ SLAVE: Final = BrokerConfig(
 OURS: Final = {"strict", "strict-clone"}
 WITHOUT_905: Final = {"rocketmq-4.9"}
 QUICK: Final = {"strict", "rocketmq-4.9", "rocketmq-5"}
-"""In these tests the other policies behave like one of these."""
+"""The other policies behave like one of these in the tests below."""
 POLICIES: Final = pytest.mark.parametrize(
     "policy",
     [pytest.param(each, marks=[pytest.mark.long] * (name not in QUICK)) for name, each in PRESETS.items()],

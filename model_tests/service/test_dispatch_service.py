@@ -51,7 +51,7 @@ class Events(PullEvents):
 
 
 class World(Noting):
-    """Runtime, store and hold service in one object; each message is ten bytes of the log."""
+    """Stands for runtime, store and hold service; each message takes ten bytes of the log."""
 
     def __init__(self, count: int = 0, **changes: Any) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ def test_messages_become_visible_and_are_notified() -> None:
 @pytest.mark.parametrize("passes_idle", [False, True])
 @pytest.mark.parametrize("notifies", [False, True])
 def test_arrivals_are_notified_only_if_needed(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
-    """There is no notification without long polling, or without a held pull if the policy may check that first."""
+    """Messages are not notified without long polling, nor, if the policy may look first, without a held pull."""
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
@@ -253,7 +253,7 @@ def test_the_end_of_a_pass_makes_messages_visible() -> None:
 
 @pytest.mark.parametrize("makes_durable", [False, True])
 def test_waiting_messages_become_visible_periodically(makes_durable: bool) -> None:
-    """Answers are sent at once; without held pulls nothing happens."""
+    """Answers are sent at once; if no pull is held, nothing happens."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
     world.service.show_waiting()
@@ -295,7 +295,7 @@ def test_a_polling_thread_dispatches_until_the_stop(caplog: pytest.LogCaptureFix
         rounds.append(world.told())
         if len(rounds) == 1:
             world.append("U")
-            # The error is not one of the store's; the thread survives any exception.
+            # The thread survives any exception, not only those of the store.
             service.events.now_ns = lambda: 1 // 0  # type: ignore[method-assign]
         elif len(rounds) == 2:
             del service.events.now_ns

@@ -225,7 +225,7 @@ def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def none_alike(_pulls: Sequence[Pull], _outbox: Outbox) -> None:
-    """Share no answer, as if all pulls of a herd differed."""
+    """An answer cache that shares nothing, as if all pulls of a herd differed."""
 
 
 def later_of() -> LaterRuns:
@@ -352,7 +352,7 @@ def test_a_waiting_herd_shares_one_answer() -> None:
     executor = InlineExecutor(run, run_alike, later)
     first, second = ([pull for pull, _cause in leaving("c", *range(count))] for count in (10, 20))
     executor.submit_herd(first, Outbox())
-    # The budget of 40, less 10 and less 7 more for the first.
+    # Of the budget of 40, ten are used, and the first pull needs seven more.
     assert [later.spend(RUN_COST) for _ in range(4)] == [True, True, True, False]
     executor.submit_herd(second, Outbox())
     assert {pull.phase for pull in second} == {QUEUED}

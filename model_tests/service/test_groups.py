@@ -234,7 +234,7 @@ CLAIMS = [
 
 def places_after_a_crash(store_config: StoreConfig, brokers: Brokers, directory: Path) -> set[tuple[str, int, int]]:
     """Send forged offsets alone and in a batch, simulate a kill of the broker, and list the queues' messages."""
-    # A checkpoint would let the restart skip the messages before it.
+    # With a checkpoint the restart would skip the messages before it, so this one leaves none.
     config = attrs.evolve(store_config, flush_interval_ms=3_600_000)
     _broker, client = brokers.served(store_config=config, directory=str(directory / "0"))
     for claim in CLAIMS:
@@ -279,7 +279,7 @@ def test_a_held_pull_uses_its_groups_new_subscription(comes: str, policy: Policy
 
 
 def test_a_changed_subscription_is_applied_under_the_locks(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notifier takes pulls at the same time, so the change needs the locks."""
+    """A notifier may take pulls at the same time, so the change of a subscription needs the locks."""
     broker, _client = brokers.served()
     locks = {id(shard.table): shard.lock for shard in broker.hold_service._shards}
     free, keys = [], HoldTable.keys

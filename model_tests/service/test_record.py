@@ -181,7 +181,7 @@ def test_refused_requests_are_answers(brokers: Brokers, history: Path) -> None:
 
 
 class FussyFile:
-    """A file that accepts a number of bytes, and then only bytes that were reserved before."""
+    """A file that accepts a number of bytes, and after them only bytes that were reserved before."""
 
     def __init__(self, file: AppendFile, disk: FullDisk) -> None:
         self._file = file
@@ -222,7 +222,7 @@ KEPT = 4_096
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorder with room for a hundred events in memory and forty in one write, and no patience."""
+    """A recorder with room for a hundred events in memory and forty in one write, which never waits for the disk."""
     for name, value in {
         "WAITING_SIZE_MAX": 20_000, "BATCH_SIZE": 8_000, "KEPT_SIZE": KEPT, "TORN_SIZE_MAX": 2_048, "RETRY_S": 0.005,
     }.items():  # fmt: skip
@@ -274,7 +274,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
 
 
 def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The recorder reports the failure and the recovery once each."""
+    """The recorder reports a failed write once, and the recovery once."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(150))

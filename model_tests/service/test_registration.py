@@ -91,7 +91,7 @@ WHOLE = ("SELF_TEST_TOPIC", "A")
         ([(WHOLE, 1)], 1, "false"),
         ([(("other", "A"), 1)], 1, "false"),
         ([(WHOLE, 1)], 2, "true"),
-        # The broker sends a change of a table that this name server never got, as after its restart.
+        # The name server never got this table, as after its restart, and the broker sends only a change of it.
         ([(("D",), 7)], 7, "true"),
         ([(("D",), 7), (("E",), 8)], 8, "true"),
         ([(("D", "E"), 7)], 7, "true"),
@@ -262,7 +262,7 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_long_texts_of_a_registration_are_not_kept() -> None:
-    """No route needs these texts, and keeping them would use memory."""
+    """Texts that no route needs are not kept, because they would use memory."""
     told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
     row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()

@@ -184,7 +184,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 
 
 def test_a_request_needs_a_right_to_its_resource(broker: Broker, brokers: Brokers) -> None:
-    """The resource is named in the request's header, in its body, or in the record that it refers to."""
+    """The refused resource is named in the request's header or body, or in the record that it refers to."""
     client = brokers.connect(broker)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -387,7 +387,7 @@ DENIED: Final = {
 }
 """Header field -> a denied value, and the text of the refusal."""
 CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
-"""The codes in a header's docstring."""
+"""The request codes that a header's docstring names."""
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:

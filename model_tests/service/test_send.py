@@ -180,7 +180,7 @@ def send_first(client: RawClient) -> int | None:
 
 @pytest.fixture
 def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No thread but the committer saves topics, so the result does not depend on timing."""
+    """Only the committer saves topics here, so the result does not depend on timing."""
     monkeypatch.setattr(ConfigFiles, "save_names", lambda _files: None)
     monkeypatch.setattr(ConfigFiles, "save", lambda _files: None)
 

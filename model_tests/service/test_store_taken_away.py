@@ -46,7 +46,7 @@ FIRST_LOG, FIRST_UNITS = "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20
 
 
 def removed(store: Path) -> None:
-    """Rename, then remove: a broker that saves a table meanwhile would make the removal of the directory fail."""
+    """Rename the directory and remove it; without the rename a broker that saves a table could make this fail."""
     shutil.rmtree(store.rename(store.with_name("removed")))
 
 

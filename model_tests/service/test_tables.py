@@ -215,7 +215,7 @@ def test_a_file_in_place_of_the_config_directory_is_refused(tmp_path: Path, capl
 
 
 def test_an_empty_store_path_is_refused(tmp_path: Path) -> None:
-    """An empty path would be the current directory, so it is refused."""
+    """An empty path is refused, because it would mean the current directory."""
     result = CliRunner().invoke(main, ["serve", "--store", ""])
     assert (result.exit_code, "the path is empty" in result.output) == (2, True)
     conf = tmp_path / "broker.conf"

@@ -95,7 +95,7 @@ def test_plain_and_tls_are_served_on_one_port(broker: Broker, secure: RealRuntim
 
 
 def test_large_bodies_pass_through_tls(broker: Broker, secure: RealRuntime) -> None:
-    """The bodies are larger than any TLS record and than the kernel's buffers."""
+    """Bodies larger than a TLS record and the kernel's buffers arrive whole."""
     bodies = [bytes([number]) * 200_000 for number in range(10)]
     with Admin(name_server(broker), runtime=secure) as admin, Producer(name_server(broker), runtime=secure) as producer:
         admin.create_topic("T", 1)

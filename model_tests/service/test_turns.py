@@ -102,7 +102,7 @@ GROUPS: Final = [
 def test_a_long_request_is_served_in_turns(
     code: int, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request in turns gets the same answer; the parameters are header fields or a body."""
+    """A request that is served in turns gets the same answer as in one piece."""
     is_body = any(not isinstance(value, str) for value in asked.values())
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(

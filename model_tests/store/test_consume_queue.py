@@ -104,7 +104,7 @@ class PlainQueue:
     files: list[int] = Factory(list)
     """The first offset of each file."""
     written: dict[int, Unit] = Factory(dict)
-    """Queue offset -> unit, including a unit that stands behind the end."""
+    """The written units by queue offset, including a unit behind the queue's end."""
     end: int = 0
     minimum: int = 0
     flushed: int = 0

@@ -76,10 +76,10 @@ class Bench:
         self.notes: list[str] = []
         self.end = self.flushed_end = count * SIZE
         self.special: dict[int, Any] = {}
-        """What stands at an offset in place of a record."""
+        """What the log has at an offset in place of a record."""
         self.queue = Queue()
         self.inner: dict[int, list[tuple[Queue, int]]] = {}
-        """By a record's offset."""
+        """The replaced records, by offset."""
         log: Any = self
         queue_of: Any = lambda _record: self.queue  # noqa: E731
         inner_of: Any = lambda record: self.inner.get(record.physical_offset, [])  # noqa: E731
@@ -200,7 +200,7 @@ def test_no_message_is_visible_before_it_is_durable() -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_queue_that_cannot_grow_delays_only_its_own_records(handed: bool) -> None:
-    """Every call first retries the records of the queue that could not grow; other queues continue."""
+    """Every call first retries the records of the queue that could not grow; other queues are served meanwhile."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
     if handed:
@@ -277,7 +277,7 @@ UNITS_A_FILE = SMALL.consume_queue_file_size // 20
 
 @define
 class World:
-    """A store on a simulated disk, whose calls fail if the path contains `where`."""
+    """A store on a simulated disk, whose calls named in `failing` fail if the path contains `where`."""
 
     config: StoreConfig = MULTI
     disk: Disk = field(factory=Disk)
@@ -371,7 +371,7 @@ def test_an_unmappable_queue_delays_only_its_own_messages() -> None:
     first = world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
     stuck = world.store._table.topics["Stuck"].queues[0]
-    # The map of another queue may have replaced it.
+    # The other queue may have replaced the map of this one.
     stuck.segments.segments[0]._mapped = None
     world.where = "consumequeue/Stuck"
     world.store.put(message("Other"))

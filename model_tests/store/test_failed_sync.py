@@ -61,7 +61,7 @@ class World:
         return World(self.disk.kill(), self.config)
 
     def cuts(self) -> Iterator[World]:
-        """The store, opened again after each of many power cuts."""
+        """The contents of the store after each of many power cuts."""
         for seed in range(CUT_COUNT):
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
@@ -78,7 +78,7 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
 
 
 def test_a_recreated_topic_has_no_old_messages(caplog: pytest.LogCaptureFixture) -> None:
-    """After a topic whose files could not be removed is created again, no end of the broker shows its old messages."""
+    """A topic that is created again shows none of its old messages, even if their files could not be removed before."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
     world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
@@ -169,7 +169,7 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
 
 
 def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
-    """Recovery begins before the clean stop, so it needs the note of the deletion."""
+    """A recovery begins before the clean stop, so without the note it would find the deleted topic's records again."""
     world = World()
     put_and_dispatch(world.store, [message("gone"), message("kept")])
     world.store.delete_topic("gone")

@@ -18,7 +18,7 @@ from longpoll_runtime.real import RealRuntime
 
 SLOTS: Final = 4
 ENTRIES: Final = 4
-"""Entries of a file; the first one is never used, so the file has room for three."""
+"""Number of entries of a file; the first entry is never used, so a file has room for three."""
 NOW_MS: Final = 1_700_000_000_123
 FIRST_NAME: Final = "20231114221320123"
 """The name of the first file, a time in UTC."""

@@ -37,15 +37,15 @@ class World:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
         self.lock = HeldLock()
         self.given: list[Keyed] = []
-        """Records that are in with all their keys."""
+        """The records that the index has accepted with all their keys."""
         self.calls: list[tuple[int, int]] = []
-        """How many records each call was given, and how much it might do."""
+        """For each call, the number of records given and the limit of work."""
         self.keys_a_call: int | None = None
-        """So many keys are taken at each call; None: all."""
+        """Number of keys that the index accepts in each call; None sets no limit."""
         self.takes_nothing = False
-        """Though it works as much as it may."""
+        """Whether the index reports the permitted work as done and accepts no record."""
         self.done = 0
-        """Keys of the next record that are in already."""
+        """Number of keys of the next record that the index has accepted already."""
         self.goes_on_at = -1
         self.end_offset = -1
         self.end_ms = 99
@@ -53,8 +53,6 @@ class World:
         self.notes: list[Any] = []
         self.found: list[int] = []
         self.error: OSError | None = None
-        self.removes: int | None = None
-        """Where the log is made to begin as soon as it is looked where that is."""
         index: Any = self
         lock: Any = self.lock
         self.indexer = Indexer(self.log, index, lock)
@@ -71,7 +69,7 @@ class World:
     # -- the index ---------------------------------------------------------------------------------------------------
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
-        """Accept records, or as many of their keys as the test permits."""
+        """Accept records, or only as many of their keys as the test permits."""
         assert self.lock.is_held
         if self.error is not None:
             raise self.error
@@ -125,7 +123,7 @@ class World:
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def build(self, count_max: int = 10_000) -> int:
-        """Index everything; returns the number of calls."""
+        """Run the indexer until everything is indexed; returns the number of calls."""
         calls = 1
         while not self.indexer.build(self.log.end, count_max):
             calls += 1

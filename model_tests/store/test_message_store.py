@@ -464,11 +464,11 @@ def test_a_burst_ends_before_a_special_message() -> None:
 
 
 class _KilledError(Exception):
-    """The process is gone."""
+    """Ends a write as the end of the process would."""
 
 
 class _LastView:
-    """A map that stores only the first `left` bytes of the process's last write."""
+    """A map that stores only the first `left` bytes, as if the process were killed during its last write."""
 
     def __init__(self, view: memoryview, left: int) -> None:
         self.view = view
@@ -484,7 +484,7 @@ class _LastView:
 
 
 def kept_after_kill(written: int) -> int:
-    """The number of messages of a burst of three after a kill that let `written` of its bytes through."""
+    """The number of messages that a burst of three has left after a kill that let `written` of its bytes through."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])

@@ -114,7 +114,7 @@ def future_place(store: Path) -> None:
 
 
 def noise(store: Path) -> None:
-    """A checkpoint of random bytes."""
+    """A checkpoint file of random bytes."""
     (store / "checkpoint").write_bytes(random.Random(1).randbytes(CHECKPOINT_SIZE))
 
 
@@ -142,7 +142,7 @@ def empty_file(store: Path) -> None:
 
 
 def strangers(store: Path) -> None:
-    """Add unknown files to every directory."""
+    """Add files with unknown names to every directory."""
     for name in (
         "commitlog/README",
         "consumequeue/.DS_Store",
@@ -178,7 +178,7 @@ def test_a_start_after_a_harmless_fault_succeeds(tmp_path: Path, fault: Fault, c
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last", "unit", "rotten unit", "end"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
-    """The checkpoint has the number of queue files, so a start notices missing queues after a clean stop too."""
+    """The checkpoint has the number of queue files, so a start also notices missing queues after a clean stop."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
@@ -426,7 +426,7 @@ def test_rot_after_the_checkpoint_is_kept(
     assert line.levelname == ("WARNING" if following is None else "ERROR")
     kept = cut(store)
     assert sum(map(len, kept.values())) == opened.cut_size
-    # The saved copy has each removed byte at its old offset.
+    # The saved copy has each byte that was cut off, at its old offset.
     again = bytearray(len(before))
     for name, content in kept.items():
         again[int(name) : int(name) + len(content)] = content
@@ -554,7 +554,7 @@ def test_a_head_must_have_its_offset_and_fit(size: int, place: int, claimed: int
 
 
 def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
-    """A check of each header over all following bytes took fifteen seconds for 4 MiB."""
+    """A checksum of all following bytes for each header would take fifteen seconds for 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
@@ -666,7 +666,7 @@ def test_a_damaged_size_hides_no_complete_record(tmp_path: Path, caplog: pytest.
 
 
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searching a megabyte after each of thousands of damaged records took minutes."""
+    """A search of a megabyte after each of thousands of damaged records would take minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)

@@ -273,13 +273,13 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """Units without a record are removed after a clean stop too, if the log ends early and no checkpoint disagrees."""
+    """If the log ends early and no checkpoint disagrees, units without a record are removed after a clean stop too."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
     assert len(kept) + len(lost) == 18
     store.close()
-    # The first lost record is damaged, and the log is whole up to it.
+    # The first lost record is damaged, and all records before it are intact.
     file = max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= lost[0].physical_offset)
     content = bytearray(file.read_bytes())
     position = lost[0].physical_offset - int(file.name)

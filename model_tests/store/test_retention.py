@@ -47,7 +47,7 @@ def segments(tmp_path: Path) -> SegmentList:
 def counted(
     segments: SegmentList, config: StoreConfig = CONFIG, *, needed_from: int = 1000, used: float = 0.5, old: int = 15
 ) -> int:
-    """How many files may go if this number of them is old."""
+    """The number of files that the retention may remove if `old` of them have expired."""
 
     def changed_ms(path: str) -> int:
         return NOW_MS - HOUR_MS + (0 if int(Path(path).name) // 10 < old else 1)

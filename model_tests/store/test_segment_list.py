@@ -373,7 +373,7 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The number of visible messages, if each of 64 queues gets its first one and no sync ever returns."""
+    """The number of visible messages if each of 64 queues gets its first message while every sync blocks."""
 
     def stand_still(*_: object) -> None:
         raise AssertionError("who waits for a sync keeps every other queue waiting")
@@ -414,7 +414,7 @@ def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill while a file is cleared must not leave a short file."""
+    """A kill while a file is overwritten with zeros must not leave a file that is too short."""
     mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
     mapped.view[:] = b"x" * 8192
     cut_short: list[int] = []

@@ -124,7 +124,10 @@ def plain_slices(taken: Sequence[Unit]) -> list[bytes]:
 def plain_read(
     queue: Queue, offset: int, count_max: int, config: StoreConfig, codes: set[int]
 ) -> tuple[GetStatus, int, list[int], list[bytes], bool]:
-    """`getMessage` of 4.9, unit by unit: status, next offset, offsets, slices, and whether a slave is suggested."""
+    """Reads as 4.9's `getMessage` does, unit by unit.
+
+    Returns status, next offset, offsets, slices, and slave advice.
+    """
     end, log = queue.offset_end, Log()
     memory_start = log.end - config.memory_size
     for status, is_so, offset_next in (

@@ -44,7 +44,7 @@ EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
-    """Make one call of this name fail as on a broken disk."""
+    """Let one call of this name fail as on a broken disk."""
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
@@ -102,7 +102,7 @@ def test_index_errors_are_reported_separately(tmp_path: Path, monkeypatch: pytes
 
 @define
 class Watched:
-    """Records the operations on queues, with the store's locks that were held."""
+    """Records the operations on queues, each with the store's locks that were held."""
 
     store: MessageStore
     notes: list[tuple[str, int, set[str]]] = field(factory=list)
@@ -288,7 +288,7 @@ def test_an_abandoned_flush_writes_no_checkpoint(tmp_path: Path) -> None:
 
 
 class Turns:
-    """A store whose queues take many turns of half a round each; it counts its other calls."""
+    """A store whose queues need many turns of 250 ms each; it counts its other calls."""
 
     def __init__(self, turn_count: int) -> None:
         self.turn_count = turn_count
@@ -328,7 +328,7 @@ class Turns:
 
 
 def served(turns: Turns) -> FlushService:
-    """A flush service over such a store that has run to its end."""
+    """Run a flush service over this store to its end, and return it."""
     store: Any = turns
     tables: Any = SimpleNamespace(save=lambda: None)
     service = FlushService(RealRuntime(), store, tables, 500, {})
