@@ -122,7 +122,11 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     its requests without an answer. From all splits together (`is_whole`), only answers with a request are returned.
     """
     connections, names = coded_texts(table, "connection")
-    connection, request, (queue, _rows) = _pairs(table, "connection"), _pairs(table, "request"), queue_numbers(table)
+    connection, request, (queue, _rows) = (
+        pairs_of(table, "connection"),
+        pairs_of(table, "request"),
+        queue_numbers(table),
+    )
     received = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
     pulls = received[is_one_of(integers_of(table, "code")[received], PULL_CODES)]
     answers = np.flatnonzero(are_reads(table) & are_named(names)[connections])
@@ -152,7 +156,7 @@ def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers
     return np.union1d(first[longest], last[longest])
 
 
-def _pairs(table: pa.Table, name: str) -> Integers:
+def pairs_of(table: pa.Table, name: str) -> Integers:
     """Return a small number for each event, equal for events with equal (source, name)."""
     sources, source_names = coded_texts(table, "source")
     codes, _texts = coded_texts(table, name)
@@ -186,7 +190,7 @@ def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
     queue, queue_rows = queue_numbers(table)
     places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
     # One event of each request in each queue is enough. Few requests have events in several queues.
-    pairs, rows = _pairs(table, "request"), np.flatnonzero(have_request(table))
+    pairs, rows = pairs_of(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows
     elsewhere = rows[queue[rows] != queue[some[pairs[rows]]]]

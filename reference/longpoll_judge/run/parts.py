@@ -46,7 +46,7 @@ from longpoll_judge.kernel.logs import MESSAGES
 from longpoll_judge.kernel.pulls import PULL_CODES
 from longpoll_judge.kernel.verdict import Native, judge_window
 from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
-from longpoll_judge.run.buckets import are_common, each_once, placed_keys, visitors_of
+from longpoll_judge.run.buckets import are_common, each_once, pairs_of, placed_keys, visitors_of
 
 SAMPLES: Final = 600
 """The approximate number of event times per part that are sampled before the bucket is cut."""
@@ -202,15 +202,9 @@ def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
     return np.append(rows, moved), value
 
 
-def _requests(table: pa.Table) -> Integers:
-    """Return a small number for each event, equal for events of the same request."""
-    sources, names = coded_texts(table, "source")
-    return coded_texts(table, "request")[0].astype(np.int64) * len(names) + sources
-
-
 def _exchanges(table: pa.Table) -> tuple[Integers, Integers]:
     """Return the pulls whose answers are among these events, and the answers."""
-    request, named = _requests(table), have_request(table)
+    request, named = pairs_of(table, "request"), have_request(table)
     asked = np.flatnonzero(rows_where(table, "request_received") & named)
     answers = np.flatnonzero(rows_where(table, "answer_sent") & named)
     at = first_of(request[answers], request[asked])
@@ -221,7 +215,7 @@ def _with_requests(table: pa.Table, rows: Integers) -> Integers:
     """Return the rows together with all events of their requests."""
     if not len(rows):
         return rows
-    request, named = _requests(table), have_request(table)
+    request, named = pairs_of(table, "request"), have_request(table)
     wanted = distinct(request[rows[named[rows]]])
     return np.union1d(rows, np.flatnonzero(named & np.isin(request, wanted)))
 
@@ -261,8 +255,7 @@ def extremes(table: pa.Table, context: Context) -> pa.Table:
     passed = np.where(is_one_of(code[answers], (FOUND, NO_MATCHED_MSG)), following[answers], 0)
     shown = np.maximum(integers_of(placed, "offset_max")[answers], passed)
     connection, group = (coded_texts(placed, name)[0].astype(np.int64)[asked] for name in ("connection", "group"))
-    lowest = integers_of(placed, "offset_min")[answers]
-    pick(answers, (place[answers], source[answers], connection), shown, lowest)
+    pick(answers, (place[answers], source[answers], connection), shown)
     pick(answers, (place[answers], group), passed)
     commit = integers_of(placed, "commit_offset")
     commits = rows_where(placed, "request_received") & ((commit >= 0) | is_one_of(code, OFFSET_CODES))
