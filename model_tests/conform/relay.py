@@ -24,8 +24,7 @@ from attrs import define, field
 from model_tests.support.broker.brokers import SMALL_STORE
 
 from longpoll_broker.broker import Broker
-from longpoll_conform.connection import Address
-from longpoll_conform.echo import Echo
+from longpoll_conform.connection import Address, Echo
 from longpoll_conform.wire import NotReadableError, decode_command, encode_command
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.services import Closeable

@@ -28,7 +28,7 @@ from longpoll.wire.load import LoadPlan, drive
 from longpoll_broker.broker import Broker
 from longpoll_conform import holds
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CAPABILITIES, POLLS
-from longpoll_conform.echo import TOO_SLOW, Echo
+from longpoll_conform.connection import TOO_SLOW, Echo
 from longpoll_conform.holds import Crowd
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Outcome, Suite
@@ -158,6 +158,17 @@ def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool
     assert "1 more differ in the same way: poll-holds-15000" in shown.output
     assert "7b22636f" not in shown.output
     assert "7b22636f" in with_bytes.output
+
+
+def test_a_broker_without_pops_is_not_tested(brokers: Mapping[bool, Broker]) -> None:
+    """Its clauses are counted apart, with the reason, and none passes."""
+    place = "--broker={}:{}".format(*brokers[True].address)
+    done = CliRunner().invoke(main, ["conform", place, "--has=long-polling", "--only=POP-*", "--json"])
+    told = json.loads(done.stdout)
+
+    assert (done.exit_code, told["tested"], told["counts"]["UNTESTED"]) == (3, 0, 9)
+    why = "the broker does not serve pops: it answers request 200050 with 3 (not supported)"
+    assert {each["why"] for each in told["results"]} == {why}
 
 
 # -- slow machines, and silent brokers -------------------------------------------------------------------------------

@@ -5,16 +5,19 @@ Longer, by hand: `python -m model_tests.peers.test_pops_java DIRECTORY SECONDS` 
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from model_tests.conformance.java_broker import resolve, running
 from model_tests.support.broker.observed import observing
 from model_tests.support.broker.pop_client import PopClient
 from model_tests.support.broker.pop_load import Load, run_load
 from model_tests.support.java import java_broker_of
 
+from longpoll.cli import main
 from longpoll_judge.run.pipeline import judge
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
@@ -37,6 +40,19 @@ def test_a_load_of_pops_breaks_nothing_that_needs_no_clock(tmp_path: Path) -> No
     assert load.popped > load.again > 0
     assert result.shares["pops"].judged == result.shares["pops"].of > load.popped // 8
     assert result.rates["pop.wake.prompt"].of > load.sent // 4
+
+
+def test_the_clauses_of_pops_pass(tmp_path: Path) -> None:
+    with java_broker_of(tmp_path, VERSION) as broker:
+        places = [
+            f"--{name}={host}:{port}"
+            for name, (host, port) in (("broker", broker.address), ("name-server", broker.name_server))
+        ]
+        done = CliRunner().invoke(main, ["conform", *places, "--only=POP-*", "--json"])
+    told = json.loads(done.stdout)
+
+    assert {*told["clauses"].values()} == {"PASS"}, [(each["vector"], each["why"]) for each in told["results"]]
+    assert (done.exit_code, told["tested"]) == (0, 9)
 
 
 def record(directory: Path, seconds: float) -> Load:

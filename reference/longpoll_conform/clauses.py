@@ -48,6 +48,7 @@ class Clause:
 
 _PULL: Final = "PullMessageProcessor"
 _HOLD: Final = "PullRequestHoldService"
+_POPS: Final = "PopMessageProcessor, PopLongPollingService"
 _STORE: Final = "DefaultMessageStore.getMessage"
 _SEND: Final = "SendMessageProcessor"
 _OFFSET: Final = "ConsumerManageProcessor"
@@ -62,6 +63,16 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("POLL-1", "MUST", "A pull with the suspend bit at the end of a queue is held.", _HOLD, "poll-holds-500 poll-holds-15000"),
     ("POLL-2", "MUST", "A message wakes the pull that waits for it, and nothing does before.", _HOLD, "poll-wakes-500 poll-wakes-15000 poll-wakes-crowd"),
     ("POLL-3", "MUST", "A held pull without a message gets 19 at its deadline, neither before nor after; a scan may be five seconds late.", _HOLD, "poll-deadline-500 poll-deadline-15000 poll-deadline-crowd"),
+    # -- pops
+    ("POP-1", "MUST", "A pop that finds no message is held: one of a queue, and one of all queues (-1).", _POPS, "pop-holds-15000 popany-holds-15000"),
+    ("POP-2", "MUST", "A message wakes a held pop of its queue, and one of all queues, in each group.", _POPS, "pop-wakes-15000 pop-wakes-crowd popany-wakes-15000 popany-wakes-crowd"),
+    ("POP-3", "MUST", "A held pop gets 210 at its deadline, neither before nor after.", _POPS, "pop-deadline-15000 pop-deadline-crowd popany-deadline-15000 popany-deadline-crowd"),
+    ("POP-4", "MUST", "A message that a group popped is not delivered to the group again before its invisible time is over.", "PopReviveService", "invisible-kept"),
+    ("POP-5", "MUST", "A popped message that is not acknowledged is delivered to its group again after its invisible time.", "PopReviveService", "invisible-over"),
+    ("POP-6", "MUST", "A popped message that is acknowledged in its invisible time is not delivered to its group again.", "AckMessageProcessor", "invisible-acknowledged"),
+    ("POP-7", "MUST", "A changed invisible time, longer or shorter, counts from the change: the message is delivered again after it, not before.", "ChangeInvisibleTimeProcessor", "invisible-longer invisible-shorter"),
+    ("POP-8", "MUST", "A notification (200054) is held, gets hasMsg=true once there is a message, and false at its deadline.", "NotificationProcessor", "notification-holds-15000 notification-wakes-15000 notification-wakes-crowd notification-deadline-15000 notification-deadline-crowd"),
+    ("POP-9", "MUST", "If too many pops of a group wait for a queue, the next one gets 209 at once, and the others are held.", _POPS, "pop-limit-crowd"),
     # -- checks of a pull, in this order
     ("PULL-CHECK-1", "MUST", "A broker without read permission answers every pull with 16.", _PULL, "pull-276"),
     ("PULL-CHECK-2", "MUST", "With group auto-creation off, a pull from an unknown group gets 26.", _PULL, "pull-292"),
@@ -230,10 +241,11 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
 
 OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
-OF_POLL: Final = "poll-"
 CROWD: Final = "crowd"
-POLLS: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith(OF_POLL))
+POLLS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POLL-"))
 """The checks of long polling itself: each with the hold in milliseconds, or with thousands of pulls."""
+POPS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POP-"))
+"""The checks of pops and notifications."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
 """The checks of a whole run: `load-` or `race-`, followed by a property or by `delivered`."""
 

@@ -1,9 +1,10 @@
 """The first clauses: whether a broker holds pulls, wakes them, and answers them at their deadline.
 
-Single pulls have their own connection and queue, and crowds of pulls find rare faults; all wait at the same time, so
+Single pulls have their own connection and topic, and crowds of pulls find rare faults; all wait at the same time, so
 the longest hold decides how long the clauses take. Both sides of each time are bounded. A recorded conversation cannot
 show them: its holds are short, and the five-second scan of RocketMQ allows every time up to five seconds. The races
 that RocketMQ's presets declare cannot explain a lost wakeup here, because each pull was held well before its message.
+The same tests hold for other requests that a broker holds, each a `Kind` (pops: `pops`).
 
 Source: `PullRequestHoldService.java` and `DefaultMQPushConsumerImpl.BROKER_SUSPEND_MAX_TIME_MILLIS` 4.9.
 """
@@ -12,18 +13,29 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from attrs import define, field, frozen
 
-from longpoll_conform.capabilities import NO_PERMISSION, ask, pull_fields, send_fields, topic_fields
-from longpoll_conform.clauses import BY_VECTOR, CROWD, OF_POLL
+from longpoll_conform.capabilities import NO_PERMISSION, Fields, ask, pull_fields, send_fields, topic_fields
+from longpoll_conform.clauses import BY_VECTOR, CROWD
 from longpoll_conform.compare import Difference
-from longpoll_conform.connection import Answer, Connection, Conversation, SilentError
-from longpoll_conform.echo import ANSWER_S, COARSE_MS, REQUEST, Echo, too_slow
+from longpoll_conform.connection import (
+    ANSWER_S,
+    COARSE_MS,
+    REQUEST,
+    Answer,
+    Connection,
+    Conversation,
+    Echo,
+    RecordedFrame,
+    SilentError,
+    too_slow,
+)
 from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Seen
 
@@ -39,14 +51,14 @@ ECHOES: Final = 2
 """How many times an echo's latency an answer may take more: a wake crosses threads about twice as often."""
 EARLY_MS: Final = 20
 """The granularity of clocks."""
-FOUND, NOT_FOUND, BUSY = 0, 19, 2
+FOUND = 0
 QUEUES: Final = 4
 LINES: Final = 4
 """The connections of a crowd."""
 FRAMES_MAX: Final = 1 << 20
 """Every frame of a crowd is kept, so that a rare fault can be shown."""
 AT_ONCE: Final = 97
-"""Pulls between two requests whose answers are awaited; no multiple of the connections, so each is asked."""
+"""Pulls between two requests whose answers are awaited; of every connection in turn."""
 HOLD_MS: Final = 15_000
 SETTLED_S: Final = 0.3
 """How long the pulls of a round have been held when their message is sent."""
@@ -54,8 +66,8 @@ ROUNDS_S: Final = 60.0
 """No round begins later: fewer show less, so a slow machine leaves the clause untested."""
 FIRST_MS: Final = 500
 """The shortest hold of the crowd."""
-SPREAD_MS: Final = 6_000
-"""The others cover a period of a scan and more, so some deadlines come just before a scan, and some just after."""
+LIMIT_MS: Final = 2_000
+"""The hold of requests of one key."""
 PUNCTUAL_MS: Final = 200
 """How late the most punctual of all deadlines may be answered."""
 APART_MS: Final = 500
@@ -74,15 +86,52 @@ class Crowd:
     wakes: int = 1_024
     """Pulls that wait for a message at the same time, per round."""
     deadlines: int = 3_000
+    spread_ms: int = 6_000
+    """A period of a scan and more, so some deadlines come just before a scan, and some just after."""
+    at_limit: int = 0
+    """Requests of one key, more than a broker lets wait."""
+
+
+@frozen
+class Kind:
+    """A request that a broker holds."""
+
+    nouns: str
+    code: int
+    fields: Callable[[str, int, int, int], Fields]
+    """Its fields by topic, number in its crowd, round and hold in milliseconds."""
+    crowd: Crowd
+    at_deadline: int
+    """The response code at the deadline."""
+    no_room: int
+    """The response code if too many wait."""
+    told: Callable[[Mapping[str, Any]], int] = lambda answer: int(answer["code"])
+    """The response code of an answer."""
+    is_of_all: bool = False
+    """Whether a message of any queue wakes it; the round chooses the queue."""
+    early_ms: int = EARLY_MS
+
+
+PULL: Final = Kind(
+    "pulls",
+    11,
+    lambda topic, number, offset, hold_ms: pull_fields(topic, queue=number % QUEUES, offset=offset, hold_ms=hold_ms),
+    Crowd(),
+    at_deadline=19,
+    no_room=2,
+)
+PULLS: Final[Mapping[str, Kind]] = MappingProxyType({"poll": PULL})
 
 
 @define(eq=False)
 class _Pull:
     """One pull, and its answer."""
 
+    kind: Kind
     line: Connection
     opaque: int
     queue: int
+    """The queue of the message that wakes it."""
     hold_ms: int
     asked_s: float
     sent_ms: float | None = None
@@ -94,7 +143,7 @@ class _Pull:
     @property
     def code(self) -> int | None:
         """The response code; None for no answer."""
-        return None if self.answer is None or self.answer.command is None else int(self.answer.command["code"])
+        return None if self.answer is None or self.answer.command is None else self.kind.told(self.answer.command)
 
     @property
     def after_ms(self) -> float:
@@ -140,6 +189,7 @@ class _Tester:
     """The tests with one topic."""
 
     place: Place
+    kind: Kind
     topic: str
     echo: Echo
     scan_ms: int
@@ -151,19 +201,23 @@ class _Tester:
         """How late an answer may come."""
         return LATE_MS + ECHOES * self.echo.worst_ms()
 
-    def pull(self, line: Connection, hold_ms: int, queue: int, offset: int = 0) -> _Pull:
+    def pull(self, line: Connection, hold_ms: int, number: int = 0, offset: int = 0) -> _Pull:
         """Send a pull."""
-        asked_s = time.monotonic()
-        fields = pull_fields(self.topic, queue=queue, hold_ms=hold_ms, offset=offset)
-        return _Pull(line, line.ask({"code": 11, "extFields": fields, "body": b""}), queue, hold_ms, asked_s)
+        asked_s, fields = time.monotonic(), self.kind.fields(self.topic, number, offset, hold_ms)
+        opaque = line.ask({"code": self.kind.code, "extFields": fields, "body": b""})
+        queue = (offset if self.kind.is_of_all else number) % QUEUES
+        return _Pull(self.kind, line, opaque, queue, hold_ms, asked_s)
 
-    def pulls(self, lines: Sequence[Connection], holds: Sequence[int], offset: int = 0) -> list[_Pull]:
+    def pulls(
+        self, lines: Sequence[Connection], holds: Sequence[int], offset: int = 0, *, one_key: bool = False
+    ) -> list[_Pull]:
         """Send a crowd of pulls, no faster than the broker reads them: their deadlines begin then."""
         found = []
         for number, hold_ms in enumerate(holds):
-            line = lines[number % LINES]
-            found.append(self.pull(line, hold_ms, number // LINES % QUEUES, offset))
-            if number % AT_ONCE == 0 or number >= len(holds) - LINES:
+            line = lines[number // QUEUES % LINES]
+            found.append(self.pull(line, hold_ms, 0 if one_key else number, offset))
+            is_last = number % QUEUES == QUEUES - 1 and number >= len(holds) - LINES * QUEUES
+            if number % AT_ONCE == 0 or is_last:
                 line.wait(line.ask(REQUEST), ANSWER_S)
         return found
 
@@ -195,7 +249,8 @@ class _Tester:
 
     def breach(self, pull: _Pull) -> Breach | None:
         """Return a breach if the pull was answered neither with its message nor at its deadline."""
-        code, first_ms = (NOT_FOUND, pull.hold_ms - EARLY_MS) if pull.sent_ms is None else (FOUND, pull.sent_ms)
+        at_deadline = (self.kind.at_deadline, pull.hold_ms - self.kind.early_ms)
+        code, first_ms = at_deadline if pull.sent_ms is None else (FOUND, pull.sent_ms)
         last_ms = self._last_ms(pull)
         if pull.code == code and first_ms <= pull.after_ms <= last_ms:
             return None
@@ -206,17 +261,23 @@ class _Tester:
         worst_ms = self.echo.worst_ms()
         return too_slow(worst_ms) if worst_ms > COARSE_MS else ""
 
+    def test(self, what: str, hold: str) -> _Test:
+        """A test by its name and its hold: a number of milliseconds, or a crowd."""
+        if hold == CROWD:
+            return {"wakes": self.wakes, "deadline": self.deadlines, "limit": self.limit}[what]()
+        return self.alone(what, self.hold(int(hold), wakes=what == "wakes"))
+
     # -- single pulls ------------------------------------------------------------------------------------------------
 
-    def hold(self, queue: int, wakes: bool, hold_ms: int) -> _Pull:
+    def hold(self, hold_ms: int, *, wakes: bool) -> _Pull:
         """Hold a pull, with or without a message that wakes it, and return it with its answer."""
         with ExitStack() as stack:
             (line,) = self.lines(stack, 1)
-            pull = self.pull(line, hold_ms, queue)
+            pull = self.pull(line, hold_ms)
             if wakes:
                 self.wait(pull, min(hold_ms / WOKEN_PART, 1_000))
                 if pull.code is None:
-                    self.send(queue, [pull])
+                    self.send(pull.queue, [pull])
             self.wait(pull)
             return pull
 
@@ -224,7 +285,8 @@ class _Tester:
         """Return the result of the test of a single pull."""
         breach = pull.not_held() if what == "holds" else self.breach(pull)
         test = _Test(f"a hold of {pull.hold_ms} ms", [(pull, breach)] if breach else [])
-        if pull.code == NOT_FOUND and pull.sent_ms and pull.stored_ms > pull.hold_ms - EARLY_MS <= pull.after_ms:
+        least_ms = pull.hold_ms - self.kind.early_ms
+        if pull.code == self.kind.at_deadline and pull.sent_ms and pull.stored_ms > least_ms <= pull.after_ms:
             # The message came after the deadline: the broker is right.
             return _Test(test.title, [], too_slow(pull.stored_ms - pull.sent_ms))
         test.untested = "" if what == "holds" else self.doubt()
@@ -240,34 +302,52 @@ class _Tester:
             for number in range(self.crowd.rounds):
                 pulls = self.pulls(lines, [HOLD_MS] * self.crowd.wakes, number)
                 time.sleep(SETTLED_S)
-                for queue in range(QUEUES):
+                for queue in sorted({pull.queue for pull in pulls}):
                     self.send(queue, pulls)
                 taken = self._answered(pulls, test)
                 woken += len(taken)
                 if test.breaches or test.untested or time.monotonic() - begun_s > ROUNDS_S:
                     break
-        test.title = f"{woken:,} pulls, each held before its message; {len(test.breaches):,} not woken by it"
+        test.title = (
+            f"{woken:,} {self.kind.nouns}, each held before its message; {len(test.breaches):,} not woken by it"
+        )
         test.untested = test.untested or (too_slow(self.echo.worst_ms()) if woken < wanted else "")
         return test
 
     def deadlines(self) -> _Test:
         """Pulls whose deadlines are spread over more than a period of a scan."""
         test, count = _Test(""), self.crowd.deadlines
-        holds = [FIRST_MS + SPREAD_MS * number // count for number in range(count)]
+        holds = [FIRST_MS + self.crowd.spread_ms * number // count for number in range(count)]
         with ExitStack() as stack:
             lines = self.lines(stack, LINES)
             taken = self._answered(self.pulls(lines, holds), test)
         test.breaches = test.breaches or list(self._forgotten(taken))
-        test.title = f"{count:,} pulls held from {holds[0]} to {holds[-1]} ms; {len(test.breaches):,} not answered then"
+        held = f"{count:,} {self.kind.nouns} held from {holds[0]} to {holds[-1]} ms"
+        test.title = f"{held}; {len(test.breaches):,} not answered then"
+        return test
+
+    def limit(self) -> _Test:
+        """More pulls of one key than the broker lets wait: it answers the others at once."""
+        test = _Test("")
+        with ExitStack() as stack:
+            pulls = self.pulls(self.lines(stack, LINES), [LIMIT_MS] * self.crowd.at_limit, one_key=True)
+            taken = self._answered(pulls, test)
+        refused = [pull for pull in pulls if pull.code == self.kind.no_room]
+        at_once = f"{self.kind.no_room} within {self.late_ms:.0f} ms"
+        test.breaches += [(pull, (at_once, pull.got)) for pull in refused if pull.after_ms > self.late_ms]
+        test.title = f"{len(pulls):,} {self.kind.nouns} of one key: {len(taken):,} held, {len(refused):,} refused"
+        no_limit = "" if refused else f"the broker has room for {len(pulls):,} {self.kind.nouns} of one key"
+        test.untested = no_limit or self.doubt()
         return test
 
     def _answered(self, pulls: Sequence[_Pull], test: _Test) -> Sequence[_Pull]:
         """Wait for the answers and note what they show; returns the pulls that the broker had room for."""
         for pull in pulls:
             self.wait(pull)
-        taken = [pull for pull in pulls if pull.code != BUSY]
+        no_room_code = self.kind.no_room
+        taken = [pull for pull in pulls if pull.code != no_room_code]
         refused = len(pulls) - len(taken)
-        no_room = f"the broker has no room for {refused:,} of {len(pulls):,} pulls (code {BUSY})"
+        no_room = f"the broker has no room for {refused:,} of {len(pulls):,} {self.kind.nouns} (code {no_room_code})"
         test.untested = no_room if refused else self.doubt()
         test.breaches = [(pull, breach) for pull in taken if (breach := self.breach(pull))]
         if taken and not test.breaches:
@@ -278,11 +358,13 @@ class _Tester:
         """Note the most punctual answer, if even that is late."""
         best = min(pulls, key=lambda pull: pull.after_ms - pull.due_ms)
         late_ms, most_ms = best.after_ms - best.due_ms, PUNCTUAL_MS + ECHOES * self.echo.usual_ms()
+        if late_ms <= most_ms:
+            return
         worst_ms = self.echo.worst_ms(best.due_s, best.due_s + late_ms / 1000)
-        if late_ms > max(most_ms, PUNCTUAL_MS + ECHOES * worst_ms):
+        if late_ms > PUNCTUAL_MS + ECHOES * worst_ms:
             expected = f"some of {len(pulls):,} answered within {most_ms:.0f} ms"
             test.breaches.append((best, (expected, f"none within {late_ms:.0f} ms")))
-        elif late_ms > most_ms:
+        else:
             test.untested = test.untested or too_slow(worst_ms)
 
     def _forgotten(self, pulls: Sequence[_Pull]) -> Iterable[tuple[_Pull, Breach]]:
@@ -299,41 +381,64 @@ class _Tester:
                 continue
             slack_ms = ECHOES * self.echo.worst_ms(next_s[OVERTAKEN - 1], at_s)
             if at_s - next_s[OVERTAKEN - 1] > (LATE_MS + slack_ms) / 1000:
-                yield pull, (f"{NOT_FOUND}, when {OVERTAKEN} later deadlines are answered", f"{pull.got}, after them")
+                yield (
+                    pull,
+                    (
+                        f"{self.kind.at_deadline}, when {OVERTAKEN} later deadlines are answered",
+                        f"{pull.got}, after them",
+                    ),
+                )
 
 
 def see(
-    place: Place, run: str, names: Sequence[str], echo: Echo, *, scans: bool, crowd: Crowd = Crowd()
+    place: Place,
+    run: str,
+    names: Sequence[str],
+    echo: Echo,
+    *,
+    scans: bool,
+    crowd: Crowd | None = None,
+    kinds: Mapping[str, Kind] = PULLS,
 ) -> list[Result]:
     """The results of the clauses with these names, in their order. Raises SilentError.
 
-    With `scans` an answer at the deadline may be as late as RocketMQ's scan.
+    With `scans` an answer at the deadline may be as late as RocketMQ's scan. A name has its kind, the test, and the
+    hold in milliseconds.
     """
-    topics = (f"{name}{run}" for name in ("tpoll", "twake", "tdue"))
-    alone, wakes, deadlines = (_Tester(place, topic, echo, SCAN_MS * scans, crowd) for topic in topics)
-    if any(ask(place, 17, topic_fields(each.topic))[0] is None for each in (alone, wakes, deadlines)):
+    kind_of = {name: kinds[name.split("-")[0]] for name in names}
+    testers = [
+        _Tester(place, kind, f"t{name}{run}", echo, SCAN_MS * scans, crowd or kind.crowd)
+        for name, kind in kind_of.items()
+    ]
+    if any(ask(place, 17, topic_fields(each.topic))[0] is None for each in testers):
         raise SilentError("the broker does not answer a request to create a topic")
-    kinds = {name: name.removeprefix(OF_POLL).split("-") for name in names}
-    singles = sorted({(what == "wakes", int(hold)) for what, hold in kinds.values() if hold != CROWD})
-    crowds = {"wakes": wakes.wakes, "deadline": deadlines.deadlines}
-    with ThreadPoolExecutor(len(names)) as pool:
-        held = {key: pool.submit(alone.hold, queue, *key) for queue, key in enumerate(singles)}
-        found = {name: pool.submit(crowds[what]) for name, (what, hold) in kinds.items() if hold == CROWD}
-        return [
-            _result(name, found[name].result())
-            if name in found
-            else _result(name, alone.alone(what, held[what == "wakes", int(hold)].result()))
-            for name, (what, hold) in kinds.items()
-        ]
+    with ThreadPoolExecutor(len(names) or 1) as pool:
+        found = pool.map(lambda tester, name: tester.test(*name.split("-")[1:]), testers, names)
+        return [_result(name, test) for name, test in zip(names, found, strict=True)]
 
 
 def _result(name: str, test: _Test) -> Result:
-    clause, seen = BY_VECTOR[name], Seen(name, test.title)
     if not test.breaches:
-        return Result(seen, clause, "UNTESTED" if test.untested else "PASS", test.untested)
+        return result_of(name, test.title, test.untested)
     pull, breach = test.breaches[0]
     if pull.code == NO_PERMISSION:
-        return Result(seen, clause, "UNTESTED", "the broker lacks: readable")
-    difference = Difference("answer, when", *breach)
+        return result_of(name, test.title, "the broker lacks: readable")
     spoken = pull.line.frames_of(pull.opaque)
-    return Result(seen, clause, "FAIL", str(difference), (difference,), spoken, 0, pull.after_ms / 1000)
+    return result_of(name, test.title, "", breach, spoken=spoken, seconds=pull.after_ms / 1000)
+
+
+def result_of(
+    name: str,
+    title: str,
+    untested: str,
+    breach: Breach | None = None,
+    *,
+    spoken: tuple[RecordedFrame, ...] = (),
+    seconds: float = 0.0,
+) -> Result:
+    """The result of a test; a breach shows a fault even if the test was not complete."""
+    clause, seen = BY_VECTOR[name], Seen(name, title)
+    if breach is None:
+        return Result(seen, clause, "UNTESTED" if untested else "PASS", untested)
+    difference = Difference("answer, when", *breach)
+    return Result(seen, clause, "FAIL", str(difference), (difference,), spoken, 0, seconds)

@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_conform.capabilities import VERSIONS
-from longpoll_conform.clauses import BY_ID, BY_VECTOR, POLLS, PROFILES, SEEN
+from longpoll_conform.clauses import BY_ID, BY_VECTOR, POLLS, POPS, PROFILES, SEEN
 from longpoll_conform.suite import Result
 from longpoll_conform.vectors import Vector, recorded
 from longpoll_runtime.logs import escaped
@@ -83,7 +83,7 @@ def chosen(
 
     all_vectors = recorded(VERSIONS[policy]) if whole is None else whole
     vectors = [vector for vector in all_vectors if is_chosen(vector.id)]
-    seen = [name for name in (*POLLS, *SEEN) if is_chosen(name)] if whole is None else []
+    seen = [name for name in (*POLLS, *POPS, *SEEN) if is_chosen(name)] if whole is None else []
     if not vectors and not seen:
         raise UserError(NONE_CHOSEN if only else "every clause is excluded: shorten the list of --exclude")
     return vectors, seen

@@ -23,7 +23,7 @@ from xml.etree import ElementTree as ET
 from attrs import frozen
 
 from longpoll_conform.capabilities import Identity
-from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE, POLLS
+from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE, POLLS, POPS
 from longpoll_conform.connection import NO_ANSWER, RecordedFrame
 from longpoll_conform.suite import OUTCOMES, Outcome, Result, Seen, Suite, by_clause
 from longpoll_conform.vectors import FORMAT, Vector
@@ -62,7 +62,7 @@ def bug_of_run(policy: str, seen: str) -> str | None:
     return " ".join(HAZARDS[letter] for letter in letters if letter in HAZARDS) or None
 
 
-PULL: Final = 11
+PULL, POP = 11, 200_050
 HEX_SIZE_MAX: Final = 256
 """Bytes shown of a frame; the rest is counted."""
 HEX_COLUMNS: Final = 32
@@ -129,8 +129,8 @@ def _cause(result: Result) -> str:
 
 
 def _code_at(vector: Vector | Seen, where: str) -> int:
-    """The code of the request that a difference is about; clauses without a recording ask for pulls."""
-    step: Mapping[str, Any] = {"code": PULL}
+    """The code of the request that a difference is about; clauses without a recording ask for pulls or pops."""
+    step: Mapping[str, Any] = {"code": POP if vector.id in POPS else PULL}
     if isinstance(vector, Vector):
         found = re.match(r"(setup|during|after)\[(\d+)\]", where)
         step = vector.case[found[1]][int(found[2])] if found else vector.case["request"]

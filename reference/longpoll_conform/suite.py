@@ -18,8 +18,7 @@ from attrs import Factory, define, evolve, field, frozen
 from longpoll_conform.capabilities import VERSIONS, Health, find, health, intended_difference, is_of_the_scan
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.connection import RecordedFrame, SilentError
-from longpoll_conform.echo import REMEDY, SLOW_MS, Echo, too_slow
+from longpoll_conform.connection import REMEDY, SLOW_MS, Echo, RecordedFrame, SilentError, too_slow
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
 from longpoll_conform.vectors import RECORDED_AS, Vector
 

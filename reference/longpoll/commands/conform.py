@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -35,12 +36,11 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll.views.check import show_verdict
-from longpoll_conform import holds
+from longpoll_conform import holds, pops
 from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
-from longpoll_conform.clauses import CLAUSES, OF_LOAD, OF_POLL, Capability
-from longpoll_conform.connection import SilentError
-from longpoll_conform.echo import TOO_SLOW, Echo
+from longpoll_conform.clauses import CLAUSES, OF_LOAD, POLLS, POPS, SEEN, Capability
+from longpoll_conform.connection import TOO_SLOW, Echo, SilentError
 from longpoll_conform.export import write
 from longpoll_conform.known_failures import Change, change, check_only, chosen, read_known, write_known
 from longpoll_conform.play import Place
@@ -325,11 +325,13 @@ def conform(
         if record_file is not None:
             _record(suite, vectors, record_file, as_json=as_json)
             return
-        polls = [name for name in seen if name.startswith(OF_POLL)]
-        polled = _begin_polls(suite, polls, echo)
+        polled = _begin_polls(
+            suite, [name for name in seen if name in POLLS], partial(holds.see, echo=echo, scans=suite.scans)
+        )
+        popped = _begin_polls(suite, [name for name in seen if name in POPS], partial(pops.see, echo=echo))
         results = _run(suite, vectors)
-        results = polled() + results
-        results += _seen(suite, policy, seen[len(polls) :], race_s, history)
+        results = polled() + popped() + results
+        results += _seen(suite, policy, [name for name in seen if name in SEEN], race_s, history)
     write_reports(suite, results, junit_file, pages_directory)
     if known_out is not None:
         write_known(known_out, results)
@@ -444,8 +446,10 @@ def _run(suite: Suite, vectors: Sequence[Vector]) -> list[Result]:
             raise _silent(error) from None
 
 
-def _begin_polls(suite: Suite, names: Sequence[str], echo: Echo) -> Callable[[], list[Result]]:
-    """Begin to test long polling itself while the conversations run; returns a function that waits for the results.
+def _begin_polls(
+    suite: Suite, names: Sequence[str], see: Callable[[Place, str, Sequence[str]], list[Result]]
+) -> Callable[[], list[Result]]:
+    """Begin to test held pulls or pops while the conversations run; returns a function that waits for the results.
 
     Failures are tried again when nothing else runs, because a busy machine can be late.
     """
@@ -456,7 +460,7 @@ def _begin_polls(suite: Suite, names: Sequence[str], echo: Echo) -> Callable[[],
 
     def look(name: str, wanted: Sequence[str]) -> list[Result]:
         try:
-            return holds.see(suite.place, f"{suite.run_name}{name}", wanted, echo, scans=suite.scans)
+            return see(suite.place, f"{suite.run_name}{name}", wanted)
         except SilentError as error:
             return [suite.untested(each, str(error)) for each in wanted]
 

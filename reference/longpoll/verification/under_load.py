@@ -19,7 +19,7 @@ from longpoll.verification.limits import TIMELY, Declared, Limits, by_promises, 
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
-from longpoll_conform.echo import COARSE_MS, REMEDY, TOO_SLOW
+from longpoll_conform.connection import COARSE_MS, REMEDY, TOO_SLOW
 from longpoll_conform.suite import Outcome, Result, Seen
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding, Follow
