@@ -55,7 +55,9 @@ class Peer:
 
 
 class Breakpoints:
-    """Serves breakpoints and replies. Invariant: a broker thread waits at one breakpoint at most.
+    """Receives arrivals of broker threads at breakpoints and the broker's replies, and lets waiting threads continue.
+
+    Invariant: a broker thread waits at one breakpoint at most.
 
     A thread continues at once if `stops` returns False.
     """
@@ -95,7 +97,7 @@ class Breakpoints:
         return {thread: arrival for thread, (arrival, _) in self._standing.items()}
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> bool:
-        """Serve until the condition holds; returns whether it does."""
+        """Serve until the condition holds, for at most `within_s` seconds; returns whether it holds."""
         end_s = time.monotonic() + within_s
         while not is_so():
             left_s = end_s - time.monotonic()

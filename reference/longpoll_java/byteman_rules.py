@@ -77,7 +77,7 @@ def _rule(gate: Breakpoint) -> str:
 
 
 def _action(gate: Breakpoint) -> tuple[str, str]:
-    """The condition and the action of a rule."""
+    """The condition and the action of the Byteman rule that receives the answer at a breakpoint."""
     when, what = gate.does
     if what:
         return f"IF answer == {ord(GO)} AND {when}", f"DO {what}"
@@ -87,7 +87,7 @@ def _action(gate: Breakpoint) -> tuple[str, str]:
 
 
 def _named(typed: str) -> str:
-    """A binding's name and the full name of its type."""
+    """A binding of a rule, with the full Java name of its type."""
     return typed.replace(":", ":org.apache.rocketmq.broker.longpolling.")
 
 
@@ -114,7 +114,10 @@ _NAMED_THREAD: Final = (
 
 
 def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
-    """The script for a version. `delayed_percent` of the arrivals at a gate are delayed, drawn from the seed."""
+    """The Byteman script that traces a broker of a version.
+
+    It delays `delayed_percent` of the arrivals at each breakpoint, drawn from the seed.
+    """
     gates = {gate.name: gate for gate in breakpoints_of(version)}
     return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
 

@@ -85,7 +85,10 @@ def _actor(actors: tuple[object, ...]) -> int:
 
 
 def _shown(trace: Trace) -> tuple[Move, ...]:
-    """The moves that show what a run broke; empty if it breaks nothing, or nothing that replay shows."""
+    """The moves after a run that make the broker show what the run broke.
+
+    Empty if it breaks nothing, or nothing that a replay can show.
+    """
     if not breaks(trace):
         return ()
     if trace.property_name == "no_lost_wakeup":

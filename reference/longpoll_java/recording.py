@@ -1,7 +1,7 @@
 """Runs a Java broker under a load, and records its own steps as a history of steps, with one source per queue.
 
-Each queue has two consumers that pull continuously, and sends that race with them. A step lies between two lines of one
-thread, so its interval is certain: it began after the first line and ended before the second.
+Each queue has two consumers that pull continuously, and sends that race with them. A thread prints one line before a
+step and one after it, so the step certainly lies between the times of these lines.
 
 Source: docs/history.md, "Histories of steps".
 """

@@ -43,7 +43,10 @@ _NUMBERS: Final = count(1)
 
 
 class NotFollowedError(Exception):
-    """The broker does not continue. The message names the step and the awaited event."""
+    """The broker did not do in time what the next step of the run needs.
+
+    The message names the step and the awaited event.
+    """
 
 
 class OtherwiseError(Exception):
@@ -410,7 +413,10 @@ class _Player:
     def _asked(
         self, code: RequestCode, fields: dict[str, str], body: bytes = b"", to: tuple[str, int] | None = None
     ) -> Command:
-        """Send a request with an immediate answer, to this broker or another one."""
+        """Send a request that is answered at once, to this broker or to the one at `to`.
+
+        Returns the reply; raises NotFollowedError if none comes, or if it reports an error.
+        """
         admin, opaque = self._ask(Command(code, next(_NUMBERS), 0, fields, body), to or self.broker.address)
         self.stage.until(lambda: opaque in admin.replies or not admin.is_open, WITHIN_S)
         if opaque not in admin.replies:

@@ -252,21 +252,21 @@ class _Maker:
 
     @property
     def action(self) -> Action:
-        """The step's action."""
+        """The specification's action of the current step."""
         action = self.trace.steps[self.at].action
         assert action is not None
         return action
 
     def before(self, name: str, otherwise: int = 0) -> int:
-        """A variable before the step."""
+        """The value of a variable before the current step; `otherwise` if the model has no such variable."""
         return value_of(self.trace.model, self.trace.steps[self.at - 1].state, name, otherwise)
 
     def after(self, name: str, otherwise: int = 0) -> int:
-        """A variable after the step."""
+        """The value of a variable after the current step; `otherwise` if the model has no such variable."""
         return value_of(self.trace.model, self.trace.steps[self.at].state, name, otherwise)
 
     def phase(self, request: int) -> str:
-        """A request's phase after the step, in words."""
+        """The label of a request's phase after the current step."""
         name = f"phase_{request}"
         labels = next(each.labels for each in self.trace.model.variables if each.name == name)
         return labels[self.after(name)]

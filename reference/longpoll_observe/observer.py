@@ -114,7 +114,7 @@ class Observer(Stoppable):
         """Listen and relay. The first broker's door is at `listen`; the others get ports on that host.
 
         `policy` is the brokers' declared policy, which goes into the history for the judge. Raises ObserveError or
-        RecordError with a text for the user; nothing is left running then.
+        RecordError with a text for the user, after stopping all threads and closing all sockets.
         """
         if not brokers and name_server is None:
             raise ObserveError("there is nothing to observe; add --broker or --name-server")

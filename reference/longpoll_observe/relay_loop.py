@@ -27,7 +27,9 @@ from longpoll_runtime import Poller, Runtime, Thread
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.005
-"""The longest poll with open connections, in seconds. The interval of an arrival is at most about twice as long."""
+"""The longest poll with open connections, in seconds. The interval in which bytes are known to have arrived is at most
+about twice as long.
+"""
 IDLE_S: Final = 1.0
 """The longest poll without connections, in seconds."""
 ROUND_NS: Final = 5_000_000

@@ -83,7 +83,7 @@ Sender = Literal["client", "broker"]
 
 
 def begins_frame(content: bytes) -> bool:
-    """Whether a command may begin with these bytes, by its lengths and the header's begin."""
+    """Whether a command may begin with these bytes, judged by its lengths, and for JSON by the header's first byte."""
     if len(content) <= HEAD_SIZE:
         return False
     length, mark = HEAD.unpack_from(content)

@@ -32,7 +32,10 @@ _PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
 
 
 class Header(TabledStruct, rename="camel", gc=False):
-    """Base class of the headers: extension fields with names and types. Each subclass is a class of RocketMQ."""
+    """Base class of the headers, which give a command's extension fields names and types.
+
+    Each subclass corresponds to a class of RocketMQ.
+    """
 
     @classmethod
     def decode(cls, fields: Mapping[str, str] | None) -> Self:

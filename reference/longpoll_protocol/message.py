@@ -84,7 +84,7 @@ class BatchMessage:
 
     body: Buffer
     properties: str
-    """Property text."""
+    """The properties as text, each as name 01 value 02."""
     flag: int = 0
 
 

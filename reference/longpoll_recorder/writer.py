@@ -43,8 +43,8 @@ class RecordedPoll:
 class HistoryWriter(Closeable):
     """A history of one service, until `close`; a context manager.
 
-    Invariant: `_ends` has the end of each queue, as `published` reported it. `_lock` protects `_ends`, `_count` and
-    `_is_closed`.
+    Invariant: `_ends` has for each queue the greatest offset that `published` reported, plus 1. `_lock` protects
+    `_ends`, `_count` and `_is_closed`.
     """
 
     def __init__(

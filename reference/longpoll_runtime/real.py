@@ -339,7 +339,10 @@ def client_context(
 
 
 def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | None) -> None:
-    """Load the own certificate; raises ConfigError."""
+    """Load the certificate that this end presents, and its key, from two PEM files.
+
+    Raises ConfigError if one cannot be used.
+    """
     try:
         context.load_cert_chain(certificate_file, key_file)
     except OSError as error:

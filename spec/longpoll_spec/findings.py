@@ -72,5 +72,5 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 
 
 def findings_of(preset: str, property_name: str) -> tuple[str, ...]:
-    """The findings behind a broken property of a preset; empty for other policies."""
+    """The findings behind a property that a preset breaks; empty if it keeps the property, and for other policies."""
     return FACTS.get(preset, {}).get(property_name, ())

@@ -1,4 +1,4 @@
-"""The actor of each step: a thread of the broker or a person.
+"""The actor of each step: a thread of the broker, its operator, a producer or a consumer.
 
 A run has a context switch where consecutive steps have different actors. Names for readers:
 `render.story.rocketmq_names`.
@@ -11,7 +11,7 @@ from typing import Final
 from longpoll_spec.model import Action
 
 TIME: Final = ""
-"""The actor of time: none."""
+"""The actor of a step that only lets time pass: no thread takes it."""
 
 _BY_FAMILY: Final = {"notify": "dispatcher", "scan": "scanner", "walk": "rechecker"}
 _NOTIFIERS: Final = frozenset(_BY_FAMILY.values())
@@ -41,7 +41,8 @@ _BY_CONSUMER: Final = frozenset({"next_pull", "offset_commit", "offset_reset", "
 def thread_of(action: Action) -> str:
     """The actor of the action: `dispatcher`, `pull 0`, `consumer 1` and so on; empty for time.
 
-    A participating notifier is the actor; an action without another owner belongs to the pull's thread.
+    If a notifier takes part in an action, the notifier is the actor. An action without any other owner belongs to the
+    thread of its pull.
     """
     if action.thread:
         return action.thread

@@ -1,13 +1,13 @@
 """One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
-A request counts as received between the capture of its last byte and of the broker's acknowledgement of it. The kernel
-that has the byte sends that. The earliest time of an answer is computed as in the proxy (`arrival_time`), from the
-client's earlier acknowledgements and windows.
+A request counts as received between the capture of its last byte and of the broker's acknowledgement of it. The
+broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer is computed as in the
+proxy (`arrival_time`), from the client's earlier acknowledgements and windows.
 
-Segments may be out of order, repeated, overlapping, or truncated by the snap length; of copies, the first counts.
-Bytes that were acknowledged but not captured are missing. So are those before the first whole frame of a connection
-older than the capture. The history records this. Bytes count as missing only after `GRACE_NS`, because a capture may
-swap packets; until then nothing after them is passed on.
+Segments may be out of order, repeated, overlapping, or truncated by the snap length; of copies, the first counts. Bytes
+that were acknowledged but not captured are missing. If a connection is older than the capture, the bytes before its
+first whole frame are missing too. The history records which bytes are missing. Bytes count as missing only after
+`GRACE_NS`, because a capture may swap packets; until then nothing after them is passed on.
 
 A capture's timestamps come from a clock that can be set, and a step of it looks like a pause of the broker. Most TCP
 senders write a counter of ms into each segment (RFC 7323), which cannot be set. Between two segments of one sender

@@ -43,7 +43,7 @@ class Row:
     undecided: tuple[str, ...] = field(default=())
     """The names of properties that no explored run breaks and that are not proved either."""
     claim: str | None = None
-    """The reason in the table why the change breaks nothing; None without an entry."""
+    """The reason in the table why the change breaks nothing; None if the table does not list the change."""
 
     @property
     def depth(self) -> int | None:

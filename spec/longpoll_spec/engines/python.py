@@ -6,8 +6,8 @@ because the guard of `tick` contains the guards of the urgent actions. The searc
 next, so the first witness that it finds is a shortest one. The faster engines must find the same results.
 
 `never_after` checks progress properties, such as that no fair run leaves a pull unanswered for ever (`unanswered`). A
-deadline in ticks does not promise that, because time may stop: a run may append, show and truncate a message for ever.
-The assumed fairness is `specification.fairness_of`. A fair run that leaves a pull open ends up in one strongly
+deadline in ticks does not imply an answer, because time may stop: a run may append, show and truncate a message for
+ever. The assumed fairness is `specification.fairness_of`. A fair run that leaves a pull open ends up in one strongly
 connected component of the states in which this pull is open. So `never_after` checks for each component whether
 fairness allows a run to stay there (Emerson and Lei, 1987). As in TLA+, a run may stutter for ever, so a single state
 counts as a component, and a step that changes nothing is not a step of an action. Use small bounds, because each state

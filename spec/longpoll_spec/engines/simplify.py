@@ -233,7 +233,10 @@ def _decided_within(term: Bool, allowed: tuple[Bool, ...], ranges: tuple[tuple[s
 
 @define
 class _Trial:
-    """The values of a condition in all cases. Invariant: `cases` has None for a node that reads too many variables."""
+    """The values of each node of a condition in all cases, so that the condition can be decided.
+
+    Invariant: `cases` has None for a node that reads too many variables.
+    """
 
     names: list[str]
     ranges: Ranges

@@ -68,7 +68,7 @@ def queue_of(name: str) -> int | None:
 
 
 def queue_acting(actor: Actor) -> int | None:
-    """The queue that an actor names; None for other actors."""
+    """The number of the queue that an actor names; None if the actor is not a queue."""
     found = _QUEUE_ACTOR.match(actor) if isinstance(actor, str) else None
     return None if found is None else int(found[1])
 

@@ -27,7 +27,9 @@ Rank = tuple[tuple[tuple[Int, ...], ...], ...]
 
 
 def rank(state: State) -> Rank:
-    """A rank that every urgent step lowers; no part is negative.
+    """A rank that every urgent step lowers.
+
+    No part is negative, so only finitely many urgent steps can follow each other.
 
     The parts are, in this order: messages to flush and to make visible; each request's distance from its answer;
     whether a tag is announced; requests that a notifier keeps although they have something to read; the rest of a due

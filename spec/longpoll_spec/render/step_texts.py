@@ -116,7 +116,7 @@ class StepValues:
 
 
 Told = tuple[str, str, str]
-"""(key of the arrow's target, a few words for the arrow, the sentence without its subject, the actor)."""
+"""(key of the arrow's target, a few words for the arrow, the sentence without its subject, which is the actor)."""
 
 
 def _append(beat: StepValues) -> Told:
@@ -335,7 +335,10 @@ _TELLERS: Final[Mapping[str, Callable[[StepValues], Told]]] = {
 
 
 def text_of_step(beat: StepValues) -> Told:
-    """The texts of a step. The step of a specification file is described by the docstring of its action."""
+    """The target of a step, a few words for its arrow, and its sentence.
+
+    The step of a specification file is described by the docstring of its action.
+    """
     thread = beat.action.thread
     if thread:
         return thread, beat.action.name.replace("_", " "), beat.action.sentence

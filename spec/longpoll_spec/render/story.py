@@ -131,7 +131,7 @@ class End:
         return range(self.trace.model.bounds.requests)
 
     def phase(self, slot: int) -> str:
-        """The phase of a request at the end."""
+        """The label of the request's phase in the last state of the run."""
         return self.trace.model.state.phases.labels[self.values[f"phase_{slot}"]]
 
     def end_of(self, slot: int, name: str) -> int:

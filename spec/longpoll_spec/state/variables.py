@@ -323,7 +323,7 @@ def tells_tag(policy: Policy, bounds: Bounds) -> bool:
 
 
 def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Queue:
-    """One queue as terms."""
+    """The attributes of one queue, as terms over the model's variables."""
     return Queue(
         index=index,
         log_end=number(variables, of_queue("log_end", index, bounds)),
@@ -338,7 +338,7 @@ def queue_of(index: int, bounds: Bounds, variables: Mapping[str, Variable]) -> Q
 
 
 def notifier_of(name: str, phases: Phases, variables: Mapping[str, Variable]) -> Notifier:
-    """One notifier as terms."""
+    """The phase and the queue of one notifier, as terms over the model's variables."""
     return Notifier(name, phases, number(variables, name), number(variables, f"{name}_queue"))
 
 

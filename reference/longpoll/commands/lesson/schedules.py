@@ -47,11 +47,11 @@ class _Condition(SimulatedCondition):
         return said
 
     def acquire(self) -> bool:
-        """Acquire its lock."""
+        """Acquire the lock of the condition."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Release its lock."""
+        """Release the lock of the condition."""
         self._lock.release()
 
 

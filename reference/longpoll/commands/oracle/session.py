@@ -83,7 +83,7 @@ class CompiledSpecification:
         self._may_break = {label: any_of(condition for _, condition in found) for label, found in self.closing.items()}
 
     def _holds(self, term: Bool, state: Packed) -> bool:
-        """Compiles a term when it is first asked about: most never are."""
+        """Whether a term is true in a state. A term is compiled at its first use, because most terms are never used."""
         ask = self._questions.get(term)
         if ask is None:
             ask = self._questions[term] = question(self.model, term)

@@ -152,7 +152,10 @@ class _Shelf:
     at: int = 0
 
     def put(self, width: int) -> tuple[int, int]:
-        """Allocate the next `width` bits; returns their word and the number of its bits below them."""
+        """Allocate the next `width` bits.
+
+        Returns the index of their word, and the number of bits of this word below them.
+        """
         if self.at % WORD_BITS + width > WORD_BITS:
             self.at += -self.at % WORD_BITS
         place = divmod(self.at, WORD_BITS)

@@ -62,7 +62,7 @@ Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 @frozen
 class Statements:
-    """The model for one number of requests, with the statements that its proof is about."""
+    """The model with a fixed number of requests, and the statements that are proved about it."""
 
     model: Model
     stated: tuple[Property, ...]
@@ -298,7 +298,7 @@ def _runs(
     report: Report | None,
     seen: Found | None = None,
 ) -> Iterator[Obligation]:
-    """For each property a run that breaks it; unknown if none is found with two requests.
+    """Yield for each property a run that breaks it, or `unknown` if no such run is found with two requests.
 
     Configurations with one feature are explored before the whole one, because their runs are shorter. Then a solver
     unrolls runs of the plain configuration. If `depth_max` excludes exploring, it unrolls runs of all configurations.
@@ -420,8 +420,9 @@ def numbers_of(read: Statements, kept: Iterable[str], readers: Readers) -> tuple
     """The numbers of requests that prove a property for any number, in ascending order; the last is the cutoff.
 
     The cutoff is the greatest number of requests that a question needs: its named requests and the witnesses of its
-    quantifiers. A bad state with fewer requests becomes one at the cutoff, if an unnamed request is duplicated. This is
-    impossible where a question names all requests, so those numbers must be proved too.
+    quantifiers. A bad state with fewer requests becomes one at the cutoff, if an unnamed request is duplicated. No
+    request can be duplicated where a question names all of them, so the numbers at which this happens must be proved
+    too.
 
     Raises `NotUniformError` if a question refers to the unnamed requests in another way than by quantifiers, or if the
     cutoff is above `CUTOFF_MAX`.

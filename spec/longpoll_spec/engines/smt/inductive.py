@@ -124,7 +124,10 @@ class Prover:
         self.solver = None
 
     def _solver(self) -> Any:
-        """The solver. It is made for the first question that needs it, because `lemmas` may answer all of them."""
+        """The z3 solver.
+
+        It is created for the first question that needs it, because `lemmas` may answer all questions.
+        """
         if self.solver is None:
             self.solver = solver_of()
             self.solver.set("timeout", self.timeout_ms)

@@ -42,7 +42,7 @@ _JUNCTIONS: Final = {"and": "every", "or": "some"}
 
 
 class NotUniformError(UserError):
-    """The specification treats one request or queue differently from the others."""
+    """The export is refused, because the specification treats one request or queue differently from the others."""
 
 
 def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:

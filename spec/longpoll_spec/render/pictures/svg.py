@@ -97,7 +97,7 @@ def _letter(table: tuple[int, ...], character: str) -> int:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The text in lines of at most this width. A word that is wider is split."""
+    """The text in lines of at most this width, in pixels at this font size. A word that is wider is split."""
     lines: list[str] = []
     for word in (piece for whole in text.split() for piece in _pieces(whole, width, size)):
         longer = f"{lines[-1]} {word}" if lines else word
