@@ -214,7 +214,7 @@ def test_every_code_is_listed_and_told() -> None:
     [
         (RequestCode.PULL_MESSAGE, "`suspendTimeoutMillis` | int64 | may be left out | With SUSPEND"),
         (RequestCode.PULL_MESSAGE, "`nextBeginOffset`"),
-        (RequestCode.SEND_MESSAGE_V2, "`e` (queue_id) | int32 | required | Negative"),
+        (RequestCode.SEND_MESSAGE_V2, "`e` (queue_id) | int32 | required | The queue; if it is negative"),
         (RequestCode.HEART_BEAT, "list of `ConsumerData`"),
         (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "Sent to clients by the broker"),
         (RequestCode.REGISTER_BROKER, "Served by the name server"),
