@@ -109,6 +109,17 @@ def test_a_history_from_outside_has_its_verdict(name: str) -> None:
     assert not clause or clause in clauses(result)
 
 
+def tried_in_vain(events: Events) -> Events:
+    """A client connects twice while the broker is down, and is closed at once."""
+    border = next(place for place, one in enumerate(events) if one.get("connection") == "c2")
+    tried = [
+        {"event": f"connection_{what}", "source": "s", "connection": f"v{second}"} | at(second)
+        for second in (5, 7)
+        for what in ("opened", "closed")
+    ]
+    return [*events[:border], *tried, *events[border:]]
+
+
 @pytest.mark.parametrize("name", ["L_kill_behind_proxy", "L_kill_commit_none", "L_kill_max_falls"])
 def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> None:
     """The first note has the two times; without a moment in which all connections are closed there is none."""
@@ -116,6 +127,8 @@ def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> Non
     assert (note["clause"], note["count"]) == ("evidence.restart", 1)
     assert "restarted, or had no client, between 2023-11-14T22:13:" in note["why"]
 
+    neighbour(tmp_path, name, tried_in_vain, "unknown", "")
+    assert judge([tmp_path / "history"], engine="local").notes == [note]
     neighbour(tmp_path, name, one_stays_open, "invalid", "")
     assert judge([tmp_path / "history"], engine="local").notes == []
 
@@ -146,7 +159,7 @@ def one_stays_open(events: Events) -> Events:
 
 def killed_later(events: Events, ms: int = 20_000) -> Events:
     """The same events, with the kill `ms` milliseconds later."""
-    at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
+    border = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
     later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
     return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]
 
@@ -158,7 +171,7 @@ def killed_soon(events: Events) -> Events:
 
 def back_at_once(events: Events) -> Events:
     """The next connection opens 0.4 s after the last one closed."""
-    at = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
+    border = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
     return [
         *events[:at],
         *killed_later([{"event": "connection_closed", "after_ns": 0, "before_ns": 0}, *events[at:]], -5_600)[1:],

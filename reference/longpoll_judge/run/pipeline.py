@@ -41,6 +41,8 @@ from longpoll_judge.contract.result import (
     Share,
     overall,
 )
+from longpoll_judge.evidence.generations import RESTART_NS
+from longpoll_judge.evidence.source_survey import gaps_of
 from longpoll_judge.evidence.survey import Context, OwnProperty, Survey, context_and_gaps, merge
 from longpoll_judge.kernel.case import PULLS
 from longpoll_judge.kernel.commits import COMMITS, OFFSETS
@@ -197,7 +199,12 @@ def restart_notes(context: Context) -> list[dict[str, Any]]:
     Beyond `RESTARTS_TOLD` the notes are one, because a broker with a rare client has no connection for most of the
     time. They do not change the verdict; they say why the judge excuses what a kill may lose.
     """
-    times = sorted((*gap, broker or "without a name") for broker, gaps in context.restarts.items() for gap in gaps)
+    # Clients that try in vain to connect do not divide a restart.
+    times = sorted(
+        (start_ns, end_ns - RESTART_NS, broker or "without a name")
+        for broker, gaps in context.restarts.items()
+        for start_ns, end_ns in gaps_of((start_ns, end_ns + RESTART_NS) for start_ns, end_ns in gaps)
+    )
     notes = [
         Gap("restart", broker, 1, f"the broker {broker} restarted, or had no client, {between(start_ns, end_ns)}")
         for start_ns, end_ns, broker in times[:RESTARTS_TOLD]
