@@ -104,7 +104,9 @@ def test_the_order_does_not_depend_on_arrival(events: Events, dice: random.Rando
 NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))
 
 
-@pytest.mark.parametrize("rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["together", "mixed", "once"])
+@pytest.mark.parametrize(
+    "rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["sorted rows", "repeated rows", "single rows"]
+)
 def test_queue_numbers_do_not_depend_on_the_order_of_rows(rows: list[tuple[str, str, int]]) -> None:
     """Long runs and mixed rows give the same queue numbers, and each example row belongs to its queue."""
     columns = dict(zip(GROUP_KEY, map(list, zip(*rows, strict=True)), strict=True))

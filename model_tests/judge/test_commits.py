@@ -75,7 +75,7 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
 @pytest.mark.parametrize(
     ("policy", "deletes", "observed"),
     [(preset("strict"), False, False), (preset("rocketmq-4.9"), False, False), (preset("strict"), True, True)],
-    ids=["strict", "4.9", "deleted, observed"],
+    ids=["strict", "4.9", "strict, proxy, group deleted"],
 )
 def test_a_client_may_commit_a_lower_offset(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
     """4.9 stores the lower offset of the later pull, and strict does not; neither is a violation."""

@@ -117,7 +117,7 @@ def early_about_offsets(recording: Recording, code: int) -> None:
         lambda recording: early_about_offsets(recording, QUERY),
         lambda recording: early_about_offsets(recording, UPDATE),
     ],
-    ids=["refusal", "query", "update"],
+    ids=["refused send", "offset query", "offset update"],
 )
 def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: Callable[[Recording], None]) -> None:
     """An answer before its request is a violation, for every request and every code."""

@@ -90,7 +90,7 @@ def test_the_evidence_against_a_run_is_the_run(tmp_path: Path, fault: Any, seed:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("world", [calm, troubled], ids=["calm", "troubled"])
+@pytest.mark.parametrize("world", [calm, troubled], ids=["without troubles", "with troubles"])
 def test_the_evidence_of_systematic_faults_violates_alone(tmp_path: Path, world: Any) -> None:
     """The evidence is enough for any changed field of any event, in histories of many brokers with troubles."""
     used: Counter[tuple[str, str]] = Counter()
@@ -163,7 +163,7 @@ def of_kind(events: list[Event], kind: str) -> list[Event]:
 
 
 @pytest.mark.parametrize("by", [FAR, -3, 3])
-@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside"])
+@pytest.mark.parametrize("inside", [False, True], ids=["seen by clients", "recorded by the broker"])
 def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, inside: bool) -> None:
     """All pulls and sends that contradict the wrong acknowledgement follow from it."""
     history = observe(Plan(3, 900), Sight(inside=inside))

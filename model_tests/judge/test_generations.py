@@ -89,7 +89,7 @@ def judged(directory: Path, events: list[Event], *sources: str) -> Result:
 
 
 Seen = Callable[[list[Event]], list[Event]]
-SEEN = pytest.mark.parametrize("seen", [inside, outside], ids=["inside", "outside"])
+SEEN = pytest.mark.parametrize("seen", [inside, outside], ids=["recorded by the broker", "seen by clients"])
 
 
 def made_anew(seen: Seen, *, deleted: bool = True, pause_ns: int = PAUSE_NS) -> list[Event]:
@@ -144,7 +144,7 @@ def test_an_unrecorded_deletion_is_reported(tmp_path: Path) -> None:
     assert "its log may have begun anew" in result.gaps[0]["why"]
 
 
-@pytest.mark.parametrize("survives", [False, True], ids=["tail lost", "tail kept"])
+@pytest.mark.parametrize("survives", [False, True], ids=["last messages lost", "last messages kept"])
 @pytest.mark.parametrize("untold", [1, 150])
 @SEEN
 def test_a_killed_broker_causes_no_violation(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:

@@ -234,7 +234,7 @@ CUT: Final = (
             [one for one in MIXED if one.title != CHAOS], marks=[pytest.mark.long, pytest.mark.timeout(1_800)]
         ),
     ],
-    ids=["far", "every"],
+    ids=["distant events", "all stories"],
 )
 def test_a_part_for_each_event_gives_the_same_clauses(several: list[Story], tmp_path: Path) -> None:
     assert len(several) >= len(CUT)

@@ -478,7 +478,7 @@ def test_a_missing_account_file_is_a_usage_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"a: " + b"[" * 1_100, b"- " * 1_100, b"?\n" * 9 + b"{" * 1_100],
-    ids=["in brackets", "of dashes", "in braces"],
+    ids=["nested brackets", "nested dashes", "nested braces"],
 )
 def test_only_flat_files_are_read_in_c(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The C parser recurses without a limit, which would end the process, so it reads only flat files."""

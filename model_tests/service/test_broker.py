@@ -191,7 +191,7 @@ def flags_of_answers(client: RawClient, broker: Broker) -> set[int]:
     return {-1 if answer is None else answer.flag for answer in found}
 
 
-@pytest.mark.parametrize("prepare", [lambda broker: broker, one_by_one], ids=["bursts", "one by one"])
+@pytest.mark.parametrize("prepare", [lambda broker: broker, one_by_one], ids=["in bursts", "one by one"])
 def test_every_answer_s_flag_is_1(brokers: Brokers, prepare: Callable[[Broker], Broker]) -> None:
     broker = prepare(brokers.start())
     assert flags_of_answers(brokers.connect(broker), broker) == {1}
@@ -288,7 +288,7 @@ def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, brokers: Brokers) 
         (Notes(fails_after=RequestAbortedError(14, "too late for you")), 14, "too late for you", 1),
         (Notes(fails_before=ValueError("injected")), 1, "ValueError: injected", 0),
     ],
-    ids=["before", "after", "a fault"],
+    ids=["refused before", "refused after", "exception before"],
 )
 def test_a_hook_may_end_a_request(hook: Notes, code: int, remark: str, stored: int, *, brokers: Brokers) -> None:
     second = Notes()

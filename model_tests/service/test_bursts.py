@@ -169,7 +169,9 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
     return begun, twin.told([(1, pulls({"queueId": "1"}, {}, {"subscription": "a || b"}, {"expressionType": "x"}))])
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=["fewer queues", "no reading", "deleted", "group"])
+@pytest.mark.parametrize(
+    "change", CHANGES, ids=["fewer queues", "topic not readable", "topic deleted", "group disabled"]
+)
 def test_a_replaced_topic_or_group_is_checked_again(
     brokers: Brokers, tmp_path: Any, change: Callable[[Broker], object]
 ) -> None:
@@ -462,12 +464,12 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
 @pytest.mark.parametrize(
     ("config", "body", "count"),
     [
-        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE), 1, id="all of the room"),
-        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE + 1), 0, id="a byte over it"),
-        pytest.param(SMALL_STORE, one(1_500_000) * 3, 0, id="three that would fit alone"),
-        pytest.param(SYNC, one() * COUNT_MAX, COUNT_MAX, id="as many as an answer names"),
-        pytest.param(SYNC, one() * (COUNT_MAX + 1), 0, id="one more"),
-        pytest.param(SMALL_STORE, one() * (COUNT_MAX + 1), 0, id="one more, async"),
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE), 1, id="largest size"),
+        pytest.param(SMALL_STORE, one(SIZE_MAX - ONE_SIZE + 1), 0, id="a byte too large"),
+        pytest.param(SMALL_STORE, one(1_500_000) * 3, 0, id="three messages together too large"),
+        pytest.param(SYNC, one() * COUNT_MAX, COUNT_MAX, id="largest number of messages"),
+        pytest.param(SYNC, one() * (COUNT_MAX + 1), 0, id="a message too many"),
+        pytest.param(SMALL_STORE, one() * (COUNT_MAX + 1), 0, id="a message too many, async"),
     ],
 )
 def test_a_batch_is_stored_and_acknowledged_or_neither(

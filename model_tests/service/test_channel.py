@@ -233,7 +233,9 @@ def test_a_broken_channel_keeps_nothing() -> None:
     assert (len(closed._out), len(closed._pending), closed.unsent()) == (0, 0, False)
 
 
-@pytest.mark.parametrize("fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["reset", "fault"])
+@pytest.mark.parametrize(
+    "fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["connection reset", "other exception"]
+)
 def test_an_unwritable_connection_is_closed_once(fault: Exception) -> None:
     channel, sock, loop = deaf_channel(room=5, output_bytes_max=1)
     channel.write((b"answer",))

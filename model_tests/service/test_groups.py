@@ -164,7 +164,7 @@ def test_light_queues_are_there_again(crashed: bool, brokers: Brokers, tmp_path:
         (",".join(f"%LMQ%{number}" for number in range(3)), 1),
         ("%LMQ%a,%LMQ%b", 0),
     ],
-    ids=["path", "twice", "its own", "many", "more than the broker takes", "good"],
+    ids=["a path", "a queue twice", "the own topic", "129 names", "more queues than the broker permits", "valid names"],
 )
 def test_valid_names_of_light_queues_are_accepted(names: str, code: int, brokers: Brokers) -> None:
     broker = brokers.start(store_config=attrs.evolve(LIGHT, light_queue_count_max=2))

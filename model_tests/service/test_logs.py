@@ -140,7 +140,7 @@ def test_log_lines_of_one_place_are_limited() -> None:
 @pytest.mark.parametrize(
     "text",
     ["a\n2026-01-01 WARNING forged", "\x1b[2J", "b\u2028c", "\ud800"],
-    ids=["line end", "control", "separator", "half a pair"],
+    ids=["line end", "control character", "line separator", "lone surrogate"],
 )
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_log_text_from_a_client_cannot_forge_a_line(text: str, kind: Format) -> None:

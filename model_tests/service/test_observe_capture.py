@@ -342,7 +342,15 @@ def leapt() -> list[Sent]:
         (pcap(captured(spoken()), snap=200), None, "unknown"),
         (pcapng(captured(spoken()), dropped=3), None, "unknown"),
     ],
-    ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
+    ids=[
+        "late answer",
+        "skipped message",
+        "late answer, no TCP timestamps",
+        "skipped message, no TCP timestamps",
+        "capture's clock set",
+        "truncated packets",
+        "dropped packets",
+    ],
 )
 def test_captures_get_the_right_verdict(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
     """A late answer, a skipped message and incomplete captures get the right verdict."""

@@ -172,7 +172,7 @@ def send_and_half_close(client: socket.socket, content: bytes) -> None:
     client.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("waits", [False, True], ids=["at once", "while its requests wait"])
+@pytest.mark.parametrize("waits", [False, True], ids=["proxy reads", "proxy has stopped reading"])
 def test_a_half_closed_client_is_still_answered(waits: bool, upstream: Upstream) -> None:
     client, behind = upstream.connect()
     with client, behind:

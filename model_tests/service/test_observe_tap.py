@@ -266,31 +266,31 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
         pytest.param(
             [asks(1, flag=ONE_WAY), asks(2), asks(2, 0, {}, flag=RESPONSE), answers(77, 0), answers(2)],
             "request_received 0, answer_sent 0",
-            id="one-way requests and answers to nothing leave nothing",
+            id="one-way requests and stray answers give no events",
         ),
         pytest.param(
             [asks(1), answers(1), answers(1)],
             "request_received 0, answer_sent 0, answer_sent 0",
-            id="a second answer is told as one",
+            id="a second answer is recorded too",
         ),
         pytest.param(
             [asks(1), answers(1), asks(1), answers(1)],
             "request_received 0, answer_sent 0, request_received 1, answer_sent 1",
-            id="an opaque may come again after its answer",
+            id="an opaque may be used again after its answer",
         ),
         pytest.param(
             [asks(5), answers(5), MAX, OFFSET, asks(5, RequestCode.DELETE_TOPIC_IN_BROKER, GROUP), OFFSET],
             "request_received 0, answer_sent 0, request_received",
-            id="a request that is not told may use it again",
+            id="a request that is not recorded may use the opaque again",
         ),
         pytest.param(
-            [asks(5), MAX, OFFSET], "request_received 0, lost 1", id="an answer to a request that is not told"
+            [asks(5), MAX, OFFSET], "request_received 0, lost 1", id="an answer to a request that is not recorded"
         ),
-        pytest.param([MAX, asks(5), OFFSET], "lost 2", id="an answer to one before it"),
+        pytest.param([MAX, asks(5), OFFSET], "lost 2", id="an answer to an earlier request that is not recorded"),
         pytest.param(
             [asks(1), asks(1), answers(1), answers(1), asks(2)],
             "request_received 0, lost 3, request_received 1",
-            id="two open requests with one opaque are not guessed apart",
+            id="two open requests with one opaque are lost",
         ),
         pytest.param(
             [
@@ -298,12 +298,12 @@ MAX: Final = asks(5, RequestCode.GET_MAX_OFFSET, GROUP)
                 answers(1, 0, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"}),
             ],
             "request_received 0, answer_sent 0",
-            id="a batch with tags on both sides is no message of the queue",
+            id="a batch with tags in request and messages gives no message",
         ),
         pytest.param(
             [asks(1, PULL, {"topic": "T"}), asks(2), answers(2, 0, body=b"x" * 50), asks(3)],
             "lost 1, request_received 0, lost 1, request_received 1",
-            id="what cannot be read is declared",
+            id="unreadable requests and answers are reported as lost",
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_a_pull_without_subscription_gets_its_groups_one(
         SubscriptionData(topic="T", sub_string="", sub_version=1),
         SubscriptionData(topic="T", sub_string=" || ", sub_version=1),
     ],
-    ids=["other hashes", "no hashes", "a filter server", "nothing", "no tag"],
+    ids=["wrong hashes", "no hashes", "class filter", "empty expression", "no tag in the expression"],
 )
 def test_an_ambiguous_subscription_is_not_recorded(scene: Scene, wanted: SubscriptionData) -> None:
     scene.asks(RequestCode.HEART_BEAT, 1, None, body=heartbeat(wanted))
@@ -471,7 +471,7 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
     assert (changed.opaque, changed.code) == (1, 0)
 
 
-@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\0\0\0\1aaaa"], ids=["too long", "too short"])
+@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\0\0\0\1aaaa"], ids=["length too large", "length too small"])
 def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     tap = RouteTap(lambda address: f"proxy/{address}")
     asked(tap, 1)

@@ -235,7 +235,7 @@ def relay_loop() -> Iterator[RelayLoop]:
 @pytest.mark.parametrize(
     ("come", "looks", "acknowledgements"),
     [(50, [(100, 50)], [(100 + 2 * CALL_NS, 57)]), (60, [(100, 60)], []), (49, [], [])],
-    ids=["all is read", "more has come", "the socket says less than was read"],
+    ids=["all bytes read", "more bytes waiting", "fewer bytes than were read"],
 )
 def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
     kernel, noted = Kernel(come, 7), Noted(50)

@@ -170,7 +170,7 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
     assert (quota.used == before) == (name in OF_CONNECTIONS)
 
 
-@pytest.mark.parametrize("lasts", [True, False], ids=["many connections", "connected again"])
+@pytest.mark.parametrize("lasts", [True, False], ids=["many connections at once", "one connection after the other"])
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_address_leaves_room_for_others(name: str, broker: Broker, *, lasts: bool) -> None:
     """One address cannot use up a table, neither with many connections at once nor one after the other."""
@@ -313,7 +313,7 @@ def test_long_properties_are_refused_before_they_are_parsed(broker: Broker, monk
     assert not peer.channel.closed
 
 
-@pytest.mark.parametrize("count", [1, 6], ids=["one", "more than are remembered"])
+@pytest.mark.parametrize("count", [1, 6], ids=["one message", "more messages than are remembered"])
 def test_repeated_commits_have_a_quota(count: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit of each prepared message is free, and repeated commits have a quota."""
     monkeypatch.setattr(transactions, "COMMITTED_COUNT_MAX", 4)

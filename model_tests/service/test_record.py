@@ -290,8 +290,8 @@ def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest
     assert ["trying again" in line.message for line in caplog.records] == [True, False]
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["for a moment", "to the end"])
-def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stays", [False, True], ids=["disk recovers", "disk stays full"])
+def test_recording_continues_after_a_torn_write(stays: bool, small_disk: None, tmp_path: Path) -> None:
     runtime = FullDisk(1 << 20)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     wait_until(lambda: recorder._sequence == 1 and not recorder._waiting)

@@ -305,7 +305,7 @@ class Between:
         (lambda queue: queue.take_if(bool), lambda queue: queue.take(0.0), 1, 0),
         (lambda queue: queue.take(0.0), lambda queue: queue.take_if(bool), 1, 0),
     ],
-    ids=["room for one", "one to take", "one to take if wanted", "one that another wants"],
+    ids=["two offers", "two takes", "take_if and take", "take and take_if"],
 )
 def test_one_of_two_concurrent_takers_gets_the_item(
     work: Callable[[RealQueue[int]], object], other: Callable[[RealQueue[int]], object], there: int, left: int
@@ -361,7 +361,7 @@ class Gated:
         (lambda queue: queue.offer(1) and queue.take_if(bool), 6),
         (lambda queue: queue.offer(1) and queue.offer(2) and queue.take(), 10),
     ],
-    ids=["in vain", "woken", "offered", "taken", "taken if wanted", "one of two"],
+    ids=["take of nothing", "take after a wait", "offer", "take", "take_if", "take of two items"],
 )
 def test_an_interrupt_leaves_no_thread_asleep(work: Callable[[RealQueue[int]], object], place_min: int) -> None:
     place, is_at_work = 0, True

@@ -211,7 +211,9 @@ def test_the_first_message_of_a_queue_ends_the_turn(offset: int, gives_way: bool
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(MessageRefusedError("too long"), 13), (OSError("no disk"), 14)], ids=["refused", "disk"]
+    ("error", "code"),
+    [(MessageRefusedError("too long"), 13), (OSError("no disk"), 14)],
+    ids=["refused message", "disk error"],
 )
 def test_a_message_refused_by_the_store_gets_its_code(error: Exception, code: int) -> None:
     world = World(error=error)

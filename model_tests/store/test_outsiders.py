@@ -215,7 +215,7 @@ def test_a_wrong_bit_of_a_unit_is_logged_and_rebuilt(
     store.close()
 
 
-@pytest.mark.parametrize("lost", [1, 2], ids=["last", "all"])
+@pytest.mark.parametrize("lost", [1, 2], ids=["last unit lost", "all units lost"])
 def test_a_short_queue_that_lost_units_is_rebuilt(tmp_path: Path, lost: int) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T"), message("T"), message("T", sys_flag=PREPARED), message("U")])
@@ -377,7 +377,7 @@ def test_a_damaged_log_without_checkpoint_is_opened_up_to_the_damage(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["gone", "empty"]
+    "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["file removed", "file truncated"]
 )
 def test_a_lost_end_of_a_closed_log_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
     made(tmp_path / "store", closed=True)

@@ -287,7 +287,7 @@ def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> Non
 
 @pytest.mark.parametrize(
     "offsets", [range(12, 13), range(3), range(9, 11), range(10, 20), range(23, 24)],
-    ids=["one", "first", "two files", "a file", "before the last"],
+    ids=["a unit", "the first units", "units in two files", "a whole file", "the last unit but one"],
 )  # fmt: skip
 def test_missing_units_are_found_and_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, offsets: range) -> None:
     holed(tmp_path, offsets)

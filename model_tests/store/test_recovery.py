@@ -436,7 +436,9 @@ def test_a_unit_restored_by_a_power_cut_is_dropped(tmp_path: Path, place: str, *
     assert bytes(queue.segments.segments[0].view[UNIT_SIZE:]) == bytes(QUEUE_SIZE - UNIT_SIZE)
 
 
-@pytest.mark.parametrize(("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "sum", "body"])
+@pytest.mark.parametrize(
+    ("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "checksum", "body"]
+)
 def test_a_unit_of_a_damaged_record_is_kept(tmp_path: Path, damaged: int, end: int) -> None:
     log = log_of(tmp_path, 1, 2, 3, body=b"small")
     *_, second, last = records_of(log)

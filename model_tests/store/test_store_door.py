@@ -324,7 +324,7 @@ def test_notes_of_deletions(tmp_path: Path) -> None:
     assert ("first" in text, "second" in text) == (False, True)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "deleted and created again"])
 def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
     """After a kill before the files were removed, the next start removes them; other topics stay."""
     clock = Clock()
@@ -442,7 +442,7 @@ with open(sys.argv[1], "r+b") as file:
 """A lock like `FileChannel.tryLock`, which does not see the lock of the directory."""
 
 
-@pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["broker", "java"])
+@pytest.mark.parametrize("program", [BROKER_LOCK, JAVA_LOCK], ids=["lock of this broker", "lock of Java"])
 def test_copying_the_lock_file_keeps_the_lock(program: str, tmp_path: Path) -> None:
     """Closing a copy would release a POSIX lock, and a second broker would overwrite messages."""
     store = open_store(tmp_path / "store")
