@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -247,19 +248,10 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
     assert "<b>" not in texts[1]
 
 
-def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
-    with closed_port() as address:
-        done = conform(address, good.name_server_address, *SOME)
-
-    assert done.exit_code == 2
-    assert "cannot connect to" in done.stderr
-    assert "--start" in done.stderr
-    assert "Traceback" not in done.output
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (SOME, "cannot connect to .* --start"),
         (("--policy", "rocketmq-lmq"), "policy with recorded answers"),
         (("--only", "nothing"), "--clauses lists them"),
         (("--start", ""), "--start needs a command"),
@@ -273,7 +265,7 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Brok
         done = conform(address, good.name_server_address, *words)
 
     assert done.exit_code == 2, done.output
-    assert said in done.stderr
+    assert re.search(said, " ".join(done.stderr.split()))
     assert "Traceback" not in done.output
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 import pytest
@@ -115,15 +116,18 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
     assert min(fired.values()) >= 10, f"seed {seed}: {fired}"
 
 
-def test_planted_a_recheck_that_never_removes_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the removal by the recheck a pull stays held that the specification has queued."""
-    monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull: False)
-    with pytest.raises(AssertionError, match="is not a step of the specification"):
-        run_machine("strict", planted=True)
-
-
-def test_planted_a_deadline_that_never_fires_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the heap the table keeps a pull that the specification expires."""
-    monkeypatch.setattr(HoldTable, "expire", lambda _table, _now_ms, _limit: [])
-    with pytest.raises(AssertionError, match="does nothing"):
+@pytest.mark.parametrize(
+    ("name", "instead", "says"),
+    [
+        ("recheck", lambda _table, _pull: False, "is not a step of the specification"),
+        ("expire", lambda _table, _now_ms, _limit: [], "does nothing"),
+    ],
+    ids=["a recheck that never removes", "a deadline that never fires"],
+)
+def test_a_planted_fault_is_red(
+    name: str, instead: Callable[..., object], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table keeps a pull that the specification has queued, or expires."""
+    monkeypatch.setattr(HoldTable, name, instead)
+    with pytest.raises(AssertionError, match=says):
         run_machine("strict", planted=True)
