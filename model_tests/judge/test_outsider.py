@@ -159,7 +159,7 @@ def one_stays_open(events: Events) -> Events:
 
 def killed_later(events: Events, ms: int = 20_000) -> Events:
     """The same events, with the kill `ms` milliseconds later."""
-    border = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
+    at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
     later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
     return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]
 
@@ -171,7 +171,7 @@ def killed_soon(events: Events) -> Events:
 
 def back_at_once(events: Events) -> Events:
     """The next connection opens 0.4 s after the last one closed."""
-    border = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
+    at = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
     return [
         *events[:at],
         *killed_later([{"event": "connection_closed", "after_ns": 0, "before_ns": 0}, *events[at:]], -5_600)[1:],
