@@ -126,7 +126,7 @@ class Breakpoints:
         return peer
 
     def send(self, peer: Peer, command: Command) -> None:
-        """Send a request. Raises OSError."""
+        """Send a request, and block until the kernel has all its bytes. Raises OSError if the connection is lost."""
         peer.socket.sendall(b"".join(map(bytes, encode(command))))
 
     def close(self, peer: Peer) -> None:

@@ -123,7 +123,10 @@ class Load:
         self._random = random.Random(self.seed)
 
     def run(self) -> Seen:
-        """Send everything, and wait until all consumers have read it. Raises JavaUnavailableError, and OSError."""
+        """Send all messages, and wait until all consumers have read them.
+
+        Raises JavaUnavailableError, and OSError if a connection is lost.
+        """
         try:
             self._connect()
             self._ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, self._number(), 0, self._topic_fields()))
@@ -271,7 +274,7 @@ WORDS: Final = 7
 
 @frozen
 class Line:
-    """A parsed line of the trace that `byteman_rules` writes."""
+    """A parsed line of the trace that the rules of `byteman_rules` write; its words are described there."""
 
     gate: str
     thread: str

@@ -80,7 +80,7 @@ class Step:
 
 @frozen
 class Schedule:
-    """A run of the specification as moves on a Java broker."""
+    """A run of the specification, translated into the moves that make a Java broker follow it."""
 
     property_name: str
     queues: int

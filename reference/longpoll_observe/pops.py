@@ -93,7 +93,10 @@ def _message_fields(header: AckMessageRequestHeader) -> Fields:
 
 
 def pop_answer_fields(code: int, answer: Command) -> Fields:
-    """Returns the `answer_sent` fields of an answer to a request of this code; raises HeaderError."""
+    """Returns the fields of the event `answer_sent` for an answer to a request of this code.
+
+    Raises HeaderError if a field of the answer is invalid.
+    """
     if answer.code != SUCCESS or code != PopCode.NOTIFICATION:
         return {}
     told = NotificationResponseHeader.decode(answer.ext_fields)

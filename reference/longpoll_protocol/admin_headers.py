@@ -219,7 +219,7 @@ class RegisterBrokerRequestHeader(Header):
 
     broker_name: str
     broker_addr: str
-    """HOST:PORT."""
+    """The broker's address for clients, as HOST:PORT."""
     cluster_name: str
     ha_server_addr: str
     broker_id: Int64

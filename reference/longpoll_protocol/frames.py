@@ -581,7 +581,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this is a reply."""
+        """Whether the command is a reply to an earlier request."""
         return self.flag & _RESPONSE != 0
 
     @property

@@ -91,7 +91,10 @@ def queue_name_problem(name: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Returns why 5.x refuses a group name, in its own words; None if it accepts the name. A long name is cut."""
+    """Returns why 5.x refuses a group name, in its own words; None if it accepts the name.
+
+    The text has the first `GROUP_SIZE_MAX` characters of the name.
+    """
     if not group.strip():
         return "The specified group is blank."
     shown = f"The specified group: {group[:GROUP_SIZE_MAX]}, "

@@ -84,7 +84,7 @@ IDLE_S: Final = 0.05
 RETRY_S: Final = 0.5
 """The seconds that the writer waits after a failed write before it tries again."""
 BATCH_SIZE: Final = 1024 * 1024
-"""The number of waiting bytes that wakes the writer at once. It is about the size of one write."""
+"""The number of waiting bytes that wakes the writer at once. It is also about the greatest size of one write."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
 """The bytes of a part file after which the next one begins."""
 KEPT_SIZE: Final = 64 * 1024

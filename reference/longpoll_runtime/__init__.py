@@ -44,11 +44,11 @@ class Condition(AbstractContextManager[Any], Protocol):
         ...
 
     def notify(self, n: int = 1) -> None:
-        """Wake up to n waiters."""
+        """Wake at most `n` of the threads that wait."""
         ...
 
     def notify_all(self) -> None:
-        """Wake every waiter."""
+        """Wake all threads that wait."""
         ...
 
 
@@ -371,7 +371,7 @@ class Runtime(Protocol):
 
     @property
     def files(self) -> Files:
-        """The file layer."""
+        """The files that the store and the services may use, real or simulated."""
         ...
 
     def monotonic_ns(self) -> int:

@@ -147,7 +147,7 @@ class _Said:
         return whole
 
     def reads(self, term: Term, known: Iterable[str]) -> None:
-        """Raise an error if the term reads an unknown variable."""
+        """Raise an error if the term reads a variable that is not among `known`."""
         names = list(known)
         for name in sorted(term.reads.difference(names)):
             raise self.refuse(f"reads {not_known('variable', name, names)}")

@@ -415,7 +415,9 @@ def preset(name: str) -> Policy:
 
 
 NAME_LENGTH_MAX: Final = 4096
-"""The longest accepted policy name, so that hostile input is cheap to reject; every knob set twice fits."""
+"""The longest accepted policy name, in characters, so that hostile input is cheap to reject. A name that sets every
+knob twice is shorter.
+"""
 
 
 def policy_of(policy: str | Policy) -> Policy:

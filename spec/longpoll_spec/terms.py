@@ -107,11 +107,11 @@ class Bool(_Node):
         return _node(Bool, "not", self)
 
     def implies(self, other: Bool) -> Bool:
-        """Implication."""
+        """The condition that is false only if this one is true and the other one is false."""
         return ~self | other
 
     def is_(self, other: Bool) -> Bool:
-        """Equivalence."""
+        """The condition that both conditions have the same truth value."""
         return ite(self, other, ~other)
 
 

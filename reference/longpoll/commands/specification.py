@@ -210,7 +210,7 @@ def check(
 
 
 def _only(option: str, allowed: Collection[str]) -> None:
-    """Refuse every other option of the call; raises `UserError`."""
+    """Raise `UserError` if the call has another option than `allowed`, because `option` excludes all others."""
     context = click.get_current_context()
     given = [
         parameter.opts[-1]

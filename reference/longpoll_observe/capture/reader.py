@@ -42,7 +42,7 @@ Key = tuple[tuple[bytes, int], tuple[bytes, int]]
 
 @with_table
 class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of reading captures."""
+    """The counts of what was read from captures, and of what was missing there."""
 
     packets: int
     """Packets to or from the brokers."""

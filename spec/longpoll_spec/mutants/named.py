@@ -150,7 +150,8 @@ NAMED: Final[Mapping[str, tuple[str, Change]]] = {
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
     """The named mutants of the actions that exist.
 
-    Actions of a specification file are left out, because only their names are the same.
+    A specification file may define actions with the same names as actions of the broker. They are left out, because
+    these changes do not fit them.
     """
     actions = actions_of(state_of(policy, bounds))
     there = {action.name: kinds_of(action) for action in actions if not action.place}

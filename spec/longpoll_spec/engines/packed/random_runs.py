@@ -68,7 +68,10 @@ class _Choice(Successors):
 
 @define
 class _Runs:
-    """The random runs of a model. Invariant: `found` has for each witness in the ledger the actions that lead to it."""
+    """Walks a model at random, many runs at a time, and records what decides a property.
+
+    Invariant: `found` has for each witness in the ledger the actions that lead to it.
+    """
 
     model: Model
     ledger: Ledger

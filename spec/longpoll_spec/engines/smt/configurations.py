@@ -318,8 +318,8 @@ def prove_worlds(
 ) -> list[WorldProof]:
     """Prove as `any_number.prove_any` does, in each configuration. A named property is proved wherever it is stated.
 
-    By default `worlds` are `configurations_of` the policy. With several processes you cannot use `record`. Raises
-    `UnknownPropertyError` for a property that no configuration states.
+    By default `worlds` are `configurations_of` the policy. `record` needs a single process, because it numbers the
+    queries. Raises `UnknownPropertyError` for a property that no configuration states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: specification_of(policy, bounds))

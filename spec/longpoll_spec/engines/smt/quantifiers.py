@@ -28,7 +28,7 @@ _JUNCTIONS: Final = frozenset({"and", "or"})
 
 
 class NotUniformError(Exception):
-    """A term refers to the rest in another way than by a quantifier, so a proof for any number cannot use it."""
+    """A term refers to the requests of the rest not only by quantifiers, so no proof for any number can use it."""
 
 
 @define(eq=False)

@@ -248,7 +248,7 @@ def _quantified(
 
 
 def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
-    """The statement without a quantifier, if a variable has the number of the queue; None otherwise."""
+    """The statement without a quantifier, if a variable of it has the queue's number; None otherwise."""
     if op != "or" or body[0] != "and":
         return None
     mine = ("letter", letter)

@@ -312,7 +312,10 @@ _LEFT_OUT: Final = frozenset({time_can_pass})
 
 
 def tla_name_of(model: Model) -> str:
-    """The name of the module. It has no sizes, because these are in the configuration file of TLC."""
+    """The name of the module, from the policy and the features.
+
+    It has no sizes, because these are in the configuration file of TLC.
+    """
     bounds = model.bounds
     features = [*(["tags"] if bounds.tags > 1 else []), *sorted(bounds.aspects)]
     return identifier("_".join(["longpoll", model.policy.name, *features]))
@@ -669,7 +672,7 @@ def _of_anyone(expression: Expression, bound: Bound) -> Expression:
 
 
 def _step_text(module: Module, condition: Expression, operators: Sequence[Operator]) -> Expression:
-    """The expression that no step of these actions satisfies the condition."""
+    """The TLA+ expression that is true if no step of these actions satisfies the condition."""
     says = as_implication(denied(condition))
     named = letters_in(condition)
     others = [each for each in module.operators if each not in operators]

@@ -205,7 +205,7 @@ def left_by_pull_request(answer: str) -> Grade:
 
 
 def both_threads(answer: str) -> Grade:
-    """A run of lost_by_keep that Java can be made to follow: each of its steps is one of a thread or of the driver."""
+    """Grade a run that breaks lost_by_keep in its last step, after the ticks of a scan."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
     if step is None:
