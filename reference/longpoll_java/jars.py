@@ -86,7 +86,10 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
 
 
 def resolved(version: str) -> Jars:
-    """The jars of a version from Maven, cached. Raises JavaUnavailableError."""
+    """The jars of a version, which Maven downloads at the first call.
+
+    Raises JavaUnavailableError if the version has no breakpoints here, Java or Maven is missing, or the download fails.
+    """
     _refuse_unknown(version)
     _need("java", f"install {NEEDS}")
     home = _cache() / f"java-{version}"

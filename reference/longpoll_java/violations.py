@@ -39,7 +39,7 @@ def _last(trace: Trace, name: str, otherwise: int = 0) -> int:
 
 
 def _waiting(trace: Trace) -> list[int]:
-    """The consumers whose pull is unanswered at the end."""
+    """The indices of the consumers whose pull is still open in the last state of the run."""
     return [each.index for each in trace.model.state.requests if _last(trace, f"open_{each.index}")]
 
 

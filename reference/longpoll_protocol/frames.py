@@ -159,7 +159,10 @@ class FrameReader:
         return len(self._gathered) + len(self._chunk) - self._start + sum(map(len, self._waiting))
 
     def feed(self, data: Buffer) -> None:
-        """Add bytes of the stream. An object of type `bytes` is not copied, any other buffer is copied once."""
+        """Append the bytes that were read next from the connection.
+
+        An object of type `bytes` is not copied, any other buffer is copied once.
+        """
         if not data:
             return
         chunk = bytes(data)

@@ -544,7 +544,10 @@ class RealRuntime:
         return RealQueue(capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread."""
+        """Start a thread of this name that runs `target`.
+
+        An exception that `target` raises is passed to `thread_died`.
+        """
         return spawn(name, target, self._thread_died)
 
     def bind(self, host: str, port: int) -> Listener:

@@ -56,7 +56,10 @@ class Stoppable(_Ending):
 
 @define(slots=True, eq=False)
 class ServiceThread(ABC):
-    """A service with one thread. Invariant: `_thread` exists from `start` on, and has ended after `stop`."""
+    """Base class of services that do their work on a thread of their own.
+
+    Invariant: `_thread` exists from `start` on, and has ended after `stop`.
+    """
 
     NAME: ClassVar[str]
     """The name of the thread."""

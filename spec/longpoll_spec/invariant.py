@@ -222,7 +222,10 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
 
 
 def strengthening_of(model: Model) -> tuple[Property, ...]:
-    """The strengthening of a model, as properties. Statements that do not apply to its policy are left out."""
+    """The statements that are added to a model's properties to make them inductive.
+
+    Statements that do not apply to its policy are left out.
+    """
     made = []
     own = model.policy.extension
     for text in (in_range,) if own is not None and own.is_alone else STRENGTHENING:

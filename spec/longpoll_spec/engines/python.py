@@ -226,7 +226,7 @@ class _Search:
         return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs to witnesses."""
+        """For each witness, the actions of the shortest run from the first state to it."""
         return [self._run_to(witness) for witness in witnesses]
 
     def _run_to(self, witness: Witness) -> list[Action]:

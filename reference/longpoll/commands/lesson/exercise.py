@@ -127,7 +127,7 @@ def settings_known(knob: str) -> tuple[str, ...]:
 
 
 def run_of(answer: str, policy: str) -> Trace:
-    """The run of a token, whose policy must be the preset."""
+    """The run of a token. Raises UserError if the answer is not one token of a run of this preset."""
     (word, *more) = words_of(answer)
     if more:
         raise UserError("the answer must be one token, a word that begins with lp1.")
@@ -164,7 +164,7 @@ def is_true(trace: Trace, term: Bool, state: Sequence[int]) -> bool:
 
 
 def see(token: str | None) -> str:
-    """The command that shows the run of a token; empty without a token."""
+    """The sentence with the command that shows the run of a token; empty if `token` is None or empty."""
     return f"see it: longpoll explain {token}" if token else ""
 
 

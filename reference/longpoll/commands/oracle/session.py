@@ -231,7 +231,10 @@ _encoder = msgspec.json.Encoder()
 
 @define
 class HistoryFile:
-    """Writes a history of steps. Invariant: `_sequence` is the number of the next event."""
+    """Writes the reported steps into a new history, which the judge can read.
+
+    Invariant: `_sequence` is the number of the next event.
+    """
 
     directory: Path
     source: str

@@ -103,7 +103,7 @@ class Lemmas:
 
 @define
 class Prover:
-    """Asks one solver.
+    """Asks a z3 solver whether states and steps of a model keep properties, under assumed statements.
 
     Invariant: between questions, the solver's assertions are the parts of the assumed statements.
     """

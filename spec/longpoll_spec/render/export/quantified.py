@@ -289,9 +289,9 @@ def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
 
 
 def _choice(expression: Expression, bound: Bound) -> Expression:
-    """The choice as an expression.
+    """A chain of `ite` expressions, about any number of queues.
 
-    If it has a case for each queue that a variable may name, it becomes one about that queue.
+    If the chain has a case for each queue that a variable may name, it becomes one expression about that queue.
     """
     cases: dict[int, Expression] = {}
     asked: Expression | None = None
