@@ -37,7 +37,7 @@ def crowded(directory: Path) -> Result:
         assert made is not None
         for _ in range(2 * LIMIT):
             client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=60_000))
-        # A request that is answered after the pulls were held was sent after they were held.
+        # The answer to this request comes after the pulls were held, so it was sent after that.
         assert client.reply(client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})) is not None
     return judge([history], engine="local")
 

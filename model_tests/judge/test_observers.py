@@ -59,7 +59,7 @@ def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int],
 
 
 def attended(*events: Mapping[str, object]) -> Observers:
-    """The observers in a split with these events."""
+    """The observers' summary of a split with these events."""
     moments = [{"after_ns": number, "before_ns": number, "sequence": number} for number in range(len(events))]
     columns = {name: None for event in events for name in event}
     rows = [columns | moment | dict(event) for moment, event in zip(moments, events, strict=True)]

@@ -153,24 +153,24 @@ Events = list[dict[str, Any]]
 
 
 def one_stays_open(events: Events) -> Events:
-    """One connection stays open beyond the assumed kill."""
+    """Let one connection stay open beyond the assumed kill."""
     return [one for one in events if (one["event"], one.get("connection")) != ("connection_closed", "d")]
 
 
 def killed_later(events: Events, ms: int = 20_000) -> Events:
-    """The same events, with the kill `ms` milliseconds later."""
+    """Move the kill to `ms` milliseconds later."""
     at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
     later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
     return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]
 
 
 def killed_soon(events: Events) -> Events:
-    """The broker is killed when its disk is almost as far behind as permitted."""
+    """Kill the broker when its disk is almost as far behind as permitted."""
     return killed_later(events, 11_900)
 
 
 def back_at_once(events: Events) -> Events:
-    """The next connection opens 0.4 s after the last one closed."""
+    """Open the next connection 0.4 s after the last one closed."""
     at = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
     return [
         *events[:at],
@@ -179,7 +179,7 @@ def back_at_once(events: Events) -> Events:
 
 
 def nothing_lost(events: Events) -> Events:
-    """The group's offset is not lost."""
+    """Keep the group's offset."""
     return [one | {"code": 0, "offset": 100} if one.get("code") == 22 else one for one in events]
 
 
@@ -207,13 +207,13 @@ def test_a_restarted_broker_may_lose_recent_messages(
 
 
 def one_observer(events: Events) -> Events:
-    """The source of the sends records the pulls too."""
+    """Let the source of the sends record the pulls too."""
     told = [one | {"source": "s"} for one in events if one["source"] == "s" or "connection" in one]
     return sorted(told, key=lambda one: one["after_ns"])
 
 
 def both_see_sends(events: Events) -> Events:
-    """The source of the pulls records a send too."""
+    """Let the source of the pulls record a send too."""
     mine = {"source": "u", "connection": "e"}
     told = [one | mine if one.get("request") == "ST0-5-s-20" else one for one in events]
     return sorted(told, key=lambda one: one["after_ns"])
@@ -389,7 +389,7 @@ def test_both_judges_agree_on_changed_outside_histories(
 def test_retention_removes_nothing_that_is_new(
     tmp_path: Path, name: str, clause: str, age_s: float, verdict: str
 ) -> None:
-    """The last skipped message was acknowledged this long before the answer."""
+    """The time by which the last skipped message was acknowledged before the answer."""
 
     def changed(events: Events) -> Events:
         told = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "queue_offset": 7, "tag": "a"}

@@ -36,17 +36,17 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note one tag."""
+        """Note an opening tag and its addresses."""
         self.tags.append(tag)
         self.open += [tag] if tag != "meta" else []
         self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
 
     def handle_endtag(self, tag: str) -> None:
-        """Check that tags are nested."""
+        """Check that each tag closes the one that was opened last."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Note the text."""
+        """Note a text of the page."""
         self.text += data
 
 

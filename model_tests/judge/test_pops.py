@@ -76,7 +76,7 @@ def test_each_fault_is_found_by_its_clause(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
-    """Pops, wakes, redeliveries and changes were each judged."""
+    """The history has pops, wakes, redeliveries and changes, and the judge checked each of them."""
     events = World(seed=seed).run()
     result = judged(tmp_path / "history", events)
     counts = Counter((one.event, one.code, one.cause) for one in events)
@@ -90,7 +90,7 @@ def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_both_judges_agree_on_changed_records(name: str, tmp_path: Path) -> None:
-    """One event of each record is dropped, duplicated, moved or changed."""
+    """Drop, duplicate, move or change one event of each record."""
     found, used = Agreement(), Counter[tuple[str, str]]()
     history = history_of(World(seed=5, fault=name, seconds=30).run())
     for changed in changed_histories(history, 1, CHANGED[name], used):
@@ -150,7 +150,7 @@ def about(ms: float, code: int, **fields: Any) -> list[Told]:
 
 
 GOT: Final = [*sent(0), *pop(-100, 3, 0)]
-"""A message that a waiting pop gets at once, for 6 s."""
+"""A message that a waiting pop gets at once, and which is then invisible for 6 s."""
 AGAIN: Final[dict[str, Any]] = {"cause_got": "retry"}
 WAKE, KEPT, FINAL = "pop.wake.prompt", "pop.invisible.kept", "pop.acknowledged.final"
 STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {

@@ -24,7 +24,7 @@ from longpoll_judge.run.pipeline import judge_on
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024
 PEAK_BYTES_MAX = 640 << 20
-"""Includes the interpreter and its libraries; docs/performance.md has measured figures."""
+"""The limit, which includes the interpreter and its libraries; docs/performance.md has measured figures."""
 
 
 def peak_of(history: Path) -> int:

@@ -202,7 +202,7 @@ FAR: Final = [
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_queue_cut_into_parts_has_the_same_findings(number: int, tmp_path: Path) -> None:
-    """Each part has two events and is judged with what they rest on: nothing is found more, less or otherwise."""
+    """Each part has two events and the events that they depend on, so the findings do not change."""
     for place, one in enumerate((*FAR, *LONG[::36])[number::3]):
         history = find([write_story(one, tmp_path / f"{place}")])
         whole, cut = (
@@ -223,7 +223,7 @@ CUT: Final = (
     "unknown: send r @0..5; ack queue=1",
     "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
 )
-"""How stories begin whose clauses compare events far apart, one of which a part of time once lacked."""
+"""The beginnings of stories whose clauses compare distant events; once a part of the history lacked such an event."""
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ class Judged:
 
     verdict: str
     violated: frozenset[str]
-    """Clauses that are certainly violated; if an answer violates several, only the first."""
+    """The clauses that are certainly violated; for each answer only the first of them."""
     reasons: tuple[str, ...]
     """Each finding and gap as a sentence."""
 
@@ -61,7 +61,7 @@ def disagreement(first: Judged, second: Opinion) -> str:
 
 
 def caution(first: Judged, second: Opinion) -> str:
-    """The findings that only the judge leaves unknown; may be empty."""
+    """The findings that only the judge, not the second judge, leaves unknown; empty if there is none."""
     if first.verdict == "unknown" and second.verdict != "unknown":
         return f"unknown for {second.verdict}"
     if first.verdict == "invalid" and second.violated - first.violated:
@@ -83,7 +83,7 @@ OF_EVIDENCE: Final = ("forget", "write twice", "say-moved", *(f"set {name}" for 
 
 
 def kind_of(operation: str) -> str:
-    """An operation of faults without numbers and value classes: `move`, `set offset`."""
+    """The operation of a fault without numbers and value classes, such as `move` or `set offset`."""
     words = operation.partition(" (")[0].split(" ")
     return " ".join(words[:2] if words[0] in {"set", "write"} else [words[0]])
 
@@ -159,7 +159,7 @@ class Agreement:
 
 
 SHOWN: Final = 3
-"""The number of disagreements that are shrunk and shown."""
+"""At most so many disagreements are shrunk and shown."""
 
 
 def _differs_so(kind: str, history: History) -> bool:

@@ -37,7 +37,7 @@ class Changed:
 
 
 def renumbered(events: Sequence[Event], source: str) -> Events:
-    """Renumber one source's events in their current order, as if the observer had recorded them so."""
+    """Renumber one source's events in their present order, as if the observer had recorded them in this order."""
     numbers = itertools.count()
     return [one | {"sequence": next(numbers)} if one["source"] == source else one for one in events]
 

@@ -30,14 +30,14 @@ RETRY_NS: Final = 3_000 * MS
 
 
 def _pairs(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
-    """All pairs of events of these kinds with the same queue, source and generation of the topic."""
+    """Pairs of events of one source in one generation of a queue, without a restart of the broker between them."""
     for one, other in _of_one_log(record, *kinds):
         if not restarted(record, one.broker, one, other):
             yield one, other
 
 
 def _of_one_log(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
-    """Like `_pairs`, also across a restart of the broker."""
+    """Pairs of events of one source in one generation of a queue, even with a restart of the broker between them."""
     for one, other in combinations(record.of(*kinds), 2):
         same = (one.place, one.source) == (other.place, other.source)
         if same and not is_other_log(record, one.place, one, other):
@@ -323,7 +323,7 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
 
 
 def _delivered_by_id(record: Record, answer: Seen) -> Iterator[Said]:
-    """The same for messages without an acknowledged offset, by the ids in the sends of the only source."""
+    """Check `send.delivered.after_request` by the ids of messages whose offset was not acknowledged."""
     opened = [one.line for one in record.of("connection_opened")]
     sends = [one for one in record.of("request_received") if one.code in SENDS]
     told = {(one.source, one.place, one.queue_offset) for one in record.of("message_acknowledged")}

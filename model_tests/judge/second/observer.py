@@ -38,7 +38,7 @@ class Sight:
     steps: int = 0
     """How often a source's clock is set forward or back, while it records or during a silence."""
     offset_is_wrong: bool = False
-    """Whether `offset_ns` is wrong by the amount of `uncertainty_ns`."""
+    """Whether `offset_ns` is wrong by as much as `uncertainty_ns` permits."""
     ends_early: bool = False
     """Whether a recorder is killed while its broker continues."""
 
@@ -177,7 +177,7 @@ def _with_hole(events: list[dict[str, Any]], chance: random.Random) -> list[dict
 
 
 def write(history: History, directory: Path) -> None:
-    """Write it as a history directory."""
+    """Write the history as a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
     (directory / META_FILE).write_bytes(encoder.encode(history.meta) + b"\n")

@@ -24,7 +24,7 @@ from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, 
 from model_tests.judge.second.waits import over
 
 DELETIONS: Final = (207, 215)
-"""Requests after which a group has no offset; after the other resets it may have any."""
+"""After these requests a group has no offset; after the other resets it may have any offset."""
 UNANSWERED_NS: Final = 2_000 * MS
 """The longest time a request without a recorded answer may be in progress."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS

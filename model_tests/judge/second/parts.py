@@ -34,7 +34,7 @@ class Plan:
     """The approximate number of events; nothing new begins after them."""
     brokers: int = 1
     lives: int = 1
-    """The number of runs of each broker."""
+    """The number of runs of each broker; each run but the last ends by a stop or a kill."""
     kills: float = 0.6
     """The probability that a run, except the last one, ends by a kill instead of an orderly stop."""
     deletions: float = 0.0

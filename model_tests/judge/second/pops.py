@@ -40,19 +40,19 @@ class Asked:
 
     @property
     def is_held(self) -> bool:
-        """Whether the request waits for a message, and for nothing else."""
+        """Whether the request may be held until a message comes; an orderly pop may wait for something else."""
         return (
             bool(self.request.may_hold) and self.request.cause != "orderly" and self.request.code in {POP, NOTIFICATION}
         )
 
     @property
     def due(self) -> int:
-        """The time for which the request may be held."""
+        """How long the request may be held, ns."""
         return int(max(self.request.timeout_ms, 0)) * MS
 
     @property
     def scope(self) -> tuple[str, str, str]:
-        """Broker, topic and group."""
+        """The broker, topic and group of the request."""
         return self.request.broker, self.request.topic, self.request.group
 
 

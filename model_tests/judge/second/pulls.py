@@ -41,7 +41,7 @@ REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
 
 def has_unknown_tag(record: Record, one: Exchange) -> bool:
-    """Whether an answer depends on a message with an unknown tag."""
+    """Whether the answer would depend on a message whose tag is unknown."""
     if one.code not in {0, 20} or wanted(one.request) is None or one.answer is None:
         return False
     if deleted_between(record, one.request.place, one.request, one.answer):

@@ -73,11 +73,11 @@ class Hole:
 
 @define
 class Record:
-    """A history as read."""
+    """The events of a history, and what is missing from or uncertain in it."""
 
     events: list[Seen] = field(factory=list)
     gaps: list[str] = field(factory=list)
-    """Ids of violated clauses about evidence."""
+    """The ids of the clauses about evidence that the history violates."""
     policies: list[str] = field(factory=list)
     limits: dict[str, int] = field(factory=dict)
     holes: list[Hole] = field(factory=list)
@@ -92,7 +92,7 @@ class Record:
     anew: list[tuple[Queue, int, int]] | None = None
     """Intervals in which a queue may have been deleted without its observer; None before the check."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
-    """The results of `of`; `forget` clears them."""
+    """The results of `of`, kept until `forget`."""
 
     def of(self, *kinds: str) -> list[Seen]:
         """The events of these kinds."""
@@ -115,14 +115,14 @@ class Record:
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
     def first(self, source: str) -> Seen:
-        """The first event of a source, by number."""
+        """The event of a source whose earliest possible time is the first."""
         if ("first", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["first", source] = [min(mine, key=lambda one: one.lo)]
         return self._of["first", source][0]
 
     def last(self, source: str) -> Seen:
-        """The last event of a source, by number."""
+        """The event of a source whose earliest possible time is the last."""
         if ("last", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["last", source] = [max(mine, key=lambda one: one.lo)]

@@ -46,7 +46,7 @@ class World:
         self._names = itertools.count(1)
         self._ids = itertools.count(1)
         self._quiet_until = 0
-        """No client does anything before: only then is it certain that a deletion has taken effect."""
+        """No client acts before this time, because only then is it certain that a deletion has taken effect."""
 
     def run(self) -> list[Told]:
         """Everything that happened, each with `at_ns` and `life` (the number of the run)."""
@@ -221,7 +221,7 @@ class World:
         self.at(life, now + self.pause(0.5), partial(self._deleted, life, topic))
 
     def _waits(self, life: Life, act: Callable[[int], None], now: int) -> bool:
-        """Whether a client must wait before its next action."""
+        """Whether a client has to wait before its next action."""
         if now < self._quiet_until:
             self.at(life, self._quiet_until + self.pause(3), act)
         return now < self._quiet_until
@@ -267,7 +267,7 @@ class World:
         self.at(life, now + self.pause(0.1), partial(self._read, life, pull, consumer.offset if commits else -1))
 
     def _leave(self, life: Life, consumer: Consumer, connection: str, now: int) -> None:
-        """A client disconnects while its pull may be held, and connects again."""
+        """Disconnect a client whose pull may be held, and connect it again."""
         if connection not in life.open or consumer.connection != connection:
             return
         self._close(life, now, connection)
@@ -318,7 +318,7 @@ class World:
         self._answer(life, now + self.pause(0.2), pull, code, **fields, cause=cause)
 
     def _look(self, pull: Pull) -> tuple[int, Told]:
-        """RocketMQ's answer to a pull now: code and fields."""
+        """Returns code and fields of the answer that RocketMQ would give to a pull now."""
         queues = self.disk.topics.get(pull.consumer.topic)
         if queues is None:
             return 17, {}
