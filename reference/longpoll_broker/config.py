@@ -18,21 +18,21 @@ class StoreConfig:
     """Sizes and times of one store directory (`MessageStoreConfig.java`)."""
 
     commit_log_file_size: int = field(default=1024 * MIB)
-    """`mappedFileSizeCommitLog`, bytes; files are sparse until written."""
+    """`mappedFileSizeCommitLog`: size of a file of the commit log, bytes; files are sparse until written."""
     consume_queue_file_size: int = field(default=300_000 * 20)
-    """`mappedFileSizeConsumeQueue`, bytes, a multiple of 20."""
+    """`mappedFileSizeConsumeQueue`: size of a file of a consume queue, bytes, a multiple of 20."""
     extended_queues: bool = field(default=False)
     """`enableConsumeQueueExt`: store a unit's tags code in an extended queue."""
     extended_file_size: int = field(default=48 * MIB)
-    """`mappedFileSizeConsumeQueueExt`, bytes."""
+    """`mappedFileSizeConsumeQueueExt`: size of a file of an extended queue, bytes."""
     index: bool = field(default=True)
     """`messageIndexEnable`: messages can be queried by key."""
     index_slot_count: int = field(default=5_000_000)
-    """`maxHashSlotNum`, slots of one index file, 4 bytes each."""
+    """`maxHashSlotNum`: number of slots of an index file, 4 bytes each."""
     index_entry_count: int = field(default=20_000_000)
-    """`maxIndexNum`, entries of one index file, 20 bytes each; the first is never used."""
+    """`maxIndexNum`: number of entries of an index file, 20 bytes each; the first entry is never used."""
     message_size_max: int = field(default=4 * MIB)
-    """`maxMessageSize`, bytes of body."""
+    """`maxMessageSize`: maximum size of a message's body, bytes."""
     flush_disk_sync: bool = field(default=False)
     """`flushDiskType=SYNC_FLUSH`: a send is answered when its bytes are durable."""
     delete_when: str = field(default="04")
@@ -48,29 +48,30 @@ class StoreConfig:
     sync_flush_timeout_ms: int = field(default=5000)
     """`syncFlushTimeout`: a send that is not durable by then is answered with 10 FLUSH_DISK_TIMEOUT."""
     visible_when_durable: bool = field(default=False)
-    """Whether a message becomes visible only when durable; set by the broker's policy, with `flush_disk_sync`."""
+    """Whether a message becomes visible only when it is durable; the policy sets it, together with
+    `flush_disk_sync`."""
     minimum_follows_log: bool = field(default=False)
     """Whether a queue without records begins at its end, as in 5.x; in 4.9 its minimum stays."""
     flush_interval_ms: int = field(default=500)
-    """`flushIntervalCommitLog`."""
+    """`flushIntervalCommitLog`: interval between syncs of the log in the background, ms."""
     transfer_bytes_max_in_memory: int = field(default=256 * KIB)
-    """`maxTransferBytesOnMessageInMemory`."""
+    """`maxTransferBytesOnMessageInMemory`: maximum bytes of messages in an answer if they are in memory."""
     transfer_count_max_in_memory: int = field(default=32)
-    """`maxTransferCountOnMessageInMemory`."""
+    """`maxTransferCountOnMessageInMemory`: maximum messages in an answer if they are in memory."""
     transfer_bytes_max_on_disk: int = field(default=64 * KIB)
-    """`maxTransferBytesOnMessageInDisk`."""
+    """`maxTransferBytesOnMessageInDisk`: maximum bytes of messages in an answer if they must be read from the disk."""
     transfer_count_max_on_disk: int = field(default=8)
-    """`maxTransferCountOnMessageInDisk`."""
+    """`maxTransferCountOnMessageInDisk`: maximum messages in an answer if they must be read from the disk."""
     memory_ratio_max: int = field(default=40)
     """`accessMessageInMemoryMaxRatio`, percent: messages further behind the log's end count as on disk."""
     memory_size: int = field(default=0)
-    """Bytes of physical memory that the ratio refers to; 0 asks the operating system."""
+    """Size of the physical memory, bytes, to which the ratio refers; 0 asks the operating system."""
     multi_dispatch: bool = field(default=False)
     """`enableMultiDispatch`: a message may name more queues that list it (`INNER_MULTI_DISPATCH`)."""
     light_queues: bool = field(default=False)
     """`enableLmq`: topics and groups whose names begin with `%LMQ%` exist without being created."""
     light_queue_count_max: int = field(default=20_000)
-    """`maxLmqConsumeQueueNum`."""
+    """`maxLmqConsumeQueueNum`: maximum number of light queues."""
     delay_levels: str = field(default=DELAY_LEVELS)
     """`messageDelayLevel`: the delays of levels 1, 2, ..., each a number and s, m, h or d."""
 
@@ -100,31 +101,31 @@ class BrokerConfig:
     slave_acting_master: bool = field(default=False)
     """`enableSlaveActingMaster` of 5.x: a slave learns which brokers of its name are alive."""
     default_topic_queue_count: int = field(default=8)
-    """`defaultTopicQueueNums`."""
+    """`defaultTopicQueueNums`: maximum number of queues of a topic that a send creates."""
     auto_create_topic: bool = field(default=True)
     auto_create_subscription_group: bool = field(default=True)
     permission: int = field(default=6)
     """`brokerPermission`: 4 lets clients pull, 2 lets them send."""
     long_polling: bool = field(default=True)
-    """`longPollingEnable`."""
+    """`longPollingEnable`: whether pulls are held until the deadline that the client names."""
     property_filter: bool = field(default=False)
     """`enablePropertyFilter`: consumers may filter by SQL92 on properties."""
     scan_period_ms: int = field(default=5000)
-    """Period of hold-table scans under `expiry=scan` (hard-coded in Java)."""
+    """Interval between scans of the hold table under `expiry=scan`, ms; a constant in Java."""
     dispatcher_sleep_ms: int = field(default=1)
-    """How long the dispatcher sleeps between polls under `notify=dispatcher_poll` (hard-coded in Java)."""
+    """How long the dispatcher sleeps between polls under `notify=dispatcher_poll`, ms; a constant in Java."""
     io_thread_count: int = field(default=1)
     """Threads that serve connections; more than one gains little because of the interpreter lock."""
     pull_thread_count: int = field(default=4)
     """`pullMessageThreadPoolNums`; Java uses 16 + 2 x cores, but a Python interpreter can use only one core."""
     pull_queue_capacity: int = field(default=100_000)
-    """`pullThreadPoolQueueCapacity`."""
+    """`pullThreadPoolQueueCapacity`: maximum pulls that wait for a thread of the pool."""
     pull_wait_ms_max: int = field(default=5000)
     """`waitTimeMillsInPullQueue`: a pull that waits longer for the pool is answered SYSTEM_BUSY."""
     fast_failure: bool = field(default=True)
     """`brokerFastFailureEnable`: refuse pulls that wait too long for the pool; false serves them late."""
     hold_timeout_ms_max: int = field(default=60_000)
-    """The longest hold that `strict` grants."""
+    """The longest hold that the `strict` policy grants, ms."""
     held_count_max: int = field(default=1_000_000)
     """Maximum held pulls; the next one is answered SYSTEM_BUSY."""
     queue_held_count_max: int = field(default=200_000)
@@ -133,7 +134,7 @@ class BrokerConfig:
     frame_size_max: int = field(default=16 * MIB)
     """Maximum frame size after the length field, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""
     channel_idle_ms_max: int = field(default=120_000)
-    """`serverChannelMaxIdleTimeSeconds`."""
+    """`serverChannelMaxIdleTimeSeconds`, here in ms: a connection without a request for so long is closed."""
     output_bytes_max: int = field(default=64 * MIB)
     """Maximum bytes queued to a connection that does not read; above this it is closed."""
     frame_ms_max: int = field(default=60_000)
