@@ -195,7 +195,7 @@ def test_buckets_parts_and_order_change_nothing(
 LONG: Final = [one for one in STORIES if len(one.events) > 7 and one.title != CHAOS]
 FAR: Final = [
     *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],
-    *(one for one in STORIES if one.file == "parts_of_time"),
+    *(one for one in STORIES if one.file == "windows_in_parts"),
 ]
 """Verdicts that rest on events of a part far before or after."""
 
