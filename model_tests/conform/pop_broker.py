@@ -27,6 +27,7 @@ from longpoll_conform.wire import decode_command, encode_command
 from longpoll_runtime.services import Closeable
 from longpoll_runtime.threads import spawn
 
+Command = Mapping[str, Any]
 Place = tuple[str, int, int]
 """Topic, queue and offset of a message."""
 NAME: Final = "broker-of-pops"
@@ -66,7 +67,7 @@ class _Waiting:
     """A held pop or notification."""
 
     peer: BufferedIOBase
-    command: Mapping[str, Any]
+    command: Command
     key: tuple[str, ...]
     deadline_s: float
     number: int
@@ -121,7 +122,7 @@ class PopBroker(Closeable):
             thread.join(5)
         self._server.server_close()
 
-    def _serve(self, peer: BufferedIOBase, command: Mapping[str, Any]) -> None:
+    def _serve(self, peer: BufferedIOBase, command: Command) -> None:
         code, fields = command["code"], command["extFields"] or {}
         if code in {POP, NOTIFICATION}:
             self._hold(peer, command)
@@ -137,14 +138,7 @@ class PopBroker(Closeable):
         else:
             self._tell(peer, command, 0 if code == 17 else UNKNOWN)
 
-    def _tell(
-        self,
-        peer: BufferedIOBase,
-        asked: Mapping[str, Any],
-        code: int,
-        fields: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
+    def _tell(self, peer: BufferedIOBase, asked: Command, code: int, fields: Any = None, body: bytes = b"") -> None:
         answer = {"code": code, "flag": 1, "opaque": asked["opaque"], "extFields": fields, "body": body}
         with contextlib.suppress(OSError):
             peer.write(encode_command(answer))
@@ -174,10 +168,9 @@ class PopBroker(Closeable):
         if fields["extraInfo"].split(" ")[5] != NAME:
             return
         place = fields["topic"], int(fields["queueId"]), int(fields["offset"])
+        hidden_s = math.inf if self.flaw.acknowledges else None
         if code == CHANGE:
             hidden_s = self.flaw.changed(int(fields["invisibleTime"]) / 1000)
-        else:
-            hidden_s = math.inf if self.flaw.acknowledges else None
         if hidden_s is not None:
             self._hide(fields["consumerGroup"], place, hidden_s)
 
@@ -187,7 +180,7 @@ class PopBroker(Closeable):
 
     # -- held requests -----------------------------------------------------------------------------------------------
 
-    def _hold(self, peer: BufferedIOBase, command: Mapping[str, Any]) -> None:
+    def _hold(self, peer: BufferedIOBase, command: Command) -> None:
         self._count += 1
         hold_s = int(command["extFields"]["pollTime"]) / 1000
         hold_s = self.flaw.hold(hold_s) if command["code"] in self.flaw.codes else hold_s
@@ -217,6 +210,7 @@ class PopBroker(Closeable):
         """Answer a request if it is time."""
         command, now_s = waiting.command, time.monotonic()
         fields, found = command["extFields"], self._found(command["extFields"])
+        waiting.woken_s = waiting.woken_s if found else None
         if found and is_held and waiting.woken_s is None and command["code"] in self.flaw.codes:
             lost = self.flaw.loses(waiting.number, int(fields["queueId"]))
             waiting.woken_s = waiting.deadline_s if lost else now_s + self.flaw.wake_late_s
