@@ -45,6 +45,8 @@ pytestmark = [pytest.mark.peers]
 
 WAKE_MS = 500.0
 """The dispatch thread creates the files of new queues one after the other, which takes up to 150 ms here."""
+STALLED = "answers were late at this instant"
+"""The judge does not blame the broker for answers that are late together."""
 QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
@@ -95,6 +97,24 @@ def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, t
     assert result.requests >= report.pull_count
 
 
+def late_in(history: Path) -> Counter[tuple[int, int]]:
+    """The queue and offset of each pull whose answer left the broker more than `WAKE_MS` after pull and message."""
+    events, found = events_of(history), Counter[tuple[int, int]]()
+    pulls = {event.request: event for event in events if event.event == "request_received"}
+    stored_ns = {
+        (event.topic, event.queue, event.queue_offset): event.before_ns
+        for event in events
+        if event.event == "message_acknowledged"
+    }
+    for event in events:
+        pull = pulls.get(event.request) if event.event == "answer_sent" and event.code == 0 else None
+        since_ns = stored_ns.get((pull.topic, pull.queue, pull.offset)) if pull is not None else None
+        if pull is not None and since_ns is not None:
+            is_late = event.after_ns - max(since_ns, pull.before_ns) > WAKE_MS * 1e6
+            found[pull.queue, pull.offset] += is_late
+    return found
+
+
 def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path: Path) -> None:
     """Sends race pulls until some are late. The judge reports these pulls and no other violation."""
     reports: list[RaceReport] = []
@@ -118,12 +138,14 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
     found = Counter(
         (event["queue"], event["offset"])
         for finding in result.findings
-        if finding.verdict == "violated"
+        if finding.verdict == "violated" or STALLED in finding.why
         for event in finding.evidence
         if event["event"] == "request_received"
     )
-    assert Counter((delivery.queue, delivery.offset) for delivery in late) - found == Counter()
-    assert late, f"none of {delivered} deliveries came late: the race was not provoked on this machine"
+    # An answer may also be late on its way through the proxy and the client, where the judge sees no fault of Java.
+    shown = Counter((delivery.queue, delivery.offset) for delivery in late) & late_in(tmp_path / "history")
+    assert shown - found == Counter()
+    assert shown, f"none of {delivered} deliveries came late: the race was not provoked on this machine"
     assert result.verdict == "invalid"
 
 
