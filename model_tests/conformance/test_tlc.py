@@ -11,11 +11,12 @@ import pytest
 from model_tests.support.spec.tlc import TlcRun, TlcViolation, keeps, only_invariants, run_tlc, why_no_tlc
 
 from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.custom import policy_from
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.python import unanswered
 from longpoll_spec.model import Model
-from longpoll_spec.policy import PRESETS, policy_named, preset
+from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_name_of, tla_of
 from longpoll_spec.specification import fairness_of, properties_of, specification_of
 from longpoll_spec.terms import TRUE
@@ -30,7 +31,7 @@ TIME_PASSES: Final = "TimePasses"
 
 
 def _model(policy: str, bounds: Bounds | None = None) -> Model:
-    chosen = policy_named(policy)
+    chosen = policy_from(policy)
     return specification_of(chosen, bounds or named("tiny", chosen))
 
 
@@ -47,6 +48,8 @@ def _check(model: Model, checked: Iterable[str], directory: Path) -> TlcRun | Tl
     [
         ("strict+recheck_after_hold=in_lock", 2, 1),
         ("strict-clone+heap_entry=one_shot+tick=free", 2, 1),
+        ("strict-pop", 1, 2),
+        ("rocketmq-5-notification", 1, 2),
         *(
             pytest.param(policy, *sizes, marks=pytest.mark.long)
             for policy in ("strict", "rocketmq-4.9")
@@ -56,7 +59,7 @@ def _check(model: Model, checked: Iterable[str], directory: Path) -> TlcRun | Tl
 )
 def test_tlc_finds_our_counts(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
     """One module gives our counts for all constants: two and three requests, one and two queues, and changed knobs."""
-    model = _model(policy, named("tiny", policy_named(policy), requests=requests, queues=queues))
+    model = _model(policy, named("tiny", policy_from(policy), requests=requests, queues=queues))
     ours = explore(model)
 
     assert _check(model, [], tmp_path) == TlcRun(ours.distinct_states, ours.transitions, ours.depth)

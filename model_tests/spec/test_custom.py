@@ -159,7 +159,7 @@ def test_the_error_messages_on_the_page_are_printed() -> None:
         (("explain", "TOKEN"), "the token is a run of table.py; name that file after it"),
         (("explain", "TOKEN", "AGAIN"), "the token is a run of table.py, not of hold_again.py"),
         (("explain", "TOKEN", "TABLE", "--on", "code"), "--on replays runs of a preset"),
-        (("export", "--to", "tla", "PURGATORY", "DIR"), "belongs to a queue and a request; use --to promela"),
+        (("export", "--to", "tla", "PURGATORY", "DIR"), "a step changes watched of several requests; use --to promela"),
         (("export", "--to", "tla", "--parametric", "--requests", "3", "DIR"), "always writes the parametric module"),
         (("prove", "--requests", "zero"), "'zero' is neither a number of requests from 1 to 64 nor any"),
         (("check", "--knob", "tak=clone"), "did you mean 'take'? `longpoll policies` lists all"),

@@ -253,6 +253,7 @@ class Specification:
     _knobs: dict[str, tuple[Any, ...]] = field(factory=dict, init=False)
     _families: list[Family] = field(factory=list, init=False)
     _properties: list[Text] = field(factory=list, init=False)
+    _predicates: list[Callable[..., Bool]] = field(factory=list, init=False)
     _leads_to: list[Callable[[Model], Iterable[LeadsTo]]] = field(factory=list, init=False)
     _names: set[tuple[str, str]] = field(factory=set, init=False)
 
@@ -332,6 +333,11 @@ class Specification:
             )
         )
 
+    def predicate(self, function: _F) -> _F:
+        """Name a condition of a request, which an export to TLA+ then defines as an operator of its own."""
+        self._predicates.append(function)
+        return function
+
     def always(self, function: _F) -> _F:
         """Decorate a function of the state: each term that it returns or yields must hold in every reachable state."""
         return self._adding(lambda said: self._properties.append(_State(said, "always")))(function)
@@ -395,6 +401,7 @@ class Specification:
             left_out=frozenset(self.without),
             properties=tuple(self._properties),
             leads_to=tuple(self._leads_to),
+            predicates=tuple(self._predicates),
         )
         changed = {name: values[0] for name, values in self._knobs.items() if name not in own}
         return attrs.evolve(self._policy, name=Path(path).stem, extension=extension, **changed)

@@ -75,6 +75,8 @@ class Extension:
     """The properties of the file, as functions from a model to a `model.Property`."""
     leads_to: tuple[Any, ...] = field(default=(), eq=False)
     """The properties of runs in the file, as functions from a model to several `model.LeadsTo`."""
+    predicates: tuple[Any, ...] = field(default=(), eq=False)
+    """The named conditions of the file, as functions from a state and a request to a term."""
 
     @property
     def file(self) -> str | None:

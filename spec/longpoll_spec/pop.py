@@ -24,7 +24,6 @@ completes it, so `complete()` always succeeds and needs no action.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
 from typing import Protocol, TypeAlias
 
 from longpoll_spec.custom import (
@@ -167,9 +166,15 @@ def others(state: CoreState, request: CoreRequest) -> list[CoreRequest]:
     return [each for each in state.requests if each.index != request.index]
 
 
+@spec.predicate
+def asks_one(state: CoreState, request: CoreRequest) -> Bool:
+    """The request is about one queue."""
+    return any_of(asks[queue, request] for queue in state.queues)
+
+
 def reads_all(state: CoreState, request: CoreRequest) -> Bool:
-    """The request pops from every queue."""
-    return ~any_of(asks[queue, request] for queue in state.queues)
+    """The request is about every queue."""
+    return ~asks_one(state, request)
 
 
 def reads(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
@@ -835,8 +840,8 @@ def no_closed_one_waits(state: CoreState) -> Iterator[Bool]:
 def one_announced(state: CoreState) -> Iterator[Bool]:
     """The dispatcher announces one message at a time, and only then it is past the first key."""
     yield all_told.implies(any_of(queue.due for queue in state.queues))
-    for queue, other in permutations(state.queues, 2):
-        yield ~(queue.due & other.due)
+    for queue in state.queues:
+        yield queue.due.implies(~any_of(other.due for other in state.queues if other.index != queue.index))
 
 
 @spec.always
@@ -853,12 +858,15 @@ def submitting_is_taken(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def one_key(state: CoreState) -> Iterator[Bool]:
-    """A request has one key, and only a request that the broker has asks for a queue."""
+    """A request has one key, and only a request that the broker has, or whose client is notified, asks for a queue."""
     for each in state.requests:
-        for queue in state.queues:
-            yield asks[queue, each].implies(~each.is_("idle") | notified[each])
-        for queue, other in permutations(state.queues, 2):
-            yield ~(asks[queue, each] & asks[other, each])
+        alone = (
+            asks[queue, each].implies(
+                ~any_of(asks[other, each] for other in state.queues if other.index != queue.index)
+            )
+            for queue in state.queues
+        )
+        yield asks_one(state, each).implies((~each.is_("idle") | notified[each]) & all_of(alone))
 
 
 @spec.always

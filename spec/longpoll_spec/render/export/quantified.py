@@ -37,7 +37,7 @@ LETTERS: Final = {"request": ("r", "s", "t"), "queue": ("q", "p", "o")}
 PRIME: Final = "'"
 MESSAGES: Final = "Messages"
 NO_QUEUE: Final = "none"
-_NAME: Final = re.compile(r"(.*?)(?:_(?:q(?P<queue>\d+)|(?P<request>\d+)))?")
+_NAME: Final = re.compile(r"(.*?)(?:_q(?P<queue>\d+))?(?:_(?P<request>\d+))?")
 _JUNCTIONS: Final = {"and": "every", "or": "some"}
 
 
@@ -459,7 +459,8 @@ def inline(expression: Expression) -> str:  # noqa: C901, PLR0911, PLR0912 - one
         case ("ite", condition, then, otherwise):
             return f"IF {inline(condition)} THEN {inline(then)} ELSE {inline(otherwise)}"
         case ("except", base, letter, value):
-            return f"[{base} EXCEPT ![{letter}] = {inline(value)}]"
+            name = base if isinstance(base, str) else inline(base)
+            return f"[{name} EXCEPT ![{letter}] = {inline(value)}]"
         case ("function", letter, kind, value):
             return f"[{letter} \\in {SETS[kind]} |-> {inline(value)}]"
         case ("becomes", base, value):

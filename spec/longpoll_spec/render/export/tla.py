@@ -82,6 +82,8 @@ class Predicate:
 def _predicates(state: State) -> Iterator[Predicate]:
     """The predicates, each after those that it may use. A model that is based on the core has none."""
     if not state.notifiers:
+        for function in state.policy.extension.predicates if state.policy.extension else ():
+            yield Predicate(function.__name__.title().replace("_", ""), "request", function, function)
         return
     yield Predicate("Listed", "request", Request.is_listed, lambda _, each: each.is_listed)
     yield Predicate("HasMore", "request", State.has_more, State.has_more)
@@ -175,8 +177,6 @@ class Module:
         """Name without a number -> the variable of the first request or queue, or of the broker."""
         found: dict[str, Variable] = {}
         for each in self.state.variables:
-            if re.search(r"_q\d+_\d+$", each.name):
-                raise NotUniformError(f"{each.name} belongs to a queue and a request; use --to promela")
             found.setdefault(indexed(each.name)[0], each)
         return found
 
@@ -300,7 +300,7 @@ def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
 
 
 def kind_of(variable: Variable) -> str | None:
-    """The kind of participant that the variable belongs to; None if it belongs to the broker."""
+    """The kind of participant that the variable belongs to, the first of two; None if it belongs to the broker."""
     slots = indexed(variable.name)[1]
     return slots[0][1] if slots else None
 
@@ -477,12 +477,12 @@ def _starts_at_a_queue(variable: Variable) -> bool:
 
 
 def _of_each(variable: Variable, value: str, arrow: str) -> str:
-    kind = kind_of(variable)
-    if kind is None:
-        return value
-    if arrow == "->" or _starts_at_a_queue(variable):
-        return f"[{SETS[kind]} -> {value}]"
-    return f"[{LETTERS[kind][0]} \\in {SETS[kind]} |-> {value}]"
+    for _, kind, _ in reversed(indexed(variable.name)[1]):
+        if arrow == "->" or _starts_at_a_queue(variable):
+            value = f"[{SETS[kind]} -> {value}]"
+        else:
+            value = f"[{LETTERS[kind][0]} \\in {SETS[kind]} |-> {value}]"
+    return value
 
 
 def _range(variable: Variable) -> str:
@@ -563,19 +563,33 @@ def _waits(module: Module) -> list[Expression]:
 
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
     terms = {each.name: each for each in module.state.variables}
-    found: dict[str, dict[Slot | None, Expression]] = {}
+    found: dict[str, dict[tuple[Slot, ...], Expression]] = {}
     for name, term in changes(operator.action.effect).items():
         base, slots = indexed(name)
-        found.setdefault(base, {})[slots[0][1:] if slots else None] = module.read.expression(term, terms[name])
+        found.setdefault(base, {})[tuple(slot[1:] for slot in slots)] = module.read.expression(term, terms[name])
     for base, values in found.items():
-        if None in values:
-            yield base, ("becomes", base, generalised(values[None], operator.bound))
-            continue
-        yield base, ("becomes", base, _function(base, values, operator.bound))
+        yield base, ("becomes", base, _new_value(base, values, operator.bound))
 
 
-def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound) -> Expression:
-    kind = next(slot[0] for slot in values if slot is not None)
+def _new_value(base: str, values: Mapping[tuple[Slot, ...], Expression], bound: Bound) -> Expression:
+    """The new value of a variable of the broker, of each request or queue, or of each queue and request."""
+    if () in values:
+        return generalised(values[()], bound)
+    made: dict[Slot, Expression] = {}
+    for (slot, *others), value in values.items():
+        if not others:
+            made[slot] = value
+        elif slot in made or others[0] not in bound:
+            raise NotUniformError(f"a step changes {base} of several requests; use --to promela")
+        elif len(values) == 1 and slot in bound:
+            return ("except", base, f"{bound[slot]}][{bound[others[0]]}", generalised(value, bound))
+        else:
+            made[slot] = ("except", ("var", base, False, ("slot", *slot)), bound[others[0]], value)
+    return _function(base, made, bound)
+
+
+def _function(base: str, values: Mapping[Slot, Expression], bound: Bound) -> Expression:
+    kind = next(iter(values))[0]
     actor = (kind, 0) if (kind, 0) in bound else None
     if actor is not None and set(values) == {actor}:
         return ("except", base, bound[actor], generalised(values[actor], bound))
