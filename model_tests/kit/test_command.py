@@ -41,9 +41,9 @@ class Right(BaseHTTPRequestHandler):
     """A correct feed: `POST /queue`, and `GET /queue?offset?timeout_ms`, which answers with a list of texts."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        body = self.rfile.read(int(self.headers["Content-Length"]))
         with CHANGED:
-            QUEUES[self.path].append(body)
+            QUEUES[self.path].append(self.message(body))
             CHANGED.notify_all()
         self.answer([])
 
@@ -52,6 +52,9 @@ class Right(BaseHTTPRequestHandler):
         with CHANGED:
             self.wait_for(lambda: bool(QUEUES[path][int(offset) :]), int(timeout_ms) / 1000)
         self.answer(QUEUES[path][int(offset) :])
+
+    def message(self, body: bytes) -> str:
+        return body.decode()
 
     def wait_for(self, has_some: Callable[[], bool], timeout_s: float) -> None:
         CHANGED.wait_for(has_some, timeout_s)
@@ -63,6 +66,23 @@ class Right(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's
         """Log nothing."""
+
+
+class TakesJson(Right):
+    """A feed as frameworks make it: its messages are JSON objects, and each request needs a key."""
+
+    def parse_request(self) -> bool:
+        """Refuse a request without the key, and a message that is not declared as JSON."""
+        is_read = super().parse_request()
+        wanted = {"X-Key": "secret"} | ({"Content-Type": "application/json"} if self.command == "POST" else {})
+        if is_read and any(self.headers[name] != value for name, value in wanted.items()):
+            self.send_error(401)
+            return False
+        return is_read
+
+    def message(self, body: bytes) -> str:
+        text: str = json.loads(body)["text"]
+        return text
 
 
 class WaitsOnce(Right):
@@ -103,6 +123,16 @@ def described(directory: Path, text: str = DESCRIPTION) -> str:
     file = directory / "service.toml"
     file.write_text(text)
     return str(file)
+
+
+def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str], tmp_path: Path) -> None:
+    """Without them the first request is refused in a sentence that names the message's place."""
+    url, own = serving(TakesJson), 'publish_body = "text"\nheaders = {X-Key = "secret"}\n'
+    refused = run(url, "--service", described(tmp_path), *QUICK)
+    done = run(url, "--service", described(tmp_path, DESCRIPTION + own), "--json", *QUICK)
+
+    assert (refused.exit_code, "the name of the message in the file's `publish_body`" in refused.output) == (2, True)
+    assert json.loads(done.stdout)["axes"], done.output
 
 
 def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:

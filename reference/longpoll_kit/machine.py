@@ -85,7 +85,7 @@ TURNS: Final = 4
 EXTREME_TRIES: Final = 2
 """How often an extreme step is tried if the host pauses during it."""
 EXTREMES_SHARE: Final = 0.7
-"""The share of a run's time after which no extreme step begins."""
+"""The share of a run's time after which no extreme step begins, except the first of an axis."""
 STEP_SHARE: Final = 0.1
 """The share of a run's time after which a step publishes no further message."""
 SHARED_MS: Final = 500
@@ -277,12 +277,13 @@ class LongPollMachine(RuleBasedStateMachine):
     def _run_extremes(cls, run: Run, example: Example, shared: LongPollMachine | None) -> None:
         """Run each step that can end in time; one during which the host paused is tried again."""
         begun_ns = run.runtime.monotonic_ns()
-        ends_ns = inf if run.until_ns is None else begun_ns + EXTREMES_SHARE * (run.until_ns - begun_ns)
+        whole_ns = inf if run.until_ns is None else run.until_ns - begun_ns
         spent: dict[object, tuple[int, float]] = {}
         for axis, reached, body in cls._extremes(example.subject, example.tried):
             words = body.keywords if isinstance(body, partial) else {}
             kind, count = (axis, len(words)), words.get("count", 1)
             wait_ns = wait_of(example.subject, words.get("timeout_ms", 0)) * MS
+            ends_ns = begun_ns + whole_ns * (EXTREMES_SHARE if axis in run.axes else 1)
             for _ in range(EXTREME_TRIES):
                 now_ns, before = run.runtime.monotonic_ns(), cls._excused(run, shared)
                 smaller, took_ns = spent.get(kind, (count, 0.0))

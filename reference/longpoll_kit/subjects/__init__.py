@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from longpoll_kit.errors import ServiceError, SubjectError
 from longpoll_kit.subject import LongPollSubject
+from longpoll_kit.subjects.http_description import read
 
 REDIS: Final = dict.fromkeys(("blpop", "blmove", "xread", "xreadgroup"), "on_redis.RedisSubject")
 SQS: Final = {"standard": "on_sqs.SqsSubject"}
@@ -66,7 +67,7 @@ def subject_for(url: str, mode: str | None = None, service: Path | None = None) 
         )
     module, _, name = modes[how].partition(".")
     found = import_module(f"longpoll_kit.subjects.{module}")  # only one service's client is needed
-    return partial(_made, url, getattr(found, name), how if service is None else found.read(service))
+    return partial(_made, url, getattr(found, name), how if service is None else read(service))
 
 
 def _made(url: str, kind: Any, how: object) -> LongPollSubject:

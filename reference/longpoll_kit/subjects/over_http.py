@@ -1,69 +1,22 @@
-"""A long poll over HTTP, from a description of its requests and answers in a TOML file."""
+"""A long poll over HTTP, by a description of its requests and answers (`http_description`)."""
 
 from __future__ import annotations
 
 import base64
 import http.client
 import json
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import msgspec
-
-from longpoll_kit.errors import ServiceError, SubjectError
-from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled, Semantics
+from longpoll_kit.errors import ServiceError
+from longpoll_kit.subject import LongPollSubject, Polled
 from longpoll_kit.subjects.addresses import closed_on_error, local_process
+from longpoll_kit.subjects.http_description import Contract, Service
 
-Request = Annotated[str, msgspec.Meta(pattern="^[A-Z]+ /")]
-"""The method and path of a request, separated by a space."""
 ACCEPTED: Final = range(200, 300)
 SHOWN_MAX: Final = 200
-
-
-class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The attributes of `longpoll.LongPollSubject` that the file may declare."""
-
-    semantics: Semantics = "offsets"
-    order: MessageOrder = "total"
-    redelivery_ms: int | None = None
-    visible_ms: int = 0
-    serves_longest_waiting: bool = False
-    wait_unit_ms: int = 1
-    wait_min_ms: int = 0
-    wait_max_ms: int | None = None
-    client_ends_wait: bool = False
-    polls_max: int | None = None
-    body_max: int | None = None
-
-
-class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How to publish and to poll; the file has these names."""
-
-    publish: Request
-    """The request that publishes, such as `POST /{queue}`; its body is the message."""
-    poll: Request
-    """The request that polls, such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}`: seconds."""
-    first: str = "0"
-    """The position of a queue's first message."""
-    messages: str = ""
-    """The path of the message list in the JSON answer, such as `result.items`; empty if the answer is the list."""
-    body: str = ""
-    """The path of the body in a message; empty if the message is the body."""
-    position: str = ""
-    """The path of the next position in the answer; if empty, each message advances the position by 1."""
-    encoding: Literal["text", "base64"] = "text"
-    """The encoding of each body in the answer."""
-    nothing: tuple[int, ...] = (204, 304)
-    """The HTTP status codes of answers without messages."""
-
-
-def read(file: Path) -> Service:
-    """Read a description; raises SubjectError for a mistake in it, OSError."""
-    try:
-        return msgspec.toml.decode(file.read_bytes(), type=Service)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SubjectError(f"{file}: {error}; docs/kit.md describes the file") from None
+PUBLISH_HINT: Final = "if the service takes JSON, give the name of the message in the file's `publish_body`"
+POLL_HINT: Final = "list a status that means no messages in the file's `nothing`"
 
 
 class HttpSubject(LongPollSubject):
@@ -85,11 +38,13 @@ class HttpSubject(LongPollSubject):
 
     def publish(self, queue: str, body: bytes) -> None:
         """Send a message; raises ServiceError if it is refused."""
-        self._read(self._sent(self._service.publish, body, queue=queue))
+        self.publish_keyed(queue, "", body)
 
     def publish_keyed(self, queue: str, key: str, body: bytes) -> None:
         """Send a message with a key, where the template has `{key}`."""
-        self._read(self._sent(self._service.publish, body, queue=queue, key=key))
+        name = self._service.publish_body
+        sent = json.dumps({name: self._encoded(body)}).encode() if name else body
+        self._read(self._sent(self._service.publish, sent, queue=queue, key=key), PUBLISH_HINT)
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[http.client.HTTPConnection, Any]:
         """Send a poll."""
@@ -100,7 +55,7 @@ class HttpSubject(LongPollSubject):
     def finish_poll(self, handle: tuple[http.client.HTTPConnection, Any]) -> Polled:
         """Read the answer."""
         connection, at = handle
-        content = self._read(connection)
+        content = self._read(connection, POLL_HINT)
         if not content:
             return Polled()
         answer = json.loads(content)
@@ -111,6 +66,9 @@ class HttpSubject(LongPollSubject):
         told = self._service.position
         return Polled(bodies, position_next=_found(answer, told) if told else int(at) + len(bodies))
 
+    def _encoded(self, body: bytes) -> str:
+        return base64.b64encode(body).decode() if self._service.encoding == "base64" else body.decode()
+
     def _decoded(self, body: str) -> bytes:
         return base64.b64decode(body) if self._service.encoding == "base64" else body.encode()
 
@@ -120,10 +78,11 @@ class HttpSubject(LongPollSubject):
             path = path.replace(f"{{{name}}}", quote(value, safe=""))
         connection = self._kind(self._host)
         with closed_on_error(connection):
-            connection.request(method, self._prefix + path, body)
+            kind = {"Content-Type": "application/json"} if body and self._service.publish_body else {}
+            connection.request(method, self._prefix + path, body, {**kind, **self._service.headers})
         return connection
 
-    def _read(self, connection: http.client.HTTPConnection) -> bytes:
+    def _read(self, connection: http.client.HTTPConnection, hint: str) -> bytes:
         """Return the content of an answer; empty for an answer without messages."""
         try:
             answer = connection.getresponse()
@@ -133,10 +92,8 @@ class HttpSubject(LongPollSubject):
         if answer.status in self._service.nothing:
             return b""
         if answer.status not in ACCEPTED:
-            raise ServiceError(
-                f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}; list a "
-                "status that means no messages in the file's `nothing`"
-            )
+            what = f"{self._url} answered {answer.status} {answer.reason}: {content[:SHOWN_MAX]!r}"
+            raise ServiceError(f"{what}; {hint}")
         return content
 
 

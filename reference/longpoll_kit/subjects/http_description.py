@@ -1,0 +1,64 @@
+"""The description of a long poll over HTTP: its requests, its answers and its contract, in a TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from longpoll_kit.errors import SubjectError
+from longpoll_kit.subject import MessageOrder, Semantics
+
+Request = Annotated[str, msgspec.Meta(pattern="^[A-Z]+ /")]
+"""The method and path of a request, separated by a space."""
+
+
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The attributes of `longpoll.LongPollSubject` that the file may declare."""
+
+    semantics: Semantics = "offsets"
+    order: MessageOrder = "total"
+    redelivery_ms: int | None = None
+    visible_ms: int = 0
+    serves_longest_waiting: bool = False
+    wait_unit_ms: int = 1
+    wait_min_ms: int = 0
+    wait_max_ms: int | None = None
+    client_ends_wait: bool = False
+    polls_max: int | None = None
+    body_max: int | None = None
+
+
+class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How to publish and to poll; the file has these names."""
+
+    publish: Request
+    """The request that publishes, such as `POST /{queue}`; its body is the message, if `publish_body` is empty."""
+    publish_body: str = ""
+    """The name that the message has in the JSON object that is published; empty if the message is the body."""
+    headers: Mapping[str, str] = {}
+    """Headers of each request, such as `Authorization`."""
+    poll: Request
+    """The request that polls, such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}`: seconds."""
+    first: str = "0"
+    """The position of a queue's first message."""
+    messages: str = ""
+    """The path of the message list in the JSON answer, such as `result.items`; empty if the answer is the list."""
+    body: str = ""
+    """The path of the body in a message; empty if the message is the body."""
+    position: str = ""
+    """The path of the next position in the answer; if empty, each message advances the position by 1."""
+    encoding: Literal["text", "base64"] = "text"
+    """The encoding of each body in the answer."""
+    nothing: tuple[int, ...] = (204, 304)
+    """The HTTP status codes of answers without messages."""
+
+
+def read(file: Path) -> Service:
+    """Read a description; raises SubjectError for a mistake in it, OSError."""
+    try:
+        return msgspec.toml.decode(file.read_bytes(), type=Service)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SubjectError(f"{file}: {error}; docs/kit.md describes the file") from None
