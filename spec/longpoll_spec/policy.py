@@ -324,38 +324,24 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-lmq": "What Apache RocketMQ 5.3.3 does for light message queues: it removes empty buckets.",
 }
 
+_ROCKETMQ_5_TABLE: Final = (
+    "second_look=false",
+    "order=by_expiry",
+    "scan=take",
+    "hand_over=false",
+    "when_rejected=drop",
+    "retry_wakes=all_queues",
+    "when_closed=ignore",
+    "limit=before_insert",
+    "count=drifts",
+    "evicts=true",
+)
 POP_KNOBS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "strict-pop": (),
-        "rocketmq-5-pop": (
-            "second_look=false",
-            "order=by_expiry",
-            "scan=take",
-            "hand_over=false",
-            "when_rejected=drop",
-            "rest_wakes=own_key",
-            "retry_wakes=all_queues",
-            "when_closed=ignore",
-            "limit=before_insert",
-            "count=drifts",
-            "evicts=true",
-        ),
+        "rocketmq-5-pop": (*_ROCKETMQ_5_TABLE, "rest_wakes=own_key"),
         "strict-notification": ("holds=notifications",),
-        "rocketmq-5-notification": (
-            "holds=notifications",
-            "second_look=false",
-            "order=by_expiry",
-            "scan=take",
-            "hand_over=false",
-            "when_rejected=drop",
-            "retry_wakes=all_queues",
-            "when_closed=ignore",
-            "limit=before_insert",
-            "count=drifts",
-            "evicts=true",
-            "wakes=one",
-            "refused=back",
-        ),
+        "rocketmq-5-notification": ("holds=notifications", *_ROCKETMQ_5_TABLE, "wakes=one", "refused=back"),
     }
 )
 """Preset of a table of pops or notifications -> the knobs in which it differs from the specification file `pop.py`."""
