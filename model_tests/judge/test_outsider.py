@@ -229,6 +229,33 @@ def test_a_source_without_sends_may_watch_a_slave(
     neighbour(tmp_path, "L_slave_same_name", changed, verdict, "pull.none.true")
 
 
+def of_other_name(events: Events) -> Events:
+    """The pulls went to a slave with a name of its own."""
+    return [one | ({"broker": "slave"} if one["source"] == "u" and "broker" in one else {}) for one in events]
+
+
+@pytest.mark.parametrize(
+    ("offset", "changed", "verdict"),
+    [
+        (4, list, "unknown"),
+        (4, of_other_name, "unknown"),
+        (3, of_other_name, "invalid"),
+        (4, one_observer, "invalid"),
+        (4, both_see_sends, "invalid"),
+    ],
+)
+def test_a_slave_answers_20_at_its_end(
+    tmp_path: Path, offset: int, changed: Callable[[Events], Events], verdict: str
+) -> None:
+    """It answers so with the requested offset, also for an offset outside its queue."""
+
+    def passes_nothing(events: Events) -> Events:
+        told = {"code": 20, "offset_next": offset}
+        return changed([one | (told if one.get("code") == 19 else {}) for one in events])
+
+    neighbour(tmp_path, "L_slave_same_name", passes_nothing, verdict, "pull.passed.next")
+
+
 @pytest.mark.parametrize(
     ("event", "fields", "verdict"),
     [

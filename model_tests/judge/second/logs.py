@@ -19,6 +19,7 @@ from model_tests.judge.second.case import (
     unknown,
     violated,
 )
+from model_tests.judge.second.messages import popped
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
 from model_tests.judge.second.waits import is_blocked
@@ -317,8 +318,12 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
             told = same and one.queue_offset in answer.offsets and before(answer, send)
             if told and not deleted_between(record, one.place, answer, one):
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
-    for one in record.of("answer_sent"):
-        if one.code == 0 and one.offset_min >= 0:
+        for got in popped(record):
+            same = (got.source, got.place, got.queue_offset) == (one.source, one.place, one.queue_offset)
+            if same and before(got, send) and not deleted_between(record, one.place, got, one):
+                yield violated(got, f"{got.request} is given {one.queue_offset} before it was sent")
+    for one in [*record.of("answer_sent"), *popped(record)]:
+        if one.event == "message_popped" or (one.code == 0 and one.offset_min >= 0):
             yield from _delivered_by_id(record, one)
 
 
@@ -327,7 +332,7 @@ def _delivered_by_id(record: Record, answer: Seen) -> Iterator[Said]:
     opened = [one.line for one in record.of("connection_opened")]
     sends = [one for one in record.of("request_received") if one.code in SENDS]
     told = {(one.source, one.place, one.queue_offset) for one in record.of("message_acknowledged")}
-    for offset, own in zip(answer.offsets, answer.ids, strict=False):
+    for offset, own in zip(answer.offsets or [answer.queue_offset], answer.ids, strict=False):
         mine = [one for one in sends if own in one.ids and (one.source, one.topic) == (answer.source, answer.topic)]
         if not own or not mine or (answer.source, answer.place, offset) in told:
             continue

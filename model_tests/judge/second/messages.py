@@ -37,9 +37,14 @@ class Shown:
     body: int
 
 
+def popped(record: Record) -> list[Seen]:
+    """The messages that pops got at a place of their topic, not of the retry topic."""
+    return [one for one in record.of("message_popped") if one.cause != "retry"]
+
+
 def _shown(record: Record) -> list[Shown]:
     """Every acknowledged message and every delivered one."""
-    told = record.of("message_acknowledged")
+    told = [*record.of("message_acknowledged"), *popped(record)]
     found = [Shown(one, one.place, one.queue_offset, (one.ids or [0])[0], (one.bodies or [-1])[0]) for one in told]
     for one in record.of("answer_sent"):
         if one.code == 0 and one.offset_min >= 0 and one.topic and one.queue >= 0:
@@ -123,7 +128,7 @@ def _is_refused(record: Record, send: Seen) -> bool:
 def committed(record: Record) -> Iterator[Said]:
     """Check the clause `message.committed`."""
     for one in _shown(record):
-        if one.event.event != "answer_sent" or not one.id:
+        if one.event.event == "message_acknowledged" or not one.id:
             continue
         sends = _sends(record, one)
         if not sends or any(send.transaction != "prepared" and not _is_refused(record, send) for send in sends):
@@ -141,7 +146,7 @@ def committed(record: Record) -> Iterator[Said]:
 def early(record: Record) -> Iterator[Said]:
     """Check the clause `message.early`."""
     for one in _shown(record):
-        sends = _sends(record, one) if one.id and one.event.event == "answer_sent" else []
+        sends = _sends(record, one) if one.id and one.event.event != "message_acknowledged" else []
         sends = [send for send in sends if not send.transaction]
         waits = [_delay_ns(send) for send in sends]
         if not waits or min(waits) <= 0:
@@ -180,7 +185,7 @@ def _due(record: Record, send: Seen, own: int) -> int:
 def overdue(record: Record) -> Iterator[Said]:
     """Check the clause `message.overdue`."""
     for one in _shown(record):
-        sends = _sends(record, one) if one.id and one.event.event == "answer_sent" else []
+        sends = _sends(record, one) if one.id and one.event.event != "message_acknowledged" else []
         due = max((_due(record, send, one.id) for send in sends), default=FAR) + LATE_NS
         for request, answer in read_answers(record):
             is_short = answer.place == one.place and answer.offset_max <= one.offset

@@ -13,6 +13,8 @@ POP_CODES: Final = (POP, NOTIFICATION, ACKNOWLEDGE, CHANGE)
 """POP_MESSAGE, NOTIFICATION, ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME."""
 POP_ANSWERS: Final = (0, 1, 2, 3, 13, 16, 17, 23, 24, 25, 26, 27, 28, 29, 208, 209, 210, 215, 501, 1500)
 """Codes of answers to these requests."""
+RETRIED: Final = "retry"
+"""The cause of a `message_popped` whose message comes from the retry topic."""
 POP_READS: Final = (0, 209, 210)
 """Codes of answers to a pop that report a read: messages, none and too many waiting requests, or none until the
 deadline."""

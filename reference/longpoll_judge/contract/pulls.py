@@ -143,7 +143,9 @@ PULL_CLAUSES: Final = (
     ),
     _answer(
         "pull.passed.next",
-        "offset_next of a 20 is greater than the requested offset.",
+        "offset_next of a 20 is greater than the requested offset. If it is equal, that is unknown for a slave of any "
+        "name: a source outside that sees no send, while another source does. With strict or strict-clone there is no "
+        "such slave.",
         source="DefaultMessageStore.getMessage: NO_MATCHED_MESSAGE, MESSAGE_WAS_REMOVING",
     ),
     _answer(
@@ -181,7 +183,8 @@ PULL_CLAUSES: Final = (
     _answer("pull.found.above_min", "No message in an answer lies below the answer's own offset_min."),
     _answer(
         "pull.found.within",
-        "0 and 20 need an offset within the answer's own bounds: offset_min <= request.offset < offset_max.",
+        "0 and 20 need an offset within the answer's own bounds: offset_min <= request.offset < offset_max. Unknown as "
+        "in pull.passed.next.",
         source="DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_ONE and "
         "OFFSET_OVERFLOW_BADLY come first",
     ),

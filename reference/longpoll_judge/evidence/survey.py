@@ -208,6 +208,8 @@ class Context:
     """By source, when its connections may have been opened, ascending, and when all of those so far were closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
     """Sources without sends, each with a broker that other outside sources name too: it may be the broker's slave."""
+    readers: frozenset[str] = frozenset()
+    """Outside sources without sends, if another source has sends: each may watch slaves, of whatever name."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are recorded from inside: a source records their visible end."""
     removed: dict[str, int] = field(factory=dict)
@@ -499,6 +501,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         deleted=deleted,
         begun_anew=again,
         followers=frozenset() if are_own(history.policies) else _followers(survey, inside),
+        readers=frozenset() if are_own(history.policies) else _readers(survey, inside),
         restarts=restarted,
         kills=kills(restarted, survey.sources, orderly),
         unordered_holes={
@@ -549,14 +552,23 @@ def _spans(
     }
 
 
+def _senders(survey: Survey) -> set[str]:
+    return {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
+
+
+def _readers(survey: Survey, inside: Collection[str]) -> frozenset[str]:
+    """Returns the values of `Context.readers`."""
+    senders = _senders(survey)
+    return frozenset(survey.sources.keys() - senders - set(inside) if senders else ())
+
+
 def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
     """Returns the values of `Context.followers`. A slave has its master's name, and takes no sends."""
-    senders = {name for name, seen in survey.observers.sources.items() if seen.acknowledged}
+    senders = _senders(survey)
     watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
-    others = survey.sources.keys() - senders - set(inside)
     return frozenset(
         (name, broker)
-        for name in others
+        for name in survey.sources.keys() - senders - set(inside)
         for broker in survey.sources[name].brokers
         if any(broker in brokers for other, brokers in watchers.items() if other != name)
     )

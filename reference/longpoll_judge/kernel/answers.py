@@ -368,6 +368,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             "pull.passed.next",
             no_match & (answers.next <= answers.asked),
             "says offset_next {next}, so it passed over nothing",
+            doubted=_at_end_of_slave(answers),
         ),
         Rule(
             "pull.passed.none_match",
@@ -425,6 +426,7 @@ def _itself(answers: Answers) -> list[Rule]:
             "pull.found.within",
             is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
             "says offset_min {min} and offset_max {max}, and the offset does not lie between them",
+            doubted=_at_end_of_slave(answers),
         ),
         Rule(
             "pull.none.at_end",
@@ -433,6 +435,14 @@ def _itself(answers: Answers) -> list[Rule]:
             doubted=doubted,
         ),
     ]
+
+
+def _at_end_of_slave(answers: Answers) -> Booleans:
+    """Returns which answers a slave may give at its end: 20 with the offset that was asked for."""
+    case = answers.case
+    found = case.events.are("source", case.pulls.row[answers.pull], case.context.readers)
+    found &= (answers.code == NO_MATCHED_MSG) & (answers.next == answers.asked)
+    return found
 
 
 def _removed_end(answers: Answers) -> Integers:

@@ -578,7 +578,9 @@ def unseen(view: View) -> Breach:
     """
     told = view.told
     end = _most(view.asked.whole_queue, told.whole_queue, view.answers.values["offset_next"], NEVER)
-    rows = np.flatnonzero(told.values["queue_offset"] >= end)
+    popped = gather(view.table, np.flatnonzero(rows_where(view.table, "message_popped")), ("queue_offset",))
+    own, got = numbered(*((each.log, each.values["queue_offset"]) for each in (told, popped)))
+    rows = np.flatnonzero((told.values["queue_offset"] >= end) & ~are_among(own, got))
     rows = rows[np.argsort(told.values["queue_offset"][rows], kind="stable")]
     first = rows[np.sort(np.unique(told.whole_queue[rows], return_index=True)[1])]
     why = "a message was acknowledged, and no group was given it, or passed it, in this record"

@@ -45,6 +45,7 @@ from longpoll_judge.contract.pops import (
     POP_CODES,
     POP_EARLY_MS,
     POP_READS,
+    RETRIED,
 )
 from longpoll_judge.contract.result import POP_IS_KEPT, Finding
 from longpoll_judge.evidence.survey import UNSEEN, Context
@@ -73,7 +74,6 @@ POP_WAKES: Final = "pop.wake.prompt"
 FINDINGS_MAX: Final = 50
 """The maximum number of findings that are listed for one clause; further findings are only counted."""
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
-RETRIED: Final = "retry"
 ORDERLY: Final = "orderly"
 Home = Callable[[pa.Table], Booleans]
 """A function that returns which rows of a table belong to queues that this window judges."""

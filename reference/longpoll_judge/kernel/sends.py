@@ -21,6 +21,7 @@ from longpoll_judge.columns.lookup import (
     Booleans,
     Integers,
     are_among,
+    are_of,
     count_of,
     distinct,
     first_of,
@@ -39,6 +40,7 @@ from longpoll_judge.contract.clause import (
     SHOWN_MS,
 )
 from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.pops import RETRIED
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.kernel.ends import are_doubted, not_shown
@@ -64,6 +66,7 @@ from longpoll_judge.kernel.gathered import (
 )
 from longpoll_judge.kernel.messages import (
     END_TRANSACTION,
+    IDENTITY,
     OF_MESSAGES,
     View,
     are_unlisted,
@@ -79,7 +82,7 @@ from longpoll_judge.kernel.messages import (
 )
 from longpoll_judge.kernel.pulls import MS
 from longpoll_judge.kernel.rows import Row
-from longpoll_judge.read.schema import are_named, coded_texts, integers_of, lists_of, spread
+from longpoll_judge.read.schema import are_named, coded, coded_texts, integers_of, lists_of, spread
 
 SENDS: Final = "sends"
 NOTE_UNASKED: Final = "acknowledgements whose sends are not in the history"
@@ -137,6 +140,11 @@ def gather_messages(table: pa.Table) -> Messages:
     sent, ended = _identities(table, ids)
     acknowledged = gather(table, told, ("queue_offset",), flags | identity(table, ids, told, np.zeros_like(told)))
     delivered = gather(table, got, (), offsets | identity(table, ids, got, nth))
+    # A message from the retry topic is a copy, at a place of that topic.
+    is_own_place = named & known & ~are_of(*coded(table, "cause"), {RETRIED})
+    popped = np.flatnonzero(rows_where(table, "message_popped") & is_own_place)
+    more = gather(table, popped, ("queue_offset",), identity(table, ids, popped, np.zeros_like(popped)))
+    delivered = together((delivered, more), ("queue_offset", *IDENTITY))
     appended = gather(table, np.flatnonzero(rows_where(table, "append") & known), ("queue_offset",))
     identified(sent, acknowledged, delivered)
     located(acknowledged, delivered, appended)
@@ -516,11 +524,12 @@ def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: 
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
-    """Returns which answers name another queue than their requests. No rule uses these."""
+    """Returns which answers to pulls name another queue than their requests. No rule uses these."""
     asked = requests_of(table, answers)
     request = first_of(answers.request, asked.request)
     found: Booleans = (request >= 0) & (np.append(asked.place, 0)[request] != answers.place)
-    return found
+    # A pop may name all queues.
+    return found & rows_where(table, "answer_sent")[answers.row]
 
 
 def _since_ns(sends: Gathered, send: Integers) -> Integers:

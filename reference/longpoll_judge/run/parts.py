@@ -197,7 +197,7 @@ def _ranges(first: Integers, end: Integers) -> Integers:
 def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
     """Return the events about messages in the log and the offset of each; `make_visible` counts as its last message."""
     moved = np.flatnonzero(rows_where(table, "make_visible"))
-    rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in MESSAGES]))
+    rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in (*MESSAGES, "message_popped")]))
     value = np.append(integers_of(table, "queue_offset")[rows], integers_of(table, "visible_end")[moved] - 1)
     return np.append(rows, moved), value
 
