@@ -249,6 +249,12 @@ STORIES: Final[dict[str, tuple[list[list[Told]], str]]] = {
     ),
     "a message before its delay": ([asks(0, 10, delay_ms=9_000), pop(3_000, 3_001, 0)], "message.early"),
     "a message after its delay": ([asks(0, 10, delay_ms=9_000), pop(9_000, 9_001, 0)], "valid"),
+    "an acknowledgement without an answer": ([GOT, about(100, ACK)[:1]], "pop.answered"),
+    "a change without an answer": ([GOT, about(100, CHANGE, delay_ms=6_000)[:1]], "pop.answered"),
+    "an acknowledgement without an answer on a closed connection": (
+        [GOT, about(100, ACK)[:1], [at(1_500, "connection_closed")]],
+        "valid",
+    ),
     "an answer 100 ms late": ([pop(0, 2_100, code=210)], "pop.deadline.met"),
 }
 

@@ -202,10 +202,11 @@ def deadline_met(record: Record) -> Iterator[Said]:
 
 def answered(record: Record) -> Iterator[Said]:
     """Check the clause `pop.answered`."""
-    for one in asked(record, POP, NOTIFICATION):
+    for one in asked(record, *CODES):
         until, latest = end_of(record, one)
         grace = one.due if one.is_held else SLOW_NS
-        is_judged = one.answer is None and one.request.may_hold is not None and one.request.cause != "orderly"
+        is_told = one.request.may_hold is not None or one.request.code in {ACK, CHANGE}
+        is_judged = one.answer is None and is_told and one.request.cause != "orderly"
         if is_judged and until - one.request.hi - grace > LATE_NS:
             yield from judged(record, one, latest, "never answered")
 

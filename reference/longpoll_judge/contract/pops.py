@@ -81,9 +81,9 @@ POP_CLAUSES: Final = (
     ),
     _pop(
         "pop.answered",
-        "Each pop or notification is answered, unless the history does not continue with its connection open for "
-        f"more than --late-ms after receipt plus `timeout_ms`, or plus {UNHELD_MS} ms if it may not be held. Applies "
-        "only if `may_hold` is recorded.",
+        "Each pop, notification, acknowledgement or change is answered, unless the history does not continue with "
+        f"its connection open for more than --late-ms after receipt plus `timeout_ms`, or plus {UNHELD_MS} ms if it "
+        "may not be held. Applies to a pop or notification only if `may_hold` is recorded.",
         source="PopLongPollingService.run",
         whole_record=True,
     ),

@@ -440,7 +440,7 @@ def _deadlines(pops: _Pops) -> Iterator[Breach]:
     )  # fmt: skip
     is_told = pops.table["may_hold"].is_valid().to_numpy()[asked.row] if has_column(pops.table, "may_hold") else False
     grace_ns = np.where(pops.is_held, pops.timeout_ns, UNHELD_MS * MS)
-    is_asked = is_one_of(asked.values["code"], (POP, NOTIFICATION)) & is_told & pops.is_plain
+    is_asked = (is_told | is_one_of(asked.values["code"], (ACKNOWLEDGE, CHANGE))) & pops.is_plain
     never = np.flatnonzero(is_asked & ~pops.is_answered & (until_ns - asked.before_ns - grace_ns > late_ns))
     weak = pops.doubted(never, asked.after_ns, latest_ns)
     yield Breach("pop.answered", never, _every(pops), "a request was never answered", weak)
