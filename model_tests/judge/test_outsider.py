@@ -430,6 +430,16 @@ def test_retention_removes_nothing_that_is_new(
     neighbour(tmp_path, name, in_order, verdict, clause)
 
 
+@pytest.mark.parametrize(("topic", "verdict"), [("%RETRY%G", "valid"), ("%DLQ%G", "valid"), ("RETRY%G", "invalid")])
+def test_a_consumer_may_send_a_message_back_and_send_it_again(tmp_path: Path, topic: str, verdict: str) -> None:
+    """The broker itself stored the first copy in such a topic, so its delivery comes before the send."""
+
+    def renamed(events: Events) -> Events:
+        return [one | ({"topic": topic} if "topic" in one else {}) for one in events]
+
+    neighbour(tmp_path, "delivered_before_sent_by_id", renamed, verdict, "")
+
+
 def test_every_folder_has_a_verdict() -> None:
     assert {folder.name for folder in CASES.iterdir()} == RIGHT.keys()
 

@@ -21,7 +21,7 @@ from model_tests.judge.second.case import (
 )
 from model_tests.judge.second.messages import popped
 from model_tests.judge.second.parts import MS
-from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before
+from model_tests.judge.second.reading import FAR, SENDS, Record, Seen, before, is_sent_back
 from model_tests.judge.second.waits import is_blocked
 
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
@@ -330,7 +330,7 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
 def _delivered_by_id(record: Record, answer: Seen) -> Iterator[Said]:
     """Check `send.delivered.after_request` by the ids of messages whose offset was not acknowledged."""
     opened = [one.line for one in record.of("connection_opened")]
-    sends = [one for one in record.of("request_received") if one.code in SENDS]
+    sends = [one for one in record.of("request_received") if one.code in SENDS and not is_sent_back(one.topic)]
     told = {(one.source, one.place, one.queue_offset) for one in record.of("message_acknowledged")}
     for offset, own in zip(answer.offsets or [answer.queue_offset], answer.ids, strict=False):
         mine = [one for one in sends if own in one.ids and (one.source, one.topic) == (answer.source, answer.topic)]

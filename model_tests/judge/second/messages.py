@@ -19,7 +19,7 @@ from model_tests.judge.second.case import (
     violated,
 )
 from model_tests.judge.second.parts import MS
-from model_tests.judge.second.reading import FAR, SENDS, Queue, Record, Seen, before
+from model_tests.judge.second.reading import FAR, SENDS, Queue, Record, Seen, before, is_sent_back
 
 EARLY_NS: Final = 1_000 * MS
 LATE_NS: Final = 5_000 * MS
@@ -87,7 +87,7 @@ def _may_be_lost(record: Record, first: Seen, second: Seen) -> bool:
 
 def _sends(record: Record, shown: Shown) -> list[Seen]:
     """The sends of a message, once for each time that a send lists it."""
-    asked = [one for one in record.of("request_received") if one.code in SENDS]
+    asked = [one for one in record.of("request_received") if one.code in SENDS and not is_sent_back(one.topic)]
     return [one for one in asked if one.topic == shown.event.topic for each in one.ids if each == shown.id]
 
 

@@ -16,6 +16,8 @@ from longpoll_spec.policy import PRESETS
 
 PULLS: Final = (11, 361)
 SENDS: Final = (10, 310, 320)
+SENT_BACK: Final = ("%RETRY%", "%DLQ%")
+"""How the topics begin to which the broker adds what a consumer sends back (36)."""
 QUERY, UPDATE = 14, 15
 RESETS: Final = (207, 215, 222, 314)
 READS: Final = (0, 19, 20, 21)
@@ -55,6 +57,11 @@ class Seen:
     def __getattr__(self, name: str) -> Any:
         """None for a missing field without a default."""
         return None
+
+
+def is_sent_back(topic: str) -> bool:
+    """Whether the broker itself adds messages to this topic, so that a send's id may be of an older copy."""
+    return topic.startswith(SENT_BACK)
 
 
 def before(one: Seen, other: Seen) -> bool:

@@ -36,6 +36,8 @@ QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 """Codes of answers to an update of a committed offset (15)."""
 
+SENT_BACK: Final = ("%RETRY%", "%DLQ%")
+"""How the topics begin to which a broker adds the messages that a consumer sends back (36)."""
 UNHELD_MS: Final = 2_000
 """Time limit of an answer to a request that is not held. Such a request has no deadline, and hosts may be busy."""
 SHORT_POLLING_MS: Final = 1_000

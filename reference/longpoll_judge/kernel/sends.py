@@ -37,6 +37,7 @@ from longpoll_judge.contract.clause import (
     SEND_MS,
     SEND_NOT_STORED,
     SEND_STORED,
+    SENT_BACK,
     SHOWN_MS,
 )
 from longpoll_judge.contract.clauses import CLAUSE
@@ -177,6 +178,15 @@ def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gather
     return gather(table, rows, ("delay_ms", "delay_level"), sent), gather(table, ends, (), told)
 
 
+def _sent_alone(table: pa.Table, sent: Gathered) -> Gathered:
+    """Returns the messages of sends, without those to topics to which the broker adds what a consumer sends back (36).
+
+    If that request is answered late or fails, Java's client also sends the message there, with the same id.
+    """
+    names = [name for name in coded_texts(table, "topic")[1] if str(name).startswith(SENT_BACK)]
+    return sent.take(~sent.are("topic", names))
+
+
 def judge_sends(
     table: pa.Table, context: Context, native: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], list[Row]]:
@@ -190,8 +200,8 @@ def judge_sends(
     # If an identifier was received twice, with requests of any kind, it is unknown which of them a message answers.
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
-        table, context, sent=messages.sent, ended=messages.ended, told=told, delivered=messages.delivered,
-        appended=messages.appended, refused=_not_stored(messages, told), unplaced=_unplaced(messages, told),
+        table, context, sent=_sent_alone(table, messages.sent), ended=messages.ended, told=told,
+        delivered=messages.delivered, appended=messages.appended, refused=_not_stored(messages, told), unplaced=_unplaced(messages, told),
     )  # fmt: skip
     breaches = [
         breach.only(native)
