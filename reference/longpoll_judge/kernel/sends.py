@@ -201,7 +201,8 @@ def judge_sends(
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
         table, context, sent=_sent_alone(table, messages.sent), ended=messages.ended, told=told,
-        delivered=messages.delivered, appended=messages.appended, refused=_not_stored(messages, told), unplaced=_unplaced(messages, told),
+        delivered=messages.delivered, appended=messages.appended,
+        refused=_not_stored(messages, told), unplaced=_unplaced(messages, told),
     )  # fmt: skip
     breaches = [
         breach.only(native)
