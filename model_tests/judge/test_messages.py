@@ -110,6 +110,15 @@ def test_an_observation_does_not_change_the_verdict(tmp_path: Path, name: str) -
     assert result.verdict == "valid", result.gaps
 
 
+def test_a_popped_message_was_given_to_a_group(tmp_path: Path) -> None:
+    """A message that no pull has is not unseen if a pop has it."""
+    history, _clause = OBSERVED["unseen"]
+    popped = at("message_popped", 60, request="p1", queue_offset=1, ids=[2], bodies=[102])
+    asked = at("request_received", 58, request="p1", code=200_050, group="G", timeout_ms=9_000)
+    told = said(judge_these(tmp_path, *history, [asked, popped, at("answer_sent", 60, request="p1", code=0)]))
+    assert "message.unseen" not in {clause for clause, _verdict in told}
+
+
 def test_another_groups_offset_is_not_a_skip(tmp_path: Path) -> None:
     """Each group has its own offset, and a group may begin anywhere without skipping messages."""
     pulls = got(10, "r1", 0, [1]), got(20, "r2", 5, [6], group="H", where="d")

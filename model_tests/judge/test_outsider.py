@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -14,7 +15,8 @@ from model_tests.judge.second.judge import weigh
 from model_tests.judge.second.observer import History
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
-from longpoll_judge.run.pipeline import judge
+from longpoll_judge.evidence.source_survey import gaps_of
+from longpoll_judge.run.pipeline import judge, restart_notes
 from longpoll_judge.show.report import told_of
 
 CASES: Final = Path(__file__).parent / "cases"
@@ -131,6 +133,16 @@ def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> Non
     assert judge([tmp_path / "history"], engine="local").notes == [note]
     neighbour(tmp_path, name, one_stays_open, "invalid", "")
     assert judge([tmp_path / "history"], engine="local").notes == []
+
+
+def test_restarts_beyond_five_share_a_note() -> None:
+    """A broker with a rare client has no connection for most of the time, so it would have a note a minute."""
+    gaps = gaps_of((minute * 60 * 10**9, (minute * 60 + 9) * 10**9) for minute in range(7))
+    context: Any = SimpleNamespace(restarts={"b": gaps})
+    *five, more = restart_notes(context)
+    assert [note["count"] for note in five] == [1] * 5
+    assert more["count"] == 2
+    assert more["why"].endswith("between 1970-01-01T00:05:00.000000Z and 1970-01-01T00:06:09.000000Z")
 
 
 def neighbour(directory: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str) -> Judged:

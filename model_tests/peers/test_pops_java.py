@@ -57,6 +57,8 @@ def test_the_clauses_of_pops_pass(tmp_path: Path) -> None:
     for each in told["results"]:
         assert each["outcome"] == "PASS" or each["clause"] in slow, each["why"]
         assert each["outcome"] in {"PASS", "UNTESTED"}, each["why"]
+    if slow:
+        pytest.skip(f"JAVA'S POPS NOT ALL TRIED: this machine is too slow for {', '.join(sorted(slow))}")
 
 
 def record(directory: Path, seconds: float) -> Load:
