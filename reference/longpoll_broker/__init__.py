@@ -1,1 +1,1 @@
-"""The reference broker: RocketMQ's storage format and wire protocol. It has no POP."""
+"""The reference broker: implements RocketMQ's storage format and wire protocol, without POP consumption."""

@@ -133,7 +133,7 @@ class PullServices:
     runner: PullRunner
     pool: PoolExecutor | None
     inline: InlineExecutor | None
-    """Runs pulls at the end of each pass if the policy has no pull pool."""
+    """Runs pulls at the end of each pass of the I/O loop if the policy has no pull pool."""
     hold_service: HoldService
     pull_processor: PullProcessor
     roles: RoleProcessor
@@ -142,7 +142,7 @@ class PullServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services, by request code."""
+        """Returns the processors of all pull services, by request code."""
         return {**self.pull_processor.processors, **self.roles.processors}
 
     def start(self, dispatcher_sleep_ms: int) -> None:
@@ -155,17 +155,17 @@ class PullServices:
             self.scan.start()
 
     def queue(self) -> tuple[int, int]:
-        """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
+        """Returns the number of pulls that wait for a thread, and how long the first of them has waited, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
     def finish(self, outbox: Outbox) -> None:
-        """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
+        """Answer held pulls as the policy says, and run the queued pulls. Call this when no notifier runs any more."""
         self.hold_service.stop(outbox)
         if self.inline is not None:
             self.inline.finish(outbox)
 
     def stop_notifying(self) -> None:
-        """Stop everything that could take pulls from the table or put them back; queued pulls run."""
+        """Stop every thread that could take pulls from the hold table or put them back; queued pulls still run."""
         if self.scan is not None:
             self.scan.stop()
         self.dispatch_service.stop()
@@ -179,7 +179,7 @@ class PullServices:
             self.hold_service.topic_deleted(topic, outbox)
 
     def resubscribed(self, group: str, topics: Iterable[str], outbox: Outbox) -> None:
-        """Use a group's new subscriptions for its held pulls; RocketMQ uses them only when it checks a pull again."""
+        """Apply a group's new subscriptions to held pulls at once; RocketMQ does so when it next checks a pull."""
         if self.pull_processor.policy.on_truncate == "wake":
             checks = self.pull_processor.checks
             for topic in topics:
@@ -187,7 +187,7 @@ class PullServices:
 
 
 def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
-    """Create the services that serve pulls, as the policy and the configuration want them."""
+    """Create the services that serve pulls under the given policy and configuration."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
     pool: PoolExecutor | None = None
@@ -259,15 +259,15 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
         answers,
         offset_moved=moved,
         may_still_pull=None if access is None else access.may_still_pull,
-        # Answers may be reused only if every pull gets the same: accounts may get different answers, and a history
-        # needs each pull's events.
+        # An answer may be reused only if every pull gets the same answer. Accounts may get different answers, and a
+        # history needs the events of every pull.
         reuses_answers=answers.has_offsets_only and shared.recording.recorder is None and access is None,
     )
 
 
 @frozen(eq=False)
 class SendServices:
-    """The services that serve sends, and the threads that save to disk for them."""
+    """The services that serve sends, and the threads that flush messages to disk."""
 
     send: SendProcessor
     back: SendBackProcessor
@@ -278,7 +278,7 @@ class SendServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services, by request code."""
+        """Returns the processors of all send services, by request code."""
         found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
         return found | self.recalls.processors if self.send.traits.serves_timers else found
 
@@ -287,7 +287,7 @@ class SendServices:
         self.commits.start()
 
     def stop(self) -> None:
-        """Answer the sends that wait for the disk, and end the threads."""
+        """Answer the sends that wait for the disk, and stop the threads."""
         self.commits.stop()
 
 
@@ -299,10 +299,11 @@ def send_services_of(
     producer_of: ProducerOf,
     when_registered: WhenRegistered | None = None,
 ) -> SendServices:
-    """Create the services.
+    """Create the services that serve sends.
 
-    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` for new topics. `producer_of` finds
-    a group's connection. `when_registered` is set if new topics wait for name servers.
+    `flushed` is called after each sync of `SYNC_FLUSH`, and `save_topics` after new topics were created. `producer_of`
+    returns a producer connection of a group. `when_registered` is set if a new topic must be registered at name servers
+    before its send is answered.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
@@ -362,7 +363,7 @@ def registrar_of(shared: SharedServices, address: str) -> Registrar | None:
 
 @frozen(eq=False)
 class AdminServices:
-    """The services that serve clients' memberships, tables and administration."""
+    """The services for group membership, the broker's tables and administration."""
 
     clients: ClientProcessor
     locks: LockProcessor
@@ -374,7 +375,7 @@ class AdminServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """The processors of all these services, by request code."""
+        """Returns the processors of all administration services, by request code."""
         services = (self.clients, self.locks, self.tables, self.calls, *self.others)
         found = {code: processor for service in services for code, processor in service.processors.items()}
         return {code: processor for code, processor in found.items() if code not in self.unknown}
@@ -391,7 +392,7 @@ def admin_services_of(
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Create the services; `topic_deleted` and `resubscribed` are called after these changes of a topic or a group."""
+    """Create the services for administration. `topic_deleted` and `resubscribed` are called after such a change."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,
@@ -455,7 +456,7 @@ def admin_services_of(
 
 @frozen(eq=False)
 class UpkeepServices:
-    """The services that work in the background, each on its own thread; a slave delivers no delayed messages."""
+    """The services that work in the background, each on its own thread. A slave delivers no delayed messages."""
 
     flush: FlushService
     schedule: ScheduleService
@@ -489,7 +490,7 @@ def upkeep_services_of(
     sample_rates: Callable[[], None],
     expire_calls: Callable[[], None],
 ) -> UpkeepServices:
-    """Create the services; `show_waiting` makes scheduled messages visible, and those that failed before."""
+    """Create the background services; `show_waiting` makes messages visible that the schedule has delivered."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
     rounds = {
         "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),

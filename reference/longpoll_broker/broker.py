@@ -1,16 +1,16 @@
-"""One broker with its name server: creates, starts and stops its parts.
+"""One broker with its name server: creates, starts and stops all parts.
 
     with Broker.start(RealRuntime(), directory) as broker:
         broker.address, broker.name_server_address
 
 Threads:
 
-- `io` (one or more): serve connections, and under `strict` do everything up to the answer.
+- `io` (one or more) serve connections. Under `strict` they also run every pull and send up to the answer.
 - `flusher`, `table-saver`, `committer` and `commit-watcher`.
 - Under `notify=dispatcher_poll`: `dispatcher`, the pull pool and `pull-watcher`; under `expiry=scan` also `scanner`.
-- `registrar` with name servers configured; `history-writer` while recording.
+- `registrar` if name servers are configured; `history-writer` while recording.
 
-`docs/broker.md` has a diagram. How the parts are put together: see `assembly`. Source: `BrokerController.java`,
+`docs/broker.md` has a diagram. How the services are connected: see `assembly`. Source: `BrokerController.java`,
 `NamesrvController.java`.
 """
 
@@ -60,9 +60,9 @@ from longpoll_spec.policy import STRICT, Policy
 log = logging.getLogger(__name__)
 
 CORRECTED_TOLD_MAX: Final = 100
-"""Maximum corrected offsets that are logged one by one, because a truncated log may affect every group's offsets."""
+"""Maximum corrected offsets that are logged individually, because a truncated log may affect all groups' offsets."""
 VIP_DISTANCE: Final = 2
-"""Distance of the second port below the broker's port, on which RocketMQ's `fastRemotingServer` listens."""
+"""RocketMQ's second port (`fastRemotingServer`) is this much below the broker's port."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -71,7 +71,7 @@ class ListenError(BrokerUserError):
 
 
 def bind(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
-    """Reserve an address until `undo` is unwound; raises ListenError with a text for the user."""
+    """Reserve an address until `undo` is unwound; raises ListenError with a message for the user."""
     try:
         listener = runtime.bind(*address)
     except (OSError, OverflowError) as error:
@@ -81,7 +81,7 @@ def bind(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
 
 
 def listen_at(listener: Listener) -> None:
-    """Take connections; raises ListenError if another program that had bound the address has begun to listen."""
+    """Start to accept connections; raises ListenError if another program began to listen at the address first."""
     try:
         listener.listen()
     except OSError as error:
@@ -94,7 +94,7 @@ def _cannot_listen(address: Address, error: Exception) -> ListenError:
 
 
 def limits_of(config: BrokerConfig) -> Limits:
-    """Returns the limits of one connection, and those of all connections together."""
+    """Returns the limits per connection and for all connections together."""
     return Limits(
         config.frame_size_max,
         config.output_bytes_max,
@@ -108,7 +108,7 @@ def limits_of(config: BrokerConfig) -> Limits:
 
 
 def adopt_topics(topics: Topics, store: MessageStore) -> None:
-    """Restore topics that have queues but no entry in `topics.json`, because of a crash."""
+    """Restore topics that have queues but, after a crash, no entry in `topics.json`."""
     counts: dict[str, int] = {}
     for topic, queue_id in store.queues():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
@@ -119,10 +119,10 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
 
 
 def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
-    """Move each offset beyond its queue's end to that end; returns whether there was such an offset.
+    """Move each offset beyond its queue's end to that end; returns whether any offset was moved.
 
-    A truncated log or a restored file leaves such offsets. A consumer would skip the next messages, so the caller saves
-    the result before it serves.
+    Offsets can lie beyond the end after the log was truncated or a file was restored. A consumer with such an offset
+    would skip the next messages, so the caller saves the corrected offsets before it serves.
     """
     wrong: list[str] = []
     light_ends: dict[str, int] = {}
@@ -173,7 +173,7 @@ class Broker(Stoppable):
         listeners: tuple[Listener, Listener],
         hooks: Sequence[RpcHook],
     ) -> None:
-        """Use `start`, which also opens the store and the listeners."""
+        """Use `start` instead, which also opens the store and the listeners."""
         self.shared = shared
         self.runtime, self.policy, self.config, self.store = shared.runtime, shared.policy, shared.config, shared.store
         self.topics, self.groups, self.offsets = shared.topics, shared.groups, shared.offsets
@@ -197,7 +197,7 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
-        # A crash loses nothing: the next start would derive these topics from their queues again.
+        # A crash loses none of these topics, because the next start derives them from their queues again.
         shared.topics.unsaved.clear()
         self.pulling = pull_services_of(shared, access)
         self.hold_service = self.pulling.hold_service
@@ -266,7 +266,7 @@ class Broker(Stoppable):
         return loops
 
     def _flushed(self, outbox: Outbox) -> None:
-        """Make visible what a sync under `SYNC_FLUSH` made durable."""
+        """Make the messages visible that a sync under `SYNC_FLUSH` made durable."""
         self.handler.appended(outbox)
 
     @classmethod
@@ -286,15 +286,17 @@ class Broker(Stoppable):
     ) -> Broker:
         """Open the store in `directory` (absolute), listen, and serve; `hooks` run around every request.
 
-        With `opens_vip_port` it also listens two ports below `listen`, for clients with RocketMQ's `isVIPChannel`.
+        With `opens_vip_port` the broker also listens two ports below `listen`, for clients with RocketMQ's
+        `isVIPChannel`.
 
-        Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError when the
-        store's directory cannot be used. On an error nothing is left running.
+        Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError if the
+        store's directory cannot be used. After an error no thread or socket of the broker is left.
         """
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
-            # A taken port is reported before the store recovers. The kernel takes connections only from `listen` on.
+            # Both addresses are bound here, so that a port in use is reported before the store recovers. The kernel
+            # accepts connections only after `listen`.
             listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
             with _wrong_kind():
                 store = MessageStore.open(runtime, directory, store_config)
@@ -314,7 +316,7 @@ class Broker(Stoppable):
         return broker
 
     def _open_vip_port(self, address: Address) -> None:
-        """Listen at another address too, unless another program uses it."""
+        """Also listen at a second address, unless another program uses it."""
         with ExitStack() as undo:
             try:
                 listener = bind(self.runtime, address, undo)
@@ -340,7 +342,7 @@ class Broker(Stoppable):
         if self._stopped:
             return
         self._stopped = True
-        # First the services that could put pulls back or hold new ones, then the table, then the sockets.
+        # Stop the services that could put pulls back or hold new ones first, then the hold table, then the sockets.
         self.keeping.stop_delivering()
         if self.registrar is not None:
             self.registrar.stop()
@@ -361,13 +363,13 @@ class Broker(Stoppable):
 
     @property
     def connection_count(self) -> int:
-        """Number of open connections, to broker and name server."""
+        """Number of open connections to the broker and the name server."""
         return sum(loop.channel_count for loop in self.loops)
 
 
 @contextmanager
 def _wrong_kind() -> Iterator[None]:
-    """Raise StoreUserError when a directory is in the place of a file, or the reverse."""
+    """Raise StoreUserError if a path is a directory where a file is expected, or the reverse."""
     try:
         yield
     except (IsADirectoryError, NotADirectoryError, FileExistsError, NotRegularError) as error:
@@ -382,7 +384,7 @@ def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Polic
     if config.role == "SLAVE":
         if config.broker_id == MASTER_ID:
             raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0; only a master has 0")
-        # As in `BrokerStartup`: a slave assumes that less of its log is in memory.
+        # As in `BrokerStartup`, a slave assumes that a smaller part of its log is in memory.
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":
         store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)

@@ -1,6 +1,6 @@
-"""Exceptions of the broker and its store, one class per fault.
+"""Exceptions of the broker and its store, one class per kind of fault.
 
-Faulty bytes and values: see `longpoll_protocol.errors`. Settings: see `ConfigError`.
+For invalid bytes and values see `longpoll_protocol.errors`, and for invalid settings see `ConfigError`.
 """
 
 from longpoll_spec.errors import LongpollError, UserError
@@ -11,7 +11,7 @@ class BrokerError(LongpollError):
 
 
 class BrokerUserError(BrokerError, UserError):
-    """A mistake of the user; the text gives the next step."""
+    """An error that the user can correct; the message says how."""
 
 
 class StoreError(BrokerError):
@@ -23,12 +23,12 @@ class StoreUserError(StoreError, BrokerUserError):
 
 
 class TopicLeavingError(StoreError, OSError):
-    """A topic is being deleted, so it takes no writes; a write can be retried soon."""
+    """A topic is being deleted, so it accepts no writes. The write can be retried soon."""
 
 
 class SyncFailedError(StoreError, OSError):
-    """An earlier sync failed, so a later one would not report the lost data; reopening the store rewrites the data."""
+    """An earlier sync failed, so a later sync would not report the lost data. Reopening the store rewrites the data."""
 
 
 class StoreDamageError(StoreError):
-    """A store file has wrong bytes; the text names file, offset, expected and found bytes."""
+    """A store file has wrong bytes; the message names the file, the offset, and the expected and found bytes."""

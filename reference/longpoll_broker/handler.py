@@ -1,7 +1,7 @@
-"""The handler of the broker's listener: serves connections and requests.
+"""Serves the broker's connections and requests.
 
-A request passes access control and the role check. Then its code's processor runs, on the thread that read the request
-or, if the policy has one, in the pull pool.
+Each request first passes access control and the role check. Then the processor of its code runs, on the thread that
+read the request or, if the policy has one, in the pull pool.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from longpoll_runtime.recoverable import FAULTS
 
 
 class CodeServedTwiceError(BrokerError):
-    """Two services serve the same code; the text names it."""
+    """Two services serve the same request code; the message names the code."""
 
 
 @define(slots=True, eq=False)
 class BrokerHandler:
-    """Serves the connections of one broker; any loop's thread may call it."""
+    """Serves the connections of one broker; callable from the thread of any I/O loop."""
 
     shared: SharedServices
     pulling: PullServices
@@ -54,19 +54,17 @@ class BrokerHandler:
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     registrar: Registrar | None
-    """Registers a changed topic at name servers before the change is answered."""
+    """Registers a changed topic at the name servers before the request that changed it is answered."""
     request_counts: RequestCounts = field(init=False)
     reads_fields: bool = field(init=False)
     """Whether the headers of sends and pulls are parsed while the frame is read, which is faster.
 
-    Off with signatures and hooks, which need the raw fields, and for 5.x, which checks some fields before it parses the
-    header.
-    """
+        False with signatures or hooks, because they need the raw fields, and for 5.x, which checks some fields before
+        it parses the header."""
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
-    """Runs a request's processor and queues the answer."""
     _is_slave: bool = field(init=False)
     send_bursts: SendBursts | None = field(init=False)
-    """Serves adjacent sends together; None if sends need more than storing and an answer."""
+    """Serves adjacent sends together; None if a send needs more than storing the message and an answer."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
@@ -80,7 +78,7 @@ class BrokerHandler:
         if self.registrar is not None:
             processors = self.registrar.around(processors)
         self._serve = partial(serve, with_hooks(processors, self.hooks))
-        # Sends are stored in bursts only if they need nothing else than storing and an answer.
+        # Adjacent sends are stored together only if a send needs nothing but storing and an answer.
         send = self.sending.send
         stores_at_once = not send.durability.syncs and not send.traits.returns_transaction_id
         serves_bursts = stores_at_once and shared.recording.recorder is None and not self._is_slave
@@ -90,7 +88,7 @@ class BrokerHandler:
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """The quotas of all tables that clients fill."""
+        """Returns the quotas of all tables whose entries clients can create."""
         clients, administering, inner = self.shared.clients, self.administering, self.sending.send.builder.inner_queues
         return (
             self.shared.topics.quota,
@@ -117,7 +115,7 @@ class BrokerHandler:
         self.shared.recording.connection("connection_opened", channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Serve a request here or in the pull pool, and answer its errors; pass a response on."""
+        """Serve a request on this thread or in the pull pool; forward a response to the call that waits for it."""
         if command.is_response:
             self.administering.calls.answered(channel, command, outbox)
             return
@@ -132,7 +130,7 @@ class BrokerHandler:
             self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
 
     def end_pass(self, outbox: Outbox) -> None:
-        """End a pass of a loop: wake pulls for the appended messages before the answers leave."""
+        """End a pass of an I/O loop: wake pulls for the appended messages before the answers are sent."""
         self.appended(outbox)
         self.pulling.hold_service.turn(outbox)
         inline = self.pulling.inline
@@ -143,20 +141,21 @@ class BrokerHandler:
 
     @property
     def has_more(self) -> bool:
-        """Whether another pass has work to do."""
+        """Whether the I/O loop must start another pass at once."""
         pulling = self.pulling
         has_pulls = pulling.inline is not None and bool(pulling.inline.later.waiting)
         return has_pulls or pulling.hold_service.has_more or self.administering.clients.needs_turn
 
     def appended(self, outbox: Outbox) -> None:
-        """Make appended or durable messages visible, and notify pulls."""
+        """Make appended or durable messages visible, and wake the pulls that wait for them."""
         self.pulling.dispatch_service.appended(outbox)
 
     def closed(self, channel: Channel) -> None:
-        """Remove a closed connection's pulls and memberships."""
+        """Remove the pulls and group memberships of a closed connection."""
         self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
-            # RocketMQ leaves the pulls of a closed connection in its table, and the next scan runs them in vain.
+            # RocketMQ leaves the pulls of a closed connection in its hold table, and the next scan runs them for
+            # nothing.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
@@ -164,7 +163,7 @@ class BrokerHandler:
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> bool:
-        """Serve one request; returns false if it was refused."""
+        """Serve one request; returns false if the request was refused."""
         if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = self._refusal(channel, command)
@@ -184,7 +183,6 @@ class BrokerHandler:
         return True
 
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
-        """Returns the refusal of a request without access or of one that a slave does not serve; None otherwise."""
         refusal = None if self.access is None else self.access.refusal(channel, command)
         if refusal is None and self._is_slave:
             refusal = self.pulling.roles.refusal(command)

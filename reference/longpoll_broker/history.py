@@ -1,7 +1,7 @@
-"""Records what a broker does as a history, or records nothing.
+"""Records what a broker does as a history, if recording is on.
 
 Callers report every event to `PullEvents` and `SendEvents` and need not check whether the broker records. The classes
-here write the events. Format of a history: see `longpoll_recorder`.
+in this module write the events. For the format of a history see `longpoll_recorder`.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ SUCCESS: Final = ResponseCode.SUCCESS.value
 
 @define(slots=True, eq=False)
 class RecordedSendEvents(SendEvents):
-    """Writes every event to the recorder; of a one-way send only the append."""
+    """Writes every event to the recorder. For a one-way send, writes only the append."""
 
     recorder: HistoryRecorder
 
@@ -165,7 +165,7 @@ class RecordedSendEvents(SendEvents):
     def acknowledged(self, asked: SendRequest, stored: Iterable[Stored], outbox: Outbox) -> None:
         """Write one `message_acknowledged` per message when the answer has been handed to the socket.
 
-        A message that no queue lists has no offset, so only the success of its send is recorded.
+        A message that is in no queue has no offset, so for such a message only the success of its send is recorded.
         """
         if asked.command.is_one_way:
             return
@@ -184,7 +184,7 @@ class RecordedSendEvents(SendEvents):
         outbox.after_answer(asked.channel, tell)
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
-        """Write one `append` per message that a queue lists."""
+        """Write one `append` per message that is in a queue."""
         for each in stored:
             if each[0].in_queue:
                 self.recorder.put("append", after_ns, **_fields_of(each))
@@ -197,7 +197,7 @@ def _fields_of(stored: Stored) -> dict[str, Any]:
 
 @frozen
 class BrokerHistory:
-    """The events of a broker; records nothing without a recorder."""
+    """The recorder of a broker's events; without a recorder it writes nothing."""
 
     recorder: HistoryRecorder | None = None
     pulls: PullEvents = field(factory=PullEvents)
@@ -225,5 +225,5 @@ class BrokerHistory:
             self.recorder.put(event, self.recorder.now_ns(), connection=str(channel.number))
 
     def stop(self) -> str:
-        """Write the remaining events; returns what the history lacks, as a sentence for the user, empty if complete."""
+        """Write the remaining events; returns a sentence about missing events for the user, or an empty text."""
         return "" if self.recorder is None else self.recorder.stop()

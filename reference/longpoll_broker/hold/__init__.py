@@ -1,1 +1,1 @@
-"""The hold table, the notifier and dispatcher that wake its pulls, and the answers to pulls."""
+"""The hold table, the notifier and dispatcher that wake held pulls, and the answers to pulls."""

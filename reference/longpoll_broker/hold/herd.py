@@ -1,6 +1,6 @@
-"""The answer to a herd, the pulls that one message wakes: equal pulls get one answer that differs only in `opaque`.
+"""Shares one encoded answer among the equal pulls that one message wakes (a herd); only `opaque` differs.
 
-The conditions for reusing an answer: see `hold.pull_runner`.
+When an answer may be shared: see `hold.pull_runner`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from longpoll_protocol.frames import Buffer
 
 RESPONSE: Final = CommandFlag.RESPONSE.value
 COPIED_SIZE_MAX: Final = 2048
-"""Maximum bytes of records copied into a herd's answers; another buffer per answer costs as much."""
+"""Up to this many bytes, records are copied into each answer, because another buffer per answer costs as much."""
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Selects the fields of a pull that its answer depends on. Two pulls with equal fields have equal keys at the same
-time."""
+"""Selects the fields of a pull that its answer depends on. If these fields are equal in two pulls at the same time, the
+pulls have equal `HerdKey`s."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):
-    """Everything that a woken pull's answer depends on, except its opaque."""
+    """Everything that the answer to a woken pull depends on, except the pull's `opaque`."""
 
     topic: TopicConfig | None
     """The topic's configuration, which includes its name."""
@@ -43,18 +43,18 @@ class HerdKey(msgspec.Struct, frozen=True, gc=False):
     filter: Filter | None
     flag: int
     ends: tuple[int, int]
-    """The queue's minimum and visible end."""
+    """The queue's minimum offset and its visible end."""
     log_start: int
     since: object
-    """An object that `forget_last` replaces, because a recreated topic may be equal in everything above."""
+    """An object that `forget_last` replaces, because a deleted and recreated topic may be equal in all other fields."""
 
 
 @define(slots=True, eq=False)
 class HerdAnswer:
-    """The answer to one woken pull, for later pulls with the same key.
+    """The answer to one woken pull, kept for later pulls with the same key.
 
-    Most messages wake only one pull, so the parts that pulls can share are created for the second pull. Invariant: if
-    `_heads` exists, so does `_body`. Any thread may create both, with the same result.
+    Most messages wake only one pull, so the shared buffers are created when a second pull needs them. Invariant: if
+    `_heads` exists, `_body` exists too. Several threads may create the buffers at the same time, with the same result.
     """
 
     key: HerdKey
@@ -66,7 +66,7 @@ class HerdAnswer:
     _heads: PullHeads | None = field(default=None, init=False)
 
     def parts(self, opaques: Sequence[int]) -> Parts:
-        """Returns the buffers of the answers to pulls of one channel."""
+        """Returns the buffers of the answers to the pulls with these opaques, all of one channel."""
         heads, records = self._heads or self._make(), self.found.read.records
         if len(opaques) == 1:
             return (heads.head(opaques[0]), *records)

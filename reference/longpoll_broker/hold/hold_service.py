@@ -1,10 +1,10 @@
 """The hold service: a hold table in shards, each with a lock, and the notifiers, scanner and dispatcher that use it.
 
-Callable from any thread. Between two critical sections there is a step point, named as the specification's action, and
-the policy's knobs select the sections. Running and answering a pull: see `hold.pull_processor`.
+Callable from any thread. Between two critical sections there is a scheduling point with the name of an action of the
+specification. The policy's knobs select the critical sections. How a pull is run: see `hold.pull_processor`.
 
-Under `notify=at_append` `BrokerHandler.end_pass` calls `DispatchService.appended` after a pass's sends, before their
-answers leave. Under `notify=dispatcher_poll` one thread polls every millisecond, as `ReputMessageService` does, so a
+Under `notify=at_append`, `BrokerHandler.end_pass` calls `DispatchService.appended` after a pass's sends and before
+their answers. Under `notify=dispatcher_poll`, one thread polls every millisecond, as `ReputMessageService` does, so a
 message waits half a millisecond on average before it wakes a pull.
 
 Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
@@ -50,17 +50,18 @@ from longpoll_spec.policy import Policy
 log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 8
-"""Number of shards, each with a lock; the hash of a queue selects the shard of its bucket."""
+"""Number of shards of the hold table. The hash of a queue selects its shard."""
 DROPPED_COUNT: Final = 10_000
-"""Maximum pulls of a closed connection that one pass removes, which takes about 7 ms."""
+"""Maximum pulls of a closed connection that are removed in one pass; removing so many takes about 7 ms."""
 EXPIRED_COUNT: Final = 2_000
-"""Maximum pulls that expire in one call of `run`, or that a deletion answers in one pass: some 20 ms of work."""
+"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass: some 20 ms of work.
+"""
 RESUBSCRIBED_COUNT: Final = 200
 """Maximum held pulls that get a new filter in one pass, which takes about 2 ms."""
 LATER_MAX: Final = 16
-"""Maximum number of unfinished arrivals and subscription changes that wait for later passes."""
+"""Maximum number of unfinished traversals and subscription changes that wait for later passes."""
 HERD_PART: Final = FLUSH_COUNT
-"""Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
+"""Size of the second batch of a large herd. The first batch has one pull, and each batch after the second doubles."""
 HERD_PART_MAX: Final = 128
 """Maximum size of one batch of a large herd."""
 
@@ -68,37 +69,37 @@ HERD_PART_MAX: Final = 128
 class PullEvents:
     """The interface of a history recorder; this base class records nothing.
 
-    `after_ns` is a `now_ns` from before the event.
+    `after_ns` is a value of `now_ns` that was read before the event.
     """
 
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Returns the clock's time; 0 when nothing is recorded."""
+        """Returns the recorder's time; 0 if nothing is recorded."""
         return 0
 
     def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """Record a pull's arrival. `wanted` is the result of the checks; `commit_offset` is -1 without a commit."""
+        """Record a pull's arrival. `wanted` is the checks' result; `commit_offset` is -1 if no offset is committed."""
 
     def record(self, event: str, pulls: Iterable[Pull], after_ns: int, visible_end: int | None = None) -> None:
         """Record one event for each pull.
 
-        A held pull has the events `hold`, `recheck`, `take`, `keep`, `expire` and `stop`; its next decision is `run`.
+        The events of a held pull are `hold`, `recheck`, `take`, `keep`, `expire` and `stop`; running it again is `run`.
         """
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """Record that an answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
+        """Record that an answer is about to be queued. `read` is the store's result, or None for a refusal."""
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """Record that the queues' visible ends moved past these messages."""
+        """Record that these messages became visible."""
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Record the visible ends before the broker serves requests, as (topic, queue id, visible end)."""
+        """Record each queue's visible end, as (topic, queue id, visible end), before the broker serves requests."""
 
 
 @frozen
 class TraversalPoints:
-    """The names of the step points of a bucket traversal, from the specification."""
+    """The names of a bucket traversal's scheduling points, from the specification."""
 
     start: str
     each: str
@@ -111,31 +112,31 @@ RECHECK: Final = TraversalPoints("walk_start", "walk_each", "walk_end")
 
 
 class Executor(Protocol):
-    """Runs a pull that left the table."""
+    """Runs pulls that have left the hold table."""
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
-        """Run the pull now or soon; returns false when the executor rejects it."""
+        """Run the pull now or soon; returns false if the executor rejects it."""
         ...
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke, in order; returns the rejected ones."""
+        """Run the pulls that one message woke, in order; returns those that the executor rejects."""
         ...
 
 
 class QueueEnds(Store, Protocol):
-    """The reads that a notifier needs from the store."""
+    """The part of the store that a notifier reads."""
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """Returns the queue's visible end."""
         ...
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """Returns the properties of the message at a queue offset; None when the store has no such message."""
+        """Returns the properties of the message at a queue offset, or None if the store has no such message."""
         ...
 
 
 def shard_of(topic: str, queue_id: int, count: int = SHARD_COUNT) -> int:
-    """Returns the index of a queue's shard; the same in every process, so that another process can replay a run."""
+    """Returns the index of a queue's shard, the same in every process, so that another process can replay a run."""
     return (crc32(topic.encode()) + queue_id) % count
 
 
@@ -148,7 +149,7 @@ class Shard:
 
 
 class HoldService:
-    """Holds pulls and releases them: on arrival, scan, deadline, closed channel or shutdown."""
+    """Holds pulls, and releases them on an arrival, a scan, a deadline, a closed connection or shutdown."""
 
     def __init__(
         self,
@@ -174,7 +175,8 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # A connection gets a fraction of the table and of each queue, so that pulls of other connections find room too.
+        # One connection may use only a fraction of the table and of each queue, so that other connections can hold
+        # pulls too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -206,15 +208,15 @@ class HoldService:
 
     @property
     def has_more(self) -> bool:
-        """Returns whether unfinished long work waits for a later pass."""
+        """Returns whether unfinished work waits for a later pass."""
         return bool(self._later)
 
     def now_ms(self) -> int:
-        """Returns the time of the clock that deadlines use, ms."""
+        """Returns the time, ms, of the clock on which deadlines are based."""
         return self._runtime.monotonic_ns() // 1_000_000
 
     def assert_tidy(self, *, settled: bool = True) -> None:
-        """Check every shard's invariants; with `settled`, also that no traversal left pulls to settle."""
+        """Check every shard's invariants; with `settled`, also that no removed pull still waits for `settle`."""
         for shard in self._shards:
             with shard.lock:
                 shard.table.assert_tidy(settled=settled)
@@ -222,7 +224,7 @@ class HoldService:
     # -- hold and recheck --------------------------------------------------------------------------------------------
 
     def hold(self, pull: Pull, outbox: Outbox) -> None:
-        """Hold a pull that missed, or queue it at once if a recheck finds a reason."""
+        """Hold a pull that found no message, or run it at once if the recheck finds a message for it."""
         policy = self._policy
         key = (pull.topic, pull.queue_id)
         shard = self._shards[shard_of(*key, len(self._shards))]
@@ -238,7 +240,8 @@ class HoldService:
             return
         after_ns = self._events.now_ns()
         self._runtime.step("hold")
-        # Answers are queued outside of the lock, because they may run the pull again, which takes time and other locks.
+        # Answers are queued outside the lock, because queueing may run the pull again, which takes time and other
+        # locks.
         with shard.lock:
             cause = self._hold_locked(shard.table, pull, bucket)
         if cause is not None:
@@ -246,8 +249,9 @@ class HoldService:
             self._queue(pull, cause, outbox)
             return
         self._events.record("hold", (pull,), after_ns, pull.offset)
-        # A message may have come between the pull's read and this insert. Its notifier found no pull in the bucket, so
-        # only a second look, after the pull is in the table, can notice the message (`_traverse` has the other side).
+        # A message may have arrived between the pull's read and this insert. Its notifier found no pull in the bucket,
+        # so only a second read of the visible end, after the insert, can notice the message. (`_traverse` does the same
+        # for pulls that it puts back.)
         if policy.recheck_after_hold == "after_insert":
             self._recheck(shard, pull, outbox)
         if policy.expiry == "own_deadline" and pull.phase is HELD:
@@ -260,7 +264,7 @@ class HoldService:
             return shard.table.find_bucket(key)
 
     def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> Cause | None:
-        """Insert the pull, or return the cause why it must be answered instead."""
+        """Insert the pull; returns None, or the cause why the pull must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
@@ -268,10 +272,10 @@ class HoldService:
         return None if table.hold(pull, bucket) else "busy"
 
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
-        """Recheck the visible end; if it has passed the pull's offset, remove the pull under the lock, then queue it.
+        """Check the visible end again; if it has passed the pull's offset, remove the pull under the lock and run it.
 
-        If a notifier has taken the pull meanwhile, the notifier queues it. Under `recheck=walk` this traverses the
-        whole bucket, as upstream's pull request #7359 does.
+        If a notifier has taken the pull meanwhile, that notifier runs it. Under `recheck=walk` this method traverses
+        the whole bucket, as upstream's pull request #7359 does.
         """
         after_ns = self._events.now_ns()
         self._runtime.step("recheck")
@@ -279,7 +283,8 @@ class HoldService:
         removed = False
         walks = visible_end > pull.offset and self._policy.recheck == "walk"
         if visible_end > pull.offset and not walks:
-            # A notifier may take the same pull now: the lock decides which of the two removes and answers it.
+            # A notifier may take the same pull at this point; whichever thread gets the lock first removes and answers
+            # the pull.
             with shard.lock:
                 removed = shard.table.recheck(pull)
         self._events.record("recheck", (pull,), after_ns, visible_end)
@@ -294,16 +299,13 @@ class HoldService:
     # -- notifiers ---------------------------------------------------------------------------------------------------
 
     def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
-        """Traverse one bucket after an arrival. Under `on_throw=drop_rest`, raises what a filter raises."""
+        """Traverse one bucket after a message arrived. Under `on_throw=drop_rest`, an error of a filter is raised."""
         self._traverse(NOTIFY, key, visible_end, tags_code, outbox)
 
     def _traverse(
         self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox
     ) -> None:
-        """Traverse a bucket.
-
-        Traverse it again, without the message's tag, while the recheck after the put-back finds a reason.
-        """
+        """Traverse a bucket, and again without the message's tag while the recheck after `keep` finds new messages."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
@@ -331,7 +333,7 @@ class HoldService:
     def _traverse_once(
         self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox
     ) -> int | None:
-        """Traverse a bucket once, a large one in turns; returns the visible end for a second traversal, or None."""
+        """Traverse a bucket once; returns the visible end for another traversal, or None if none is needed."""
         again = self._traverse_part(steps, shard, traversal, outbox)
         while traversal.has_rest:
             if self._put_off(partial(self._traverse_once, steps, shard, traversal), outbox):
@@ -361,9 +363,9 @@ class HoldService:
         return self._keep(steps, shard, traversal, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _hand_out(self, steps: TraversalPoints, shard: Shard, traversal: BucketTraversal, outbox: Outbox) -> None:
-        """Queue a large herd in growing batches, so that its first pull is answered at once.
+        """Run a large herd in growing batches, so that its first pull is answered at once.
 
-        The caller settles all of them afterwards.
+        The caller settles all pulls of the herd afterwards.
         """
         count = 1
         while herd := traversal.herd(count):
@@ -410,8 +412,7 @@ class HoldService:
     def scan(self, outbox: Outbox) -> None:
         """Traverse every bucket, as the scanner does. A filter that raises affects only its own bucket.
 
-        Under `scan_throw=abort_round`, as in 4.9, a store that fails for one queue ends the round: raises the store's
-        error.
+        Under `scan_throw=abort_round`, as in 4.9, an error of the store for one queue is raised and ends the round.
         """
         for shard in self._shards:
             with shard.lock:
@@ -434,7 +435,7 @@ class HoldService:
     def _sweep(self, shard: Shard, key: Key) -> None:
         """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does.
 
-        A thread may have found the bucket before it was removed; the pull that it then inserts is lost.
+        If a thread found the bucket before its removal and inserts a pull afterwards, that pull is lost.
         """
         self._runtime.step("sweep")
         with shard.lock:
@@ -447,19 +448,20 @@ class HoldService:
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def run_clock_on(self, outbox: Outbox, wake: Callable[[], None]) -> None:
-        """Register the thread that calls `wait_s` and `run`: its outbox, and a function that ends its sleep."""
+        """Register the thread that calls `wait_s` and `run`, with its outbox and a function that ends its sleep."""
         self._clock_outbox = outbox
         self._wake_clock = wake
 
     def wait_s(self) -> float | None:
-        """Returns the seconds until the next deadline; None without deadlines."""
-        # From here on every new deadline wakes the clock, so none is missed between this check and the sleep.
+        """Returns the seconds until the next deadline, or None if no deadline is armed."""
+        # From here on every new deadline wakes the clock's thread, so no deadline is missed between this check and the
+        # sleep.
         self._clock_sleeps_until_ms = float("inf")
         if not self._hold_limit.used:
             return None
         deadlines_ms: list[int] = []
         for shard in self._shards:
-            # In most passes no deadline is armed. A deadline armed after this check wakes the clock.
+            # Most passes find no armed deadline. A deadline that is armed after this check wakes the clock's thread.
             if not shard.table.has_deadlines:
                 continue
             with shard.lock:
@@ -475,7 +477,7 @@ class HoldService:
     def run(self, outbox: Outbox) -> None:
         """Release pulls whose deadline has passed, at most `EXPIRED_COUNT` per call.
 
-        If more are due, `wait_s` returns 0, and the next call continues with them.
+        If more pulls are due, `wait_s` returns 0 and the next call of `run` continues with them.
         """
         if self._policy.expiry != "own_deadline":
             return
@@ -486,7 +488,8 @@ class HoldService:
         shards, first = self._shards, self._expire_first
         for number in range(len(shards)):
             if count >= EXPIRED_COUNT:
-                # The next call begins with this shard, because the last shards would otherwise never get their turn.
+                # The next call begins with this shard; otherwise calls that reach their limit would never expire pulls
+                # of the last shards.
                 self._expire_first = (first + number) % len(shards)
                 return
             shard = shards[(first + number) % len(shards)]
@@ -508,7 +511,7 @@ class HoldService:
     def drop_channel(self, channel: Channel) -> int:
         """Remove a closed channel's pulls, in several passes if there are many.
 
-        Returns the number removed in this pass.
+        Returns the number of pulls that were removed in this pass.
         """
         dropped = 0
         for shard in self._shards:
@@ -519,12 +522,12 @@ class HoldService:
         return dropped
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass by continuing the long work that has waited longest."""
+        """End a pass by continuing the unfinished work that has waited longest."""
         with suppress(IndexError):
             self._later.popleft()(outbox)
 
     def _put_off(self, work: Callable[[Outbox], object], outbox: Outbox) -> bool:
-        """Queue long work for a later pass; returns false if no thread ends passes or too much work waits already."""
+        """Queue work for a later pass; returns false if no thread ends passes or too much work waits already."""
         if self._wake_clock is None or len(self._later) >= LATER_MAX:
             return False
         self._later.append(work)
@@ -533,7 +536,7 @@ class HoldService:
         return True
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run a deleted topic's held pulls, so that clients get the error at once. Many pulls take several passes."""
+        """Run a deleted topic's held pulls, so that clients get the error. Many pulls take several passes."""
         left = EXPIRED_COUNT
         for shard in self._shards:
             with shard.lock:
@@ -545,9 +548,9 @@ class HoldService:
             self._later.append(partial(self.topic_deleted, topic))
 
     def resubscribed(self, group: str, topic: str, check: Callable[[Pull], Filter | Refused], outbox: Outbox) -> None:
-        """Apply a group's changed subscription to the held pulls that were sent without a subscription.
+        """Apply a group's changed subscription to the held pulls that brought no subscription of their own.
 
-        A pull runs again if messages arrived that its old filter skipped.
+        A pull runs again if messages arrived that its old filter had skipped.
         """
         for shard in self._shards:
             self._resubscribed(shard, (group, topic), check, None, outbox)
@@ -560,7 +563,7 @@ class HoldService:
         left: deque[Pull] | None,
         outbox: Outbox,
     ) -> None:
-        """Use a new filter for the held pulls in `left`, or for all if None; many pulls take several passes."""
+        """Set the new filter in the held pulls in `left`, or in all if it is None; many pulls take several passes."""
         group, topic = subscription
         while left is None or left:
             woken = []
@@ -586,9 +589,9 @@ class HoldService:
                 return
 
     def master_returned(self, outbox: Outbox) -> None:
-        """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.
+        """Handle the return of this slave's master: answer all pulls, wake all pulls as 5.x does, or do nothing.
 
-        The round ends at a bucket that another notifier emptied between the check and the take, because Java's
+        The round ends at a bucket that another notifier emptied between the check and the take, because RocketMQ's
         `notifyMasterOnline` then iterates over null and throws.
         """
         if self._policy.on_master_return == "answer":
@@ -624,7 +627,7 @@ class HoldService:
     def stop(self, outbox: Outbox) -> None:
         """Stop holding pulls, and answer the held ones.
 
-        Call it after the last notifier has ended, which could hold pulls again.
+        Call this method after the last notifier has ended, because a notifier could hold pulls again.
         """
         self._stopping = True
         if self._policy.on_stop != "answer":
@@ -641,17 +644,13 @@ class HoldService:
     # -- hand over ---------------------------------------------------------------------------------------------------
 
     def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Hand a pull that has left the table to the executor."""
         if cause in {"busy", "thrown", "stopped"}:
             self._refuse(pull, cause, outbox)
         elif not self._executor.submit(pull, cause, outbox):
             self._reject(pull, outbox)
 
     def _reject(self, pull: Pull, outbox: Outbox) -> None:
-        """Answer `busy` for a pull that the executor rejected if the policy says so.
-
-        Otherwise log and drop the pull.
-        """
+        """Handle a pull that the executor rejected: answer `busy` or drop the pull, as the policy says."""
         if self._policy.on_reject == "answer_busy":
             self._refuse(pull, "busy", outbox)
         else:
@@ -660,7 +659,7 @@ class HoldService:
 
 @define(slots=True, eq=False)
 class ScanService(ServiceThread):
-    """The scanner's thread: traverses all buckets and sleeps `period_ms` between two rounds."""
+    """The scanner's thread: traverses all buckets, and sleeps `period_ms` between two rounds."""
 
     NAME = "scanner"
 
@@ -680,35 +679,35 @@ class ScanService(ServiceThread):
 BATCH: Final = 256
 """Maximum messages made visible before their waiting pulls are notified."""
 ANNOUNCED_MAX: Final = 16
-"""Maximum announcements of one message whose traversals raise. Java retries forever, and loses pulls with each
-attempt."""
+"""Maximum attempts to announce one message if its traversals raise. RocketMQ retries forever and loses pulls each time.
+"""
 
 
 @define(slots=True, eq=False)
 class DispatchService:
-    """The dispatcher. A thread that calls `run` is a notifier; several may run at once."""
+    """The dispatcher: makes messages visible and wakes pulls. Each thread that calls `run` acts as a notifier."""
 
     runtime: Runtime
     store: MessageStore
     hold_service: HoldService
     events: PullEvents
     notifies: bool
-    """Whether arrivals wake pulls; false when long polling is off (`longPollingEnable`)."""
+    """Whether arriving messages wake pulls; false if long polling is off (`longPollingEnable`)."""
     polls: bool = False
-    """Whether a thread makes messages visible (`notify=dispatcher_poll`), instead of the appending thread."""
+    """Whether a polling thread makes messages visible (`notify=dispatcher_poll`), not the appending thread."""
     in_batches: bool = False
-    """Whether only the last message of each queue in a batch is announced."""
+    """Whether only the last message of a queue in each batch wakes pulls (`notify_grain=batch`)."""
     before_visible: bool = False
-    """Whether a message is announced before it is visible (`notify=before_visible`), which loses wakeups."""
+    """Whether pulls are woken before the message is visible (`notify=before_visible`), which loses wakeups."""
     passes_idle: bool = False
     """Whether to skip empty buckets (`empty_shortcut`), and every bucket while the table holds no pull.
 
-    This needs no lock: the visible end has moved, so a pull held after the check finds the message in its own recheck.
-    """
+        The check needs no lock: the visible end has moved already, so a pull that is held after the check finds the
+        message in its own recheck."""
     makes_durable: bool = False
     """Whether a message becomes visible only when it is durable."""
     _last_error: str = field(default="", init=False)
-    """The last dispatch error, so that a lasting error is logged once and not with every send."""
+    """The last dispatch error, so that a lasting error is logged once instead of with every send."""
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
 
@@ -718,7 +717,7 @@ class DispatchService:
         self.events.visible_from_start((*queue, store.visible_end(*queue)) for queue in store.queues())
 
     def run(self, outbox: Outbox) -> None:
-        """Make all messages visible that are appended now (or durable, with `makes_durable`); notify their pulls."""
+        """Make all appended messages visible (with `makes_durable` only durable ones), and wake their pulls."""
         store = self.store
         end = store.dispatchable_end
         if self.before_visible and self.notifies:
@@ -731,8 +730,8 @@ class DispatchService:
             try:
                 arrivals = store.dispatch(BATCH)
             except FAULTS as error:
-                # The records are in the log, so they are not lost. The flush thread retries, and so does the next
-                # append.
+                # The messages are in the log, so they are not lost: the flush thread and the next append retry the
+                # dispatch.
                 told, self._last_error = self._last_error, str(error)
                 if self._last_error != told:
                     log.exception("messages could not be made visible; trying again")
@@ -750,9 +749,10 @@ class DispatchService:
             self.run(outbox)
 
     def show_waiting(self) -> None:
-        """Make messages visible that the delivery schedule appended, or that failed because the disk was full."""
+        """Make messages visible that the schedule delivered, or whose dispatch failed because the disk was full."""
         if not self.polls and (self.store.dispatched_end < self.store.log_end or self.store.is_behind):
-            # While flushes fail, the flush thread retries and logs the error once, so none is tried here.
+            # While flushes fail, the flush thread retries them and logs the error once, so this thread does not try a
+            # flush.
             if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):
                     self.store.flush()
@@ -761,21 +761,22 @@ class DispatchService:
             outbox.flush()
 
     def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
-        """Returns the arrivals to announce: all, or with `notify_grain=batch` the last one of each queue."""
+        """Returns the arrivals that wake pulls: all, or under `notify_grain=batch` the last of each queue."""
         if not self.in_batches:
             return arrivals
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()
 
     def _notify(self, arrival: Arrival, visible_end: int, outbox: Outbox) -> None:
-        """Announce a message to its queue's pulls.
+        """Wake the pulls of a message's queue.
 
-        If a traversal raises, announces it again, because Java's `doReput` does not advance past such a message.
+        If a traversal raises, traverse again, because RocketMQ's `doReput` does not advance past such a message.
         """
         for _ in range(ANNOUNCED_MAX):
             try:
                 self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
             except FAULTS:
-                # A traversal raises only under `on_throw=drop_rest`, and has then lost the rest of the bucket's pulls.
+                # A traversal raises only under `on_throw=drop_rest`, and then the remaining pulls of the bucket are
+                # already lost.
                 log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
             else:
                 return
@@ -785,7 +786,7 @@ class DispatchService:
         self._thread = self.runtime.spawn("dispatcher", lambda: self._poll(sleep_ms / 1000))
 
     def stop(self) -> None:
-        """End the polling thread, if there is one."""
+        """End the polling thread, if it was started."""
         self._stopping = True
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The hold table: pulls that found nothing and wait for a message or for their deadline.
+"""The hold table: pulls that found no message and wait for one or for their deadline.
 
 A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the specification:
 threads call it with the shard's lock held. Time is an argument (milliseconds of a monotonic clock), so tests use
@@ -29,17 +29,17 @@ Item = TypeVar("Item")
 
 
 class Deadlines(Generic[Item]):
-    """Items by deadline, ms.
+    """A set of items ordered by deadline, ms.
 
     Invariants: every value of `_due` is non-empty, and every key of `_due` is in `_heap` at least once. A millisecond
-    whose items are all gone leaves the heap when it reaches the top or when the heap is pruned.
+    without items stays in the heap until it reaches the top or the heap is pruned.
     """
 
     __slots__ = ("_due", "_heap")
 
     def __init__(self) -> None:
-        # The heap has times, not items: many pulls share a millisecond, and an answered pull leaves by one deletion
-        # from a dictionary, while its removal from a heap of pulls would be a search.
+        # The heap contains times instead of items, because many pulls share a millisecond. An answered pull is deleted
+        # from a dictionary in one step, while removing it from a heap of pulls would need a search.
         self._due: dict[int, dict[Item, None]] = {}
         self._heap: list[int] = []
 
@@ -52,32 +52,32 @@ class Deadlines(Generic[Item]):
         items[item] = None
 
     def remove(self, item: Item, deadline_ms: int) -> None:
-        """Disarm one item; does nothing when it is not armed at that time."""
+        """Disarm one item; does nothing if the item is not armed for that time."""
         items = self._due.get(deadline_ms)
         if items is None:
             return
         items.pop(item, None)
         if not items:
             del self._due[deadline_ms]
-            # As in trio, stale times may stay in the heap until they outnumber the live ones; only then does a prune
-            # pay.
+            # As in trio, outdated times may stay in the heap until they outnumber the current ones, because an earlier
+            # prune would cost more than it gains.
             if len(self._heap) > 2 * len(self._due) + 1000:
                 self._heap = list(self._due)
                 heapq.heapify(self._heap)
 
     @property
     def may_have_items(self) -> bool:
-        """Whether an item is armed or was armed recently. It is a single read, so it needs no lock."""
+        """Whether an item is armed or was armed recently. The property is a single read, so it needs no lock."""
         return bool(self._heap)
 
     def next_ms(self) -> int | None:
-        """Returns the earliest armed time; None when nothing is armed."""
+        """Returns the earliest armed time, or None if no item is armed."""
         while self._heap and self._heap[0] not in self._due:
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
 
     def pop_due(self, now_ms: int, count_max: int | None = None) -> list[Item]:
-        """Disarm and return the items armed at `now_ms` or before, earliest first; at most `count_max` of them."""
+        """Disarm and return at most `count_max` items whose time is `now_ms` or before, earliest first."""
         due: list[Item] = []
         while self._heap and self._heap[0] <= now_ms:
             items = self._due.get(self._heap[0], {})
@@ -100,17 +100,18 @@ class Deadlines(Generic[Item]):
 Key = tuple[str, int]
 """Topic and queue id: the key of a bucket."""
 Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "stopped", "error"]
-"""Why a pull is answered, as recorded in a history. `busy`, `thrown` and `stopped` pulls are not run again."""
+"""Why a pull is answered, as recorded in a history. A pull with `busy`, `thrown` or `stopped` is not run again."""
 Choose: TypeAlias = "Callable[[Collection[Pull]], tuple[list[Pull], list[Pull]]]"
-"""Returns the pulls of a bucket to wake, and those whose filter raised; the rest stays."""
+"""Returns the pulls of a bucket to wake, and the pulls whose filter raised; all other pulls stay."""
 
 
 SMALL_TABLE: Final = 1000
-"""A connection may have this many pulls in one shard; a table of at most this many has no part for small channels."""
+"""A connection may hold this many pulls per shard. A table with at most this limit reserves no part for small channels.
+"""
 SMALL_PART: Final = 8
-"""This part of a larger table is for channels with few pulls."""
+"""An eighth of a larger table is reserved for channels with few pulls."""
 SHORT_SIZE_MAX: Final = 32
-"""Maximum characters of a pull's texts that are not counted."""
+"""A subscription text of up to this many characters does not count towards the limit on texts."""
 
 
 class Phase(enum.IntEnum):
@@ -133,14 +134,14 @@ ANSWERED: Final = Phase.ANSWERED
 
 
 class Pull(msgspec.Struct, eq=False, gc=False):
-    """One pull from decoding to answer. A broker may hold a hundred thousand of them, so it stays small.
+    """One pull from decoding to answer. A broker may hold a hundred thousand pulls, so the object stays small.
 
     `gc=False` excludes pulls from garbage collection. Only `channel` could close a reference cycle, and a table forgets
     a channel's pulls when the channel closes.
     """
 
     channel: Hashable
-    """The connection that gets the answer; the table only compares and hashes it."""
+    """The connection that gets the answer. The table only compares and hashes it."""
     opaque: int
     """The request's number on its channel."""
     group: str
@@ -165,22 +166,22 @@ class Pull(msgspec.Struct, eq=False, gc=False):
     deadline_ms: int = 0
     """Time of receipt plus `timeout_ms`."""
     filter: Filter | None = None
-    """The pull's filter, set when it missed."""
+    """The pull's filter; set when a read found no message."""
     phase: Phase = PULLING
     spent: bool = False
-    """Whether the deadline passed while a notifier had the pull."""
+    """Whether the deadline passed while a notifier had taken the pull."""
     bucket: Any = None
     """The pull's `Bucket` while it is held or taken."""
     unmatched_end: int = 0
-    """The filter matches no message from `offset` up to this offset, as a recheck found."""
+    """A recheck found that the filter matches no message between `offset` and this offset."""
 
 
 @define(slots=True, eq=False)
 class HoldLimit:
-    """The limit on held pulls, shared by all shards. Invariant: `used` pulls are held or taken."""
+    """The limit on held pulls, shared by all shards. Invariant: `used` is the number of held or taken pulls."""
 
     limit: int | None
-    """None means no limit here: there is none, or `HoldService.hold` checks it earlier."""
+    """None if there is no limit, or if `HoldService.hold` checks the limit earlier."""
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     """Protects `used`; always acquired after a shard's lock, never before."""
     used: int = field(default=0, init=False)
@@ -189,7 +190,7 @@ class HoldLimit:
     )
 
     def take_texts(self, pull: Pull) -> bool:
-        """Reserve room for a pull's subscription until `give_texts`; returns false if there is less."""
+        """Reserve room for a pull's subscription until `give_texts`; returns false if there is not enough room."""
         size = len(pull.subscription or "") + len(pull.expression_type or "")
         if size <= SHORT_SIZE_MAX:
             return True
@@ -199,13 +200,13 @@ class HoldLimit:
             return self.texts.take(pull, pull.channel, size)
 
     def give_texts(self, pulls: Iterable[Pull]) -> None:
-        """Release what `take_texts` reserved for these pulls."""
+        """Release the room that `take_texts` reserved for these pulls."""
         with self.guard:
             for pull in pulls:
                 self.texts.release(pull)
 
     def take(self, count: int = 1) -> bool:
-        """Reserve room for `count` pulls; returns false and changes nothing if there is less."""
+        """Reserve room for `count` pulls; returns false and changes nothing if there is not enough room."""
         with self.guard:
             if self.limit is not None and self.used + count > self.limit:
                 return False
@@ -219,10 +220,10 @@ class HoldLimit:
 
 
 class Bucket:
-    """The pulls of one queue. Invariant: `known` counts those in `pulls` and those that a notifier has taken.
+    """The pulls of one queue. Invariant: `known` counts the pulls in `pulls` and those that a notifier has taken.
 
-    Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. It becomes an orphan,
-    and no notifier finds its pulls (upstream issue #10754).
+    Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. Such a bucket is an
+    orphan: no notifier finds its pulls (upstream issue #10754).
     """
 
     __slots__ = ("key", "known", "pulls")
@@ -234,8 +235,8 @@ class Bucket:
 
 
 def _room(limit: int, count: int) -> int:
-    """Returns how much of a limit a channel with `count` pulls may use."""
-    # Without this part, one client with many pulls would fill the table and leave no room for a new client's first.
+    """Returns how much of a limit is available to a channel that has `count` pulls."""
+    # Without this part, one client with many pulls could fill the table, and a new client could not hold even one pull.
     return limit if count < SHARE_MIN or limit <= SMALL_TABLE else limit - limit // SMALL_PART
 
 
@@ -248,23 +249,23 @@ class HoldTable:
     - A pull is in its bucket's `pulls` exactly when its phase is HELD.
     - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
     - `_held` and `hold_limit` count exactly the pulls that are HELD or TAKEN.
-    - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
-    - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
+    - `_channels` has the pulls that are HELD or TAKEN, and the `_unsettled` ones between `wake_in_place` and `settle`.
+    - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN pull that is not `spent`. It may have
       unsettled pulls.
-    - With `one_shot`, a pull whose deadline was spent while TAKEN returns without one. RocketMQ-like designs lose such
-      a deadline; ours must not.
+    - With `one_shot`, a pull whose deadline passed while it was TAKEN is put back without a deadline. Designs like
+      RocketMQ's lose such a deadline; this table must not.
     """
 
     own_deadlines: bool = True
     one_shot: bool = False
     hold_limit: HoldLimit | None = None
-    """Shared by the shards of one table; None means no limit."""
+    """The limit that all shards of one table share; None means no limit."""
     queue_limit: int | None = None
     """Maximum held and taken pulls of one queue."""
     channel_limit: int | None = None
     """Maximum held and taken pulls of one connection."""
     keeps_empty: bool = False
-    """Whether empty buckets stay until `remove_bucket`, as in RocketMQ; a scan visits them too."""
+    """Whether empty buckets stay until `remove_bucket`, as in RocketMQ; a scan also visits empty buckets."""
     _buckets: dict[Key, Bucket] = field(factory=dict, init=False)
     _channels: dict[Hashable, dict[Pull, None]] = field(factory=dict, init=False)
     _deadlines: Deadlines[Pull] = field(factory=Deadlines, init=False)
@@ -276,7 +277,7 @@ class HoldTable:
         return self._held
 
     def has(self, key: Key) -> bool:
-        """Whether the bucket holds any pull; exact under the lock, a hint without it."""
+        """Whether the bucket holds any pull. The result is exact under the lock, and a hint without it."""
         bucket = self._buckets.get(key)
         return bucket is not None and bool(bucket.pulls)
 
@@ -291,11 +292,11 @@ class HoldTable:
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether `deadline_next_ms` may return a deadline; the only member that needs no lock."""
+        """Whether `deadline_next_ms` may return a deadline. This is the only member that needs no lock."""
         return self._deadlines.may_have_items
 
     def deadline_next_ms(self) -> int | None:
-        """Returns the time of the next deadline; None when none is armed."""
+        """Returns the time of the next deadline, or None if no deadline is armed."""
         return self._deadlines.next_ms()
 
     # -- hold, take, keep: the specification's actions of the same names --------------------------------------------
@@ -308,14 +309,14 @@ class HoldTable:
         return bucket
 
     def remove_bucket(self, key: Key) -> None:
-        """Remove a bucket even if it holds pulls: the caller's check that it is empty may be outdated."""
+        """Remove a bucket even if it holds pulls, because the caller's check that it is empty may be outdated."""
         assert self.keeps_empty
         self._buckets.pop(key, None)
 
     def hold(self, pull: Pull, bucket: Bucket | None = None) -> bool:
-        """Insert a pull that missed; returns false and changes nothing if a limit is reached.
+        """Insert a pull that found no message; returns false and changes nothing if a limit is reached.
 
-        A given `bucket` is used even if the table has removed it.
+        If `bucket` is given, the pull is inserted there even if the table has removed that bucket.
         """
         assert pull.phase is MISSED
         if bucket is None:
@@ -339,7 +340,7 @@ class HoldTable:
         return False
 
     def _is_full_of(self, channel: Hashable, known: int) -> bool:
-        """Whether a channel may not have one more pull, of a queue with `known` ones.
+        """Whether a limit forbids one more pull of this channel, in a queue with `known` pulls.
 
         The last eighth of a large table and of a large queue is for channels with few pulls. An address has no limit on
         pulls, only on the length of their subscriptions (`HoldLimit`).
@@ -353,7 +354,7 @@ class HoldTable:
         return in_all is not None and in_all.limit is not None and in_all.used >= _room(in_all.limit, count)
 
     def _insert(self, pull: Pull, bucket: Bucket) -> None:
-        """Insert a pull that has room reserved."""
+        """Insert a pull for which the limit has reserved room."""
         bucket.known += 1
         bucket.pulls[pull] = None
         pull.bucket = bucket
@@ -367,36 +368,37 @@ class HoldTable:
             self._deadlines.add(pull, pull.deadline_ms)
 
     def take(self, key: Key) -> list[Pull]:
-        """Take the bucket's pulls (clone and clear), in the order held; the caller wakes or keeps each."""
+        """Take the bucket's pulls (clone and clear), in the order held. The caller must then wake or keep each pull."""
         bucket = self._buckets.get(key)
         if bucket is None:
             return []
-        # A pull that is held from now on goes into the new dictionary, so `keep` puts the taken ones behind it, as
-        # in Java. Between `take` and `keep` no other notifier finds them: this is the race of finding (b).
+        # A pull that is held from now on goes into the new dictionary, so `keep` puts the taken pulls behind it, as in
+        # RocketMQ. Between `take` and `keep` no other notifier finds the taken pulls: this is the race of finding (b).
         taken, bucket.pulls = bucket.pulls, {}
         for pull in taken:
             pull.phase = TAKEN
         return list(taken)
 
     def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
-        """Put taken pulls back, except those whose channel closed meanwhile; returns the pulls put back."""
+        """Put taken pulls back, except those whose channel has closed meanwhile; returns the pulls put back."""
         kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:
-                # `drop_channel` came in between; a pull of a closed channel would stay held to its deadline.
+                # `drop_channel` ran between take and keep. Do not put back a pull of a closed channel, because it would
+                # stay held until its deadline.
                 assert pull.phase is ANSWERED
                 continue
             pull.bucket.pulls[pull] = None
             pull.phase = HELD
             kept.append(pull)
             if pull.spent and not self.one_shot:
-                # A deadline stays armed until the answer. It fired while the pull was taken, so it is due at once.
+                # The deadline passed while the pull was taken, so arm it again: it is due at once.
                 pull.spent = False
                 self._deadlines.add(pull, pull.deadline_ms)
         return kept
 
     def queue_taken(self, pull: Pull) -> bool:
-        """Queue a taken pull that a notifier wakes; returns false if its channel closed meanwhile."""
+        """Mark a taken pull as queued to run; returns false if its channel has closed meanwhile."""
         if pull.phase is not TAKEN:
             return False
         self._forget([pull])
@@ -404,9 +406,9 @@ class HoldTable:
         return True
 
     def wake_in_place(self, key: Key, choose: Choose) -> tuple[list[Pull], list[Pull]]:
-        """Remove the pulls that `choose` selects; returns those to run, and those whose filter raised.
+        """Remove the pulls that `choose` selects; returns the pulls to run, and the pulls whose filter raised.
 
-        They no longer count as held. The caller must call `settle` afterwards.
+        The removed pulls no longer count as held. The caller must call `settle` afterwards.
         """
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -426,22 +428,22 @@ class HoldTable:
         if not bucket.known and not self.keeps_empty:
             del self._buckets[key]
         self._leave(len(gone))
-        # Channels and deadlines follow in `settle`, after the answers: for a large herd this bookkeeping takes longer
-        # than the removal, and the first pull should not wait for it.
+        # `settle` updates channels and deadlines after the answers, because for a large herd this bookkeeping takes
+        # longer than the removal and would delay the first answer.
         self._unsettled += len(gone)
         return woken, thrown
 
     def settle(self, pulls: Sequence[Pull]) -> None:
-        """Unlink pulls that `wake_in_place` removed; they may be answered already."""
+        """Remove the pulls of a `wake_in_place` from channels and deadlines; they may be answered already."""
         self._unsettled -= len(pulls)
         self._unlink(pulls)
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
 
     def recheck(self, pull: Pull) -> bool:
-        """Remove a pull because a recheck found a reason to run it.
+        """Remove a pull because a recheck found a message for it.
 
-        Returns false and changes nothing if a notifier or a deadline was first.
+        Returns false and changes nothing if a notifier or a deadline has removed the pull before.
         """
         if pull.phase is not HELD:
             return False
@@ -449,16 +451,17 @@ class HoldTable:
         return True
 
     def expire(self, now_ms: int, count_max: int | None = None) -> list[Pull]:
-        """Remove the held pulls whose deadline has passed; mark taken ones as `spent`.
+        """Remove the held pulls whose deadline has passed, and mark such taken pulls as `spent`.
 
-        Handles at most `count_max` deadlines; the others stay armed and due.
+        Handles at most `count_max` deadlines; the other deadlines stay armed and due.
         """
         late: list[Pull] = []
         for pull in self._deadlines.pop_due(now_ms, count_max):
             if pull.phase is HELD:
                 late.append(pull)
             elif pull.phase is TAKEN:
-                # The notifier may put it back, and nothing is armed for it any more: `keep` must see that it is due.
+                # The notifier may put the pull back, and its deadline is no longer armed, so `keep` must notice that
+                # the pull is due.
                 pull.spent = True
             else:
                 assert self._unsettled
@@ -466,7 +469,7 @@ class HoldTable:
         return late
 
     def drop_channel(self, channel: Hashable, count_max: int | None = None) -> list[Pull]:
-        """Remove the pulls of a closed channel, including taken ones; at most `count_max`."""
+        """Remove at most `count_max` pulls of a closed channel, including taken ones."""
         known = (pull for pull in self._channels.get(channel, ()) if pull.phase in {HELD, TAKEN})
         mine = list(islice(known, count_max))
         held = [pull for pull in mine if pull.phase is HELD]
@@ -479,14 +482,14 @@ class HoldTable:
         return dropped
 
     def drain(self, topic: str | None = None, count_max: int | None = None) -> list[Pull]:
-        """Remove held pulls, of one topic or of all, at most `count_max`. Taken pulls stay with their notifier."""
+        """Remove at most `count_max` held pulls, of one topic or of all. Taken pulls stay with their notifier."""
         buckets = (bucket for key, bucket in self._buckets.items() if topic in {None, key[0]})
         held = list(islice((pull for bucket in buckets for pull in bucket.pulls), count_max))
         self._remove(held)
         return held
 
     def assert_tidy(self, *, settled: bool = True) -> None:
-        """Check the class invariants; with `settled`, also that nothing is left to settle. For tests."""
+        """Check the class invariants; with `settled`, also that every removed pull was settled. For tests."""
         assert not (settled and self._unsettled)
         linked = {pull for pulls in self._channels.values() for pull in pulls}
         known = {pull for pull in linked if pull.phase in {HELD, TAKEN}}

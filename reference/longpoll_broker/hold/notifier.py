@@ -1,4 +1,4 @@
-"""A notifier's traversal of one bucket: take the pulls, check each, keep the rest.
+"""A notifier's traversal of one bucket: take the pulls, check each pull, and keep the pulls that stay.
 
 An arrival, or a scan of a bucket, creates a `BucketTraversal`. Call `start` and `end` with the shard's lock held, and
 `each` without it. A policy changes two things here: whether pulls are taken by clone-and-clear or in place, and what
@@ -24,16 +24,16 @@ from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16
-"""From this many pulls woken in place, they are answered in batches first, and the table's bookkeeping follows."""
+"""A herd of at least this many pulls is answered in batches, and the table's bookkeeping follows after the answers."""
 CHECKED_COUNT: Final = 2_000
-"""Maximum pulls that one turn of an arrival compares in place: some 2 ms if all are woken."""
+"""Maximum pulls that an arrival compares in place in one turn: about 2 ms if all of them are woken."""
 SQL_PART: Final = 4
-"""Evaluating so many characters of a SQL expression counts as one more pull."""
+"""Evaluating this many characters of an SQL expression counts as one more compared pull."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
-    """A pull that left the table in this traversal, and why."""
+    """A pull that left the table in this traversal, with the cause."""
 
     pull: Pull
     cause: Cause
@@ -48,8 +48,8 @@ def _unknown() -> None:
 class BucketTraversal:
     """One traversal of one bucket.
 
-    Invariant: a pull of the bucket is in exactly one place: the table, `_waiting`, `_kept`, `_ready`, `_thrown`, or
-    handed out by `each`.
+    Invariant: each pull of the bucket is in exactly one of these places: the table, `_waiting`, `_kept`, `_ready`,
+    `_thrown`, or returned by `each`.
     """
 
     policy: Policy
@@ -58,31 +58,31 @@ class BucketTraversal:
     visible_end: int
     """The visible end that the notifier knows: RocketMQ's `maxOffset` argument."""
     tags_code: int | None
-    """The arriving message's tag hash; None for a scan or a batch."""
+    """The tag hash of the arriving message; None for a scan or a batch."""
     now_ms: int
     read_visible_end: Callable[[], int]
-    """Reads the store's visible end now; RocketMQ reads it again for a pull that is beyond the known end."""
+    """Reads the store's current visible end, as RocketMQ does for a pull whose offset is beyond the known end."""
     read_properties: Callable[[], Lookup | None] = _unknown
     """Reads the arriving message's properties; called at most once, when a filter needs them."""
     _properties: Lookup | None = field(default=None, init=False)
     _verdicts: dict[SqlFilter, bool] = field(factory=dict, init=False)
-    """Result of each filter for the arriving message: each distinct filter runs once."""
+    """The result of each filter for the arriving message, so that equal filters run once."""
     _waiting: deque[Pull] = field(factory=deque, init=False)
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Pull] = field(factory=deque, init=False)
     _thrown: deque[Pull] = field(factory=deque, init=False)
     _unsettled: list[Pull] = field(factory=list, init=False)
-    """Pulls that left the table in place and that `end` settles."""
+    """Pulls that were removed in place and that `end` must settle."""
     _rest: Iterator[Pull] | None = field(default=None, init=False)
-    """The pulls that the bucket had at the start and that were not compared yet. Pulls inserted later recheck the
-    end."""
+    """The pulls of the bucket at the start that are not yet compared. A pull inserted later rechecks the visible end.
+    """
     _sql_size: int = field(default=0, init=False)
     """Characters of SQL evaluated in this turn."""
     has_rest: bool = field(default=False, init=False)
-    """Whether `start` must be called again, for pulls that were not compared in place yet."""
+    """Whether `start` must be called again, because some pulls were not yet compared in place."""
 
     def start(self) -> list[Pull]:
-        """Take the bucket's pulls, or remove those to wake; returns the pulls that left the table.
+        """Take the bucket's pulls, or remove the pulls to wake; returns the pulls that left the table.
 
         A large bucket is compared in place in several calls: see `has_rest`.
         """
@@ -102,7 +102,7 @@ class BucketTraversal:
         return gone
 
     def each(self) -> Wake | None:
-        """Check one pull; returns its wake or None. Under `on_throw=drop_rest`, raises what a filter raises."""
+        """Check one pull; returns its wake, or None if it stays. Under `on_throw=drop_rest`, a filter may raise."""
         if self._ready:
             ready = self._ready.popleft()
             return Wake(ready, self._cause(ready))
@@ -127,9 +127,9 @@ class BucketTraversal:
         return None
 
     def herd(self, count_max: int) -> list[Pull]:
-        """Returns up to `count_max` pulls of the herd.
+        """Returns up to `count_max` woken pulls.
 
-        Returns none if one of them has expired, because `each` must then find the cause of each pull.
+        Returns an empty list if one of these pulls has expired, because `each` must then find the cause of each pull.
         """
         ready = self._ready
         herd = [ready.popleft() for _ in range(min(count_max, len(ready)))]
@@ -145,19 +145,19 @@ class BucketTraversal:
 
     @property
     def unseen(self) -> bool:
-        """Whether `each` has more pulls to check or hand out."""
+        """Whether `each` has more pulls to check or return."""
         return bool(self._ready or self._waiting or self._thrown)
 
     def end(self) -> list[Pull]:
-        """Put the rest back, and settle the pulls that were woken in place; returns the pulls put back."""
+        """Put the remaining pulls back, and settle those woken in place; returns the pulls that were put back."""
         self.table.settle(self._unsettled)
         self._unsettled = []
         return self.table.keep(self._kept)
 
     def _choose(self, pulls: Collection[Pull]) -> tuple[list[Pull], list[Pull]]:
-        """Select the pulls to wake, and those whose filter raises, which must not affect other pulls.
+        """Select the pulls to wake, and the pulls whose filter raises; an error must not affect other pulls.
 
-        Most pulls of a herd have the same offset and filter, so they share one check.
+        Most pulls of a herd have the same offset and filter, so one check serves all of them.
         """
         woken: list[Pull] = []
         thrown: list[Pull] = []
@@ -207,7 +207,7 @@ class BucketTraversal:
         return wanted.all_tags or wanted.matches(self.tags_code)
 
     def _has_properties(self, wanted: SqlFilter) -> bool:
-        """Whether the message's properties match; true for a scan or batch, or if the message cannot be read."""
+        """Whether the message's properties match; true for a scan or a batch, and if the message cannot be read."""
         if self.tags_code is None:
             return True
         if self._properties is None:

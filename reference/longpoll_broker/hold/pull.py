@@ -1,12 +1,12 @@
-"""Decides how to answer a pull: the checks in RocketMQ's order, one read, and the meaning of its result.
+"""Decides how to answer a pull: runs the checks in RocketMQ's order, reads once, and maps the result to a decision.
 
-`decide` only reads the store: it neither holds nor answers. When a held pull is woken or late, all checks run again,
-and then a `Miss` is answered too.
+`decide` only reads the store; it neither holds nor answers the pull. When a held pull is woken or expires, all checks
+run again, and then a `Miss` is answered instead of held.
 
 Committed offsets, holding and answering: see `hold.pull_processor`.
 
 Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandler.java` 5.x; codes and texts as seen on
-4.9.7 and 5.5.0. Response codes are the protocol's.
+4.9.7 and 5.5.0. The response codes are defined by the protocol.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
 FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
-"""`ForbiddenType.java` 5.x: the number of the level that refuses the pull."""
+"""The value in `ForbiddenType.java` 5.x that says which permission refuses the pull."""
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
@@ -61,7 +61,7 @@ EXPRESSION_SIZE_MAX: Final = 64 * 1024
 
 
 class Store(Protocol):
-    """The read that a decision needs from the store."""
+    """The read operation that `decide` needs from the store."""
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
         """Read up to `count_max` matching messages from `offset` on."""
@@ -70,24 +70,24 @@ class Store(Protocol):
 
 @with_table
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """The decision after a failed check: the answer has a code and a remark, but no offsets."""
+    """A check failed: the answer has a code and a remark, but no offsets."""
 
     code: int
     remark: str
     forbidden_type: int | None = None
-    """For code 16: a `FORBIDDEN_` number."""
+    """For code 16: a `FORBIDDEN_` constant."""
 
 
 @with_table
 class Found(msgspec.Struct, frozen=True):
-    """The decision to answer with the messages that the read found."""
+    """The read found messages: answer with them."""
 
     read: GetResult
     code: int = SUCCESS
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """The decision for a pull without a new message: hold the pull, or answer with code 19."""
+    """The read found no new message: hold the pull, or answer with code 19."""
 
     read: GetResult
     filter: Filter
@@ -97,7 +97,7 @@ class Miss(msgspec.Struct, frozen=True):
 
 @with_table
 class OffsetMoved(msgspec.Struct, frozen=True):
-    """The decision to continue at another offset: answer at once with code 20, or 21 for an illegal offset."""
+    """The client must continue at another offset: answer at once with code 20, or with 21 for an illegal offset."""
 
     read: GetResult
     code: int
@@ -124,7 +124,7 @@ class PullChecks:
 
 
 def decide(pull: Pull, checks: PullChecks, store: Store) -> Decision:
-    """Decide one pull. Errors of the store are raised; the caller answers them with code 1."""
+    """Decide how to answer one pull. Errors of the store are raised; the caller answers them with code 1."""
     wanted = check(pull, checks)
     if isinstance(wanted, Refused):
         return wanted
@@ -133,7 +133,7 @@ def decide(pull: Pull, checks: PullChecks, store: Store) -> Decision:
 
 
 def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
-    """Read the store for a pull that has passed its checks."""
+    """Read the store for a pull that has passed the checks."""
     read = _read(pull, wanted, store, pull.offset, pull.count_max)
     code = code_of(read.status, pull.offset)
     if code == SUCCESS:
@@ -147,14 +147,14 @@ _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetS
 
 
 def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Decision:
-    """Returns the decision for a negative message count: 4.9 fails when it allocates the result list."""
+    """Returns the decision for a negative message count, for which 4.9 fails to allocate the result list."""
     if checks.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
 
 def as_placed(decision: Found | Miss | OffsetMoved, checks: PullChecks) -> Found | Miss | OffsetMoved:
-    """Adapt a decision to the broker's role; a decision of a lone master stays unchanged."""
+    """Adapt a decision to the broker's role. The decision of a master without slaves stays unchanged."""
     read = decision.read
     code = checks.role.code(decision.code, read.status, checks.traits, suggests_slave=read.suggest_slave)
     return decision if code == decision.code else OffsetMoved(read, code)
@@ -167,10 +167,10 @@ def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int)
 
 
 def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
-    """Whether the queue has a message from the pull's offset on that its filter matches; reads the store.
+    """Whether a message from the pull's offset on matches its filter; reads the store.
 
-    The pull records how far the check went, so that each message is checked once. Also true if the offset has
-    become invalid: the pull must run to report that.
+    The pull records how far this check went, so that each message is checked once. The result is also true if the
+    offset has become invalid, because the pull must run to report that.
     """
     wanted = pull.filter
     if visible_end <= pull.offset or wanted is None:
@@ -197,7 +197,7 @@ _CODES: Final = {
 
 
 def code_of(status: GetStatus, offset: int) -> int:
-    """Map a read's status to a response code. An empty queue is a miss at offset 0 and an illegal offset elsewhere."""
+    """Map a read's status to a response code. In an empty queue, any offset except 0 is illegal."""
     code = _CODES.get(status)
     if code is not None:
         return code
@@ -206,7 +206,7 @@ def code_of(status: GetStatus, offset: int) -> int:
 
 
 def check(pull: Pull, checks: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
-    """Run every check before the read, in order; returns the filter to read with, or the refusal."""
+    """Run the checks that precede the read, in order; returns the filter for the read, or the refusal."""
     if not checks.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{checks.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
     group = checks.groups.find(pull.group, pull.channel)
@@ -226,7 +226,7 @@ def check(pull: Pull, checks: PullChecks) -> Filter | Refused:  # noqa: PLR0911 
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
-        # The pull was held, so its subscription was checked and compiled before. Skipping this saves time when a
+        # The pull was held, so its subscription was already checked and compiled. Skipping the check saves time when a
         # hundred thousand pulls expire together.
         return pull.filter
     wanted = _wanted(pull, checks, broadcast_enabled=group.consume_broadcast_enable)
@@ -241,7 +241,7 @@ def _brought(pull: Pull, checks: PullChecks) -> Filter | Refused:
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     if pull.subscription and pull.expression_type and not (checks.property_filter or is_tag_type(pull.expression_type)):
-        # The type is refused anyway, so the expression need not be compiled.
+        # The type is refused in any case, so the expression need not be compiled.
         return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
         brought = filter_of(pull.subscription, pull.expression_type, with_parts=checks.traits.filters_with_parts)
@@ -255,7 +255,7 @@ def _brought(pull: Pull, checks: PullChecks) -> Filter | Refused:
 def _wanted(  # noqa: PLR0911 - one return a check, in order
     pull: Pull, checks: PullChecks, *, broadcast_enabled: bool
 ) -> Filter | Refused:
-    """Returns the filter: from the request's subscription or from the group's heartbeats."""
+    """Returns the filter, from the request's own subscription or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:
         return _brought(pull, checks)
     group = checks.clients.group(pull.group)

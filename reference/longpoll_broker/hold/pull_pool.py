@@ -22,7 +22,7 @@ Run = Callable[[Pull, Cause, Outbox], None]
 Task = Callable[[Outbox], None]
 Refuse = Callable[[Pull, Cause, Outbox], None]
 TAKE_S: Final = 0.5
-"""Interval at which an idle worker checks whether the pool stops, seconds."""
+"""Interval at which an idle worker checks whether the pool has been stopped, seconds."""
 LOOK_S: Final = 0.01
 """Interval between checks for tasks that waited too long, seconds (`BrokerFastFailure.start`)."""
 
@@ -36,10 +36,10 @@ class _Queued:
 
 @define(slots=True, eq=False)
 class PoolExecutor:
-    """Threads with a bounded queue, as in Java. If a task raises, the error is logged and its pull gets no answer.
+    """Threads with a bounded queue, as in RocketMQ. If a task raises, the error is logged and its pull gets no answer.
 
-    A task that waited too long is replaced by its `too_late` task, in queue order. A watcher thread checks for late
-    tasks every 10 ms, so clients get this answer even if every worker is blocked.
+    A task that has waited too long is replaced by its `too_late` task, in queue order. A watcher thread checks for late
+    tasks every 10 ms, so the client of a late task gets an answer even if every worker is blocked.
     """
 
     runtime: Runtime
@@ -60,22 +60,22 @@ class PoolExecutor:
         self._ended = self.runtime.event()
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:  # noqa: ARG002 - a worker has its own outbox
-        """Queue the pull; returns false when the queue is full or the pool stops."""
+        """Queue the pull; returns false if the queue is full or the pool is stopping."""
         return self.offer(
             lambda worker_outbox: self.run(pull, cause, worker_outbox),
             lambda worker_outbox: self.refuse(pull, "busy", worker_outbox),
         )
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Queue each of the pulls that one message woke; returns the pulls that did not fit in the queue."""
+        """Queue each pull that one message woke; returns the pulls that did not fit in the queue."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def offer(self, task: Task, too_late: Task) -> bool:
-        """Queue a task with its `too_late` task; returns false when the queue is full or the pool stops."""
+        """Queue a task with its `too_late` task; returns false if the queue is full or the pool is stopping."""
         return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
     def waiting(self) -> tuple[int, int]:
-        """Returns the number of queued tasks, and the waiting time of the first, ms."""
+        """Returns the number of queued tasks, and how long the first of them has waited, ms."""
         first_ns: list[int] = []
 
         def look(queued: _Queued) -> bool:
@@ -114,7 +114,7 @@ class PoolExecutor:
             _do(taken.too_late if self._is_late(taken) else taken.task, outbox)
 
     def _watch(self) -> None:
-        """Refuse late tasks from the head of the queue; the tasks behind them have waited less."""
+        """Refuse late tasks from the head of the queue. The tasks behind them have waited less."""
         outbox = Outbox()
         while not self._ended.wait(LOOK_S):
             while (late := self._tasks.take_if(self._is_late)) is not None:
@@ -134,4 +134,4 @@ def _do(task: Task, outbox: Outbox) -> None:
 
 
 def _nothing(_outbox: Outbox) -> None:
-    """Do nothing; this task wakes a worker so that the worker ends."""
+    """A task that does nothing; it wakes a worker so that the worker notices the stop."""

@@ -1,4 +1,4 @@
-"""Serves pull requests: decodes, checks and reads, then answers or holds.
+"""Serves pull requests: decodes and checks a pull, reads the store, then answers or holds the pull.
 
 Checks and results of a read: see `hold.pull`. Held pulls: see `hold.hold_service`. Pulls that left the table: see
 `hold.pull_runner`.
@@ -44,15 +44,15 @@ from longpoll_spec.policy import Policy
 SHORT_POLLING_MS: Final = 1000
 """`shortPollingTimeMills`: how long a pull is held when long polling is off, ms."""
 _BRINGS: Final = FLAG_COMMIT_OFFSET | FLAG_SUBSCRIPTION
-"""Only the second flag is set in a pull that brings its subscription and commits nothing."""
+"""Masks two flags. If only the second is set, the pull brings its own subscription and commits no offset."""
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 
 
 @frozen(eq=False)
 class _Passed:
-    """The last accepted pull.
+    """The last accepted pull, with the topic, group and filter that its checks found.
 
-    Its topic, group and filter are never changed, only replaced, so identity shows a change.
+    These objects are replaced instead of changed, so comparing their identity detects every change.
     """
 
     topic: TopicConfig
@@ -77,23 +77,23 @@ class PullProcessor:
     hold_service: HoldService
     events: PullEvents
     _passed: _Passed | None = field(default=None, init=False)
-    """The last accepted pull. The assignment is atomic, so threads see either the old or the new value."""
+    """The last accepted pull. The assignment is atomic, so a thread sees either the old or the new value."""
     _gives_at_once: bool = field(init=False)
-    """Whether a pull that finds messages needs only the read and its answer."""
+    """Whether a pull that finds messages needs nothing but the read and its answer."""
 
     def __attrs_post_init__(self) -> None:
         self._gives_at_once = type(self.events) is PullEvents and self.runner.answers.has_offsets_only
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Returns the handlers by request code: 11, and the lite pull of a 5.x broker."""
+        """Returns the handlers by request code: code 11, and on a 5.x broker the lite pull (361)."""
         served: dict[int, Processor] = {RequestCode.PULL_MESSAGE: self.receive}
         if self.checks.traits.serves_lite_pull:
             served[RequestCode.LITE_PULL_MESSAGE] = self.receive
         return served
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a pull request; returns the reply, or None when the pull is held."""
+        """Serve a pull request; returns the reply, or None if the pull is held."""
         if type(command) is PullCommand and self._gives_at_once:
             parts = self._found(channel, command)
             if parts is not None:
@@ -120,7 +120,7 @@ class PullProcessor:
                 self._commit(pull)
             if is_held:
                 if self.checks.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
-                    # The topic was deleted after the check, perhaps before this pull was in its bucket, so the deletion
+                    # The topic was deleted after the check. The pull was perhaps not yet in its bucket, so the deletion
                     # did not find it.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
@@ -128,9 +128,9 @@ class PullProcessor:
         return self.runner.answers.encode(pull, decision, "immediate", KINDS[pull.serialize], outbox)
 
     def _found(self, channel: Channel, command: PullCommand) -> Parts | None:
-        """Answer a pull whose topic, group and filter are those of the last accepted pull; returns None for others.
+        """Answer a pull with the topic, group and filter of the last accepted pull; returns None for other pulls.
 
-        The filter matches every message, so the answer depends only on the read: no `Pull` and no checks are needed.
+        The filter matches every message, so the answer depends only on the read. No `Pull` and no checks are needed.
         """
         passed, checks, header, store = self._passed, self.checks, command.header, self.runner.store
         topic, queue_id = header.topic, header.queue_id
@@ -167,9 +167,9 @@ class PullProcessor:
         return [head, *read.records]
 
     def _check(self, pull: Pull) -> Filter | Refused:
-        """Run every check before the read; returns the filter to read with, or the refusal.
+        """Run the checks that precede the read; returns the filter for the read, or the refusal.
 
-        Reuses the last result for the same topic, group and subscription.
+        The last result is reused for the same topic, group and subscription.
         """
         passed, checks = self._passed, self.checks
         topic, group = checks.topics.get(pull.topic), checks.groups.find(pull.group, pull.channel)
@@ -191,7 +191,7 @@ class PullProcessor:
         return wanted
 
     def may_be_held(self, pull: Pull) -> bool:
-        """Whether a pull that missed may wait; some brokers drop a one-way pull instead."""
+        """Whether a pull that found no message may wait. Under some policies a one-way pull is dropped instead."""
         is_dropped = bool(pull.flag & ONE_WAY) and self.checks.traits.drops_one_way_pull
         return bool(pull.sys_flag & FLAG_SUSPEND) and not is_dropped
 
@@ -226,12 +226,12 @@ class PullProcessor:
             serialize=command.serialisation,
             flag=command.flag,
             number=channel.request_count,
-            # Rounded up to a whole millisecond, so that no pull is answered before its deadline.
+            # The time is rounded up to a whole millisecond, so that no pull is answered before its deadline.
             deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms,
         )
 
     def _granted_ms(self, asked_ms: int) -> int:
-        """Returns how long a pull may be held, ms; RocketMQ sets no maximum."""
+        """Returns how long a pull may be held, ms. RocketMQ has no maximum."""
         if not self.config.long_polling:
             return SHORT_POLLING_MS
         if not self.checks.traits.caps_hold:

@@ -1,12 +1,12 @@
-"""Runs pulls that left the hold table: checks them, reads, and answers.
+"""Runs pulls that left the hold table: checks each pull, reads the store, and answers.
 
-Checks and results of a read: see `hold.pull`. With a polling dispatcher, threads run them: see `hold.pull_pool`.
+Checks and results of a read: see `hold.pull`. The pool of threads for a polling dispatcher: see `hold.pull_pool`.
 
 Equal pulls that one message wakes (a herd) are checked and read once, if their answers can differ only in `opaque`.
 
-One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and queues the others
-by connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait
-for hundreds of pulls of another connection.
+One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and queues the other
+pulls by connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not
+wait for hundreds of pulls of another connection.
 
 Sources: `PullMessageProcessor.java` 4.9 and 5.x, `PullRequestHoldService.java`.
 """
@@ -60,23 +60,23 @@ log = logging.getLogger(__name__)
 ONE_WAY: Final = CommandFlag.ONE_WAY.value
 JSON: Final = Serialisation.JSON
 KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
-"""The encodings by their number, because an enum lookup is slower."""
+"""The header encodings, indexed by number, because a lookup in an enum is slower."""
 
 
 @define(slots=True, eq=False)
 class PullAnswers:
-    """Encodes decisions; callable from any thread."""
+    """Encodes decisions as answers; callable from any thread."""
 
     checks: PullChecks
     events: PullEvents
     has_offsets_only: bool = field(init=False)
-    """Whether answers have no fields except the offsets: on a lone master before 5.x."""
+    """Whether answers have no fields except the offsets, as on a master without slaves before 5.x."""
 
     def __attrs_post_init__(self) -> None:
         self.has_offsets_only = self.checks.role.is_plain and not self.checks.traits.explains_refusals
 
     def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
-        """Returns the buffers of an answer; codes 0, 19, 20 and 21 carry offsets, a refusal carries none."""
+        """Returns the buffers of an answer. Answers with code 0, 19, 20 or 21 have offsets, and a refusal has none."""
         pull.phase = ANSWERED
         if isinstance(decision, Refused):
             refusal = None
@@ -94,7 +94,7 @@ class PullAnswers:
         return [head, *read.records] if is_found else [head]
 
     def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
-        """Returns the frame up to the records of an answer with offsets."""
+        """Returns the part of an answer's frame that precedes the messages; the answer must have offsets."""
         if self.has_offsets_only and kind is JSON:
             return encode_pull_head(
                 code, pull.opaque, RESPONSE, read.status,
@@ -122,7 +122,7 @@ class PullAnswers:
         }
 
     def _role_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
-        """Returns the fields that differ on a slave, or on a master that may redirect readers to one."""
+        """Returns the fields that differ on a slave, or on a master that may redirect consumers to a slave."""
         role, status = self.checks.role, read.status
         group = self.checks.groups.by_name.get(pull.group)
         suggested = role.suggested_broker(
@@ -133,7 +133,7 @@ class PullAnswers:
 
 
 def ignore_moved_offset(_pull: Pull, _offset_next: int) -> None:
-    """Do nothing about a moved offset: the default of a broker that stores no such events."""
+    """Do nothing about a moved offset. This is the default of a broker that does not store these events."""
 
 
 CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
@@ -141,7 +141,7 @@ CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
 
 @define(slots=True, eq=False)
 class PullRunner:
-    """Runs pulls; callable from any thread."""
+    """Runs pulls and answers them; callable from any thread."""
 
     runtime: Runtime
     policy: Policy
@@ -151,15 +151,15 @@ class PullRunner:
     events: PullEvents
     answers: PullAnswers
     offset_moved: Callable[[Pull, int], None] = ignore_moved_offset
-    """Called for every pull that is answered with code 21, with its new offset."""
+    """Called with every pull that is answered with code 21, and with its new offset."""
     may_still_pull: Callable[[Pull], bool] | None = None
-    """Whether a held pull's account may still read; None without accounts."""
+    """Whether a held pull's account may still read the topic; None if access control is off."""
     reuses_answers: bool = False
-    """Whether equal woken pulls get one answer; needs `has_offsets_only`, no accounts and no history."""
+    """Whether equal woken pulls share one answer. This needs `has_offsets_only`, no accounts and no history."""
     _last: HerdAnswer | None = field(default=None, init=False)
-    """The last woken pull's answer. Assigned in one step, so threads see either the old or the new value."""
+    """The last woken pull's answer. The assignment is atomic, so a thread sees either the old or the new value."""
     _since: object = field(factory=object, init=False)
-    """Part of the key of every pull that runs after the last `forget_last`."""
+    """Part of every herd key; `forget_last` replaces it, so that no later pull matches an older answer."""
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read the store for a pull."""
@@ -169,8 +169,8 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.checks.topics.get(pull.topic)
         ):
-            # The topic was deleted between the check and the read, so the client should get that error and not a moved
-            # offset.
+            # If the topic was deleted between the check and the read, the client should get that error instead of a
+            # moved offset.
             refused = check(pull, self.checks)
             if isinstance(refused, Refused):
                 return refused
@@ -180,7 +180,7 @@ class PullRunner:
         return as_placed(decision, self.checks)
 
     def count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
-        """Count the messages that a group gets, and report a moved offset."""
+        """Count the messages that a group gets in the statistics, and report a moved offset."""
         if isinstance(decision, Found):
             read = decision.read
             latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
@@ -192,7 +192,7 @@ class PullRunner:
             self.offset_moved(pull, decision.read.offset_next)
 
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Run a pull's checks and read again, and answer it in any case; reuse the last woken pull's equal answer."""
+        """Check and read a pull again, and answer it; reuse the last woken pull's answer if it is equal."""
         after_ns = self.events.now_ns()
         self.runtime.step("run")
         key = self._herd_key(pull) if cause == "woken" and self.reuses_answers else None
@@ -205,9 +205,9 @@ class PullRunner:
             self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Answer the first pulls of a herd while their answer is that of the last woken pull.
+        """Answer the first pulls of a herd, as long as their answer equals that of the last woken pull.
 
-        The others stay queued.
+        The other pulls of the herd stay queued.
         """
         herd = self._last
         if herd is None or TERMS(pulls[0]) != herd.terms:
@@ -216,14 +216,14 @@ class PullRunner:
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
-        # The key is computed after the step point, because the step point comes before the read.
+        # The key is computed after the scheduling point, because the read comes after the scheduling point too.
         if self._herd_key(ran[0]) != herd.key:
             return
         for _channel, of_channel in groupby(ran, CHANNEL):
             self._answer_herd(list(of_channel), herd, outbox)
 
     def run_now(self, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
-        """Run a pull after the step point; returns the decision. `after_ns` is an event time before the step."""
+        """Run a pull after its scheduling point; returns the decision. `after_ns` was read before that point."""
         begun_ns = self.runtime.monotonic_ns()
         try:
             wanted = check(pull, self.checks)
@@ -242,7 +242,7 @@ class PullRunner:
         return decision
 
     def refuse(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Answer a pull without running it: `busy`, `thrown`, or `stopped` with the offset that it asked for."""
+        """Answer a pull without running it, because it is `busy`, `thrown` or `stopped`."""
         if cause == "stopped":
             self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)
         elif cause == "busy":
@@ -251,23 +251,23 @@ class PullRunner:
             self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
 
     def _unread(self, pull: Pull) -> GetResult:
-        """Returns the read of a stopping broker, which reads nothing: no new message, continue at the same offset."""
+        """Returns the result for a stopping broker, which reads nothing: no message, continue at the same offset."""
         ends = self.store.ends(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
 
     def forget_last(self) -> None:
         """Release the last answer's slices of the log, before the store closes.
 
-        A pull running on another thread may restore the old answer, but no later pull has its key.
+        A pull that runs on another thread may set the old answer again, but no later pull matches its key.
         """
         self._since = object()
         self._last = None
 
     def _herd_key(self, pull: Pull) -> HerdKey | None:
-        """Returns a key that pulls with the same answer share; None if that is not easily known.
+        """Returns a key that is equal for pulls with the same answer; None if the answer may not be shared.
 
-        One message wakes pulls with equal keys. While a queue's ends and the log's start stay the same, so do the
-        messages between them. Groups, topics and filters are replaced, never changed, so their identity is enough.
+        While a queue's ends and the log's start stay the same, so do the messages between the ends. Groups, topics and
+        filters are replaced instead of changed, so comparing their identity is enough.
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
@@ -279,7 +279,7 @@ class PullRunner:
         )  # fmt: skip
 
     def _answer_herd(self, pulls: Sequence[Pull], herd: HerdAnswer, outbox: Outbox) -> None:
-        """Give pulls of one channel the answer of the last woken pull."""
+        """Send the answer of the last woken pull to pulls of one channel."""
         first = pulls[0]
         channel = first.channel
         assert isinstance(channel, Channel)
@@ -294,13 +294,14 @@ class PullRunner:
         )  # fmt: skip
 
     def answer(self, pull: Pull, decision: Decision, cause: Cause, outbox: Outbox) -> None:
-        """Queue the answer to a pull that left the table, unless it is one-way."""
+        """Queue the answer to a pull that left the table; a one-way pull gets no answer."""
         channel, traits = pull.channel, self.checks.traits
         assert isinstance(channel, Channel)
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
             return
-        # Java answers a woken pull in JSON, its default serialisation, even if the request used another one.
+        # RocketMQ answers a woken pull in JSON, its default serialisation, even if the request used another
+        # serialisation.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
         outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 
@@ -311,44 +312,44 @@ _NO_FILTER: Final = TagFilter("*", "TAG", frozenset(), all_tags=True)
 Run = Callable[[Pull, Cause, Outbox], None]
 RunAlike = Callable[[Sequence[Pull], Outbox], None]
 RUN_COST: Final = 8
-"""Cost of running one pull alone; a pull that reuses the previous answer costs 1."""
+"""Cost of running one pull alone. A pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""Cost budget of one pass, for immediate and again for later runs: 250 single pulls, about 4 ms."""
+"""Cost budget of one pass, for new runs and again for queued runs: 250 single pulls, which take about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
 """A pull to run, and the cause of its release."""
 
 
 def no_wake() -> None:
-    """Do nothing: this default is for a loop that checks for later runs itself before it sleeps."""
+    """Do nothing. This is the default for a loop that checks for queued runs itself before it sleeps."""
 
 
 @define(slots=True, eq=False)
 class LaterRuns:
     """Pulls that wait for a later pass; callable from any thread.
 
-    Invariant: `waiting` has one entry per connection with waiting pulls, in the order of their turns. It is approximate
-    without the lock.
+    Invariant: `waiting` has one entry per connection with waiting pulls, in the order of their turns. Without the lock,
+    `waiting` is only approximate.
     """
 
     lock: Lock
     """Protects `waiting`."""
     wake: Callable[[], None] = no_wake
-    """Wakes the loop that ends passes."""
+    """Wakes the loop that ends the passes."""
     spent: int = field(default=0, init=False)
-    """Cost of this pass so far; approximate with several threads."""
+    """The cost of this pass so far; only approximate with several threads."""
     _is_over: bool = field(default=False, init=False)
     waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
 
     def spend(self, cost: int) -> bool:
-        """Charge `cost` to the budget; returns false if the budget is exhausted."""
+        """Add `cost` to the cost of this pass; returns false if the budget is already used up."""
         if self.spent >= PASS_COST_MAX and not self._is_over:
             return False
         self.spent += cost
         return True
 
     def add(self, leaving: Iterable[Leaving]) -> None:
-        """Queue pulls for later passes, in order for each connection."""
+        """Queue pulls for later passes; the pulls of one connection keep their order."""
         with self.lock:
             was_empty = not self.waiting
             for each in leaving:
@@ -370,7 +371,7 @@ class LaterRuns:
             run(part)
 
     def _take(self) -> list[Leaving]:
-        """Remove and return the next connection's next pulls: at least one, fewer if many connections wait."""
+        """Remove and return the next connection's next pulls: at least one, but fewer if many connections wait."""
         with self.lock:
             if not self.waiting:
                 return []
@@ -384,15 +385,15 @@ class LaterRuns:
 
 @define(slots=True, eq=False)
 class InlineExecutor:
-    """Runs pulls on the caller's thread; a pass over budget leaves the rest to `later`."""
+    """Runs pulls on the caller's thread. If the pass has used its budget, the pulls are queued in `later`."""
 
     run: Run
     run_alike: RunAlike
-    """Runs the pulls at the begin of a herd that get the last woken pull's answer; the others stay QUEUED."""
+    """Runs the first pulls of a herd whose answer equals that of the last woken pull; the other pulls stay QUEUED."""
     later: LaterRuns
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
-        """Run the pull now or in a later pass; always true."""
+        """Run the pull now or in a later pass. Always returns true, because no pull is rejected."""
         if self.later.spend(RUN_COST):
             self._run(pull, cause, outbox)
         else:
@@ -400,7 +401,7 @@ class InlineExecutor:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke, now or in a later pass; rejects none."""
+        """Run the pulls that one message woke, now or in a later pass; rejects no pull."""
         later = self.later
         if later.spend(len(pulls)):
             later.spend(self._run_herd(pulls, outbox) - len(pulls))
@@ -417,7 +418,7 @@ class InlineExecutor:
         self.later.finish(lambda part: self._run_part(part, outbox))
 
     def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:
-        """Run waiting pulls, keeping woken ones together as a herd; returns the cost."""
+        """Run queued pulls, and treat woken pulls as one herd; returns the cost."""
         cost = 0
         for cause, leaving in groupby(part, itemgetter(1)):
             pulls = [pull for pull, _cause in leaving]
@@ -430,7 +431,7 @@ class InlineExecutor:
         return cost
 
     def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
-        """Run pulls that one message woke, equal ones together; returns the cost."""
+        """Run the pulls that one message woke, equal ones together; returns the cost."""
         cost = len(pulls)
         for at, pull in enumerate(pulls):
             if pull.phase is QUEUED:
@@ -442,7 +443,7 @@ class InlineExecutor:
         return cost
 
     def _run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Run a pull; log a fault, so that the next pulls run."""
+        """Run a pull; an error is logged, so that the next pulls still run."""
         try:
             self.run(pull, cause, outbox)
         except FAULTS:

@@ -1,11 +1,11 @@
-"""A server-side connection, the outbox by which any thread writes to it, and limits on all connections together.
+"""Server-side connections, the outbox through which any thread writes to them, and limits on all connections together.
 
-Rules: only the loop that owns a channel reads and closes it; only a thread that holds the channel's lock writes;
-nothing blocks. The loop: see `io.transport`.
+Rules: only the loop that owns a channel reads and closes it; only a thread that holds the channel's lock writes; no
+operation blocks. The loop: see `io.transport`.
 
 One connection may use only little memory, but many connections together could use all of it. Therefore the bytes of
-unfinished frames and of unsent answers are summed over all connections. Above the limit, the connection with most of
-them is closed.
+incomplete frames and of unsent answers are summed over all connections. If a sum exceeds its limit, the connection with
+the most of these bytes is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Peer = TypeVar("Peer", bound=Hashable)
 
 
 class ConnectionLimit(StrEnum):
-    """A limit that closes connections; the values are metric labels."""
+    """A limit that closes connections. The values are used as metric labels."""
 
     UNFINISHED_BYTES = "unfinishedBytesMax"
     UNSENT_BYTES = "unsentBytesMax"
@@ -43,7 +43,7 @@ class ConnectionLimit(StrEnum):
 
 @define(slots=True, eq=False)
 class BytesByPeer(Generic[Peer]):
-    """Bytes of one kind by connection. Invariant: `total` is the sum of `by_peer`, whose values are positive."""
+    """The bytes of one kind per connection. Invariant: `total` is the sum of `by_peer`, whose values are positive."""
 
     bytes_max: int
     lock: Lock
@@ -53,7 +53,7 @@ class BytesByPeer(Generic[Peer]):
     def note(self, peer: Peer, size: int) -> list[tuple[Peer, int]]:
         """Set the bytes of a connection.
 
-        Returns the connections that must be closed, usually none, with their bytes.
+        Returns the connections that must be closed to keep the limit, with their bytes; usually none.
         """
         with self.lock:
             self._set(peer, size)
@@ -72,7 +72,7 @@ class BytesByPeer(Generic[Peer]):
 
 @define(slots=True, eq=False)
 class Connections:
-    """Number of connections by address; callable from any thread."""
+    """Number of connections per address; callable from any thread."""
 
     count_max: int
     address_count_max: int
@@ -81,7 +81,7 @@ class Connections:
     count: int = field(default=0, init=False)
 
     def add(self, host: str) -> ConnectionLimit | None:
-        """Count a connection. If a limit forbids it, returns the limit and does not count."""
+        """Count a connection; if a limit forbids the connection, do not count it and return the limit."""
         address = address_of(host)
         with self.lock:
             if self.count >= self.count_max:
@@ -103,7 +103,7 @@ class Connections:
 
 
 def address_of(host: str) -> str:
-    """Returns the address to count by: for IPv6 the /64 network, because one machine may own the whole network."""
+    """Returns the address for counting: for IPv6 the /64 network, because one machine may own a whole network."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -115,31 +115,31 @@ def address_of(host: str) -> str:
 log = logging.getLogger(__name__)
 
 NO_END_NS: Final = 1 << 62
-"""A turn's end before the turn has begun: never reached."""
+"""The end of a turn before the turn has begun: a time that is never reached."""
 FLUSH_COUNT: Final = 8
-"""Answers of a large herd that are sent in the first batch; each next batch doubles."""
+"""Number of answers in the first batch that is sent to a large herd; each later batch is twice as large."""
 FLUSH_COUNT_MAX: Final = 2048
-"""Maximum size of such a batch. With twenty connections, that is a hundred answers per system call."""
+"""Maximum answers in one batch of a large herd. With twenty connections, that is a hundred answers per system call."""
 CHANNEL_COUNT: Final = 64
-"""A connection with this many queued answers is flushed at once, in a separate system call."""
+"""If a connection has this many queued answers, they are sent at once, in a separate system call."""
 
 Parts = Sequence[Buffer]
 """The buffers of one command, in order."""
 
 
 class Handler(Protocol):
-    """Handles the commands of a listener; always called on the loop's thread."""
+    """Handles the commands of a listener. Its methods are called on the loop's thread."""
 
     def opened(self, channel: Channel) -> None:
-        """A peer connected."""
+        """Called when a peer has connected."""
         ...
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """A complete command arrived."""
+        """Called with each complete command."""
         ...
 
     def closed(self, channel: Channel) -> None:
-        """The channel is closed and no longer used."""
+        """Called when the channel has been closed."""
         ...
 
 
@@ -148,7 +148,7 @@ class Owner(Protocol):
 
     @property
     def poller(self) -> Poller:
-        """The poller with the channel's socket."""
+        """Returns the poller that watches the channel's socket."""
         ...
 
     def close_soon(self, channel: Channel) -> None:
@@ -157,11 +157,11 @@ class Owner(Protocol):
 
 
 class Channel:
-    """One connection. Hashed and compared by identity.
+    """One connection, compared and hashed by identity.
 
     Invariants: any thread appends to `_out` (atomic for a deque), and only a holder of `_lock` removes from it.
-    `_pending` has the bytes of commands already begun. Both together are the unsent bytes. `_unsent_size` is the size
-    of `_pending` and equals this channel's entry in `_unsent` whenever `_lock` is free.
+    `_pending` has the rest of partly sent commands. `_out` and `_pending` are the unsent bytes. `_unsent_size` is the
+    size of `_pending`, and equals this channel's entry in `_unsent` whenever `_lock` is free.
     """
 
     __slots__ = (
@@ -269,17 +269,17 @@ class Channel:
 
     @property
     def owner(self) -> str:
-        """The owner for quotas: the account or, without one, the address."""
+        """The owner for quotas: the account, or the address if the connection has no account."""
         return self.account or address_of(self.peer_host[0])
 
     def write(self, parts: Parts) -> None:
-        """Queue one command; `flush` sends it. Callable from any thread."""
+        """Queue one command, which `flush` sends. Callable from any thread."""
         self._out.append(parts)
         if len(parts) > 1:
             self.queued_size += len(parts[1])
 
     def flush(self) -> None:
-        """Send what the socket accepts now; the rest follows later. Callable from any thread."""
+        """Send what the socket accepts now; the remaining bytes follow later. Callable from any thread."""
         with self._lock:
             self.queued_size = 0
             if self.closed or self.broken:
@@ -289,7 +289,7 @@ class Channel:
                 return
             pending = self._pending
             try:
-                # Usually the socket takes everything at once, and then the unsent bytes need not be counted.
+                # Usually the socket accepts all bytes at once, and then the unsent bytes need not be counted.
                 is_counted = bool(pending)
                 while self._out:
                     parts = self._out.popleft()
@@ -306,7 +306,7 @@ class Channel:
                 self._break()
                 return
             except FAULTS:
-                # Whatever the fault is, the answers to other connections in this pass must still be sent.
+                # Whatever the error is, the answers to other connections in this pass must still be sent.
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return
@@ -326,7 +326,7 @@ class Channel:
                 self._note_unsent()
 
     def stop_reading(self) -> None:
-        """From now on only send, and read nothing more. Called on the loop's thread while the loop stops."""
+        """Read nothing more, and only send. Called on the loop's thread while the loop stops."""
         self._loop.poller.modify(self._socket, read=False, write=True, data=self)
 
     def unsent(self) -> bool:
@@ -343,7 +343,7 @@ class Channel:
         return not self._is_watched
 
     def leave(self) -> None:
-        """Stop reading and writing until `close`. Loop thread only."""
+        """Stop reading and writing until `close` is called. Loop thread only."""
         with self._lock:
             self.broken = True
             self._out.clear()
@@ -371,14 +371,14 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
-        # Held pulls refer to the channel, and some policies keep them after the close, so release the received bytes
-        # here.
+        # Held pulls refer to the channel, and under some policies they remain after the close, so release the received
+        # bytes here.
         self.connection = Connection(0)
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
-        """Ask the loop to close this channel, which has the most bytes over a limit. Callable from any thread.
+        """Ask the loop to close this channel, because it has the most bytes over a limit. Callable from any thread.
 
-        Reading and writing end at once; the loop releases the buffers when it closes the channel.
+        Reading and writing stop at once; the loop releases the buffers when it closes the channel.
         """
         if self.broken or self.closed:
             return
@@ -395,7 +395,7 @@ class Channel:
         self._loop.close_soon(self)
 
     def _note_unsent(self) -> None:
-        """Report the unsent bytes, and close the channels with most of them if the total is over the limit."""
+        """Report the unsent bytes. If the total exceeds its limit, close the channels with the most bytes."""
         if self._unsent is not None:
             for channel, size in self._unsent.note(self, self._unsent_size):
                 channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
@@ -428,9 +428,9 @@ class Channel:
 
 
 class Outbox:
-    """The channels that one thread has written to and not flushed; not shared between threads.
+    """The channels to which one thread has written without flushing; an outbox is not shared between threads.
 
-    Invariant: `_channels` has the number of unflushed commands of each, and `_count` is their sum.
+    Invariant: `_channels` has the number of unflushed commands per channel, and `_count` is the sum.
     """
 
     __slots__ = ("_channels", "_count", "_part", "_sent")
@@ -442,7 +442,7 @@ class Outbox:
         self._sent: list[Callable[[], None]] = []
 
     def write(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue one command or several (`count`) for a channel."""
+        """Queue `count` commands for a channel."""
         channel.write(parts)
         self._channels[channel] = self._channels.get(channel, 0) + count
         self._count += count
@@ -450,7 +450,7 @@ class Outbox:
     def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
         """Queue answers to a herd, and send them when enough are queued.
 
-        Otherwise the first of a thousand answers would wait for the last.
+        Without this limit, the first of a thousand answers would wait for the last.
         """
         self.write(channel, parts, count)
         if self._count >= self._part:
@@ -466,11 +466,11 @@ class Outbox:
             channel.flush()
 
     def after_flush(self, told: Callable[[], None]) -> None:
-        """Call `told` when the box's current contents have been handed to the sockets. Used by the recorder."""
+        """Call `told` when the outbox's current contents were handed to the sockets; used by the recorder."""
         self._sent.append(told)
 
     def after_answer(self, channel: Channel, told: Callable[[], None]) -> None:
-        """Like `after_flush`, but skipped if the channel is closed by then."""
+        """Like `after_flush`, but does not call `told` if the channel is closed by then."""
         self._sent.append(lambda: None if channel.has_left else told())
 
     def flush(self) -> None:
@@ -480,7 +480,7 @@ class Outbox:
             self._flush()
 
     def _flush(self) -> None:
-        """Send in reverse order of the first writes, because woken pulls go before the send that woke them."""
+        """Send in reverse order of the first writes, so that woken pulls are answered before the waking send."""
         self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []
@@ -493,7 +493,7 @@ class Outbox:
 
 @frozen
 class Limits:
-    """Limits of one connection, and of all connections together."""
+    """Limits per connection, and for all connections together."""
 
     frame_size_max: int
     output_bytes_max: int
