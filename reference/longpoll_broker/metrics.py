@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: connections, requests, held pulls, the log's position, and lagging groups.
+"""Metrics for Prometheus: connections, requests, held pulls, the log's position, and the lag of groups.
 
-`/health` reports disk failures to a supervisor. Values are read on request; serving costs one counter per request. The
-HTTP server: see `longpoll serve --metrics`.
+`/health` reports disk failures to a supervisor. Values are read when Prometheus asks; serving a request only increments
+one counter. The HTTP server: see `longpoll serve --metrics`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ HttpServer: TypeAlias = Any
 """A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Maximum connections at a time; a new one replaces another. Prometheus itself needs only one."""
+"""Maximum simultaneous HTTP connections, beyond which a new one replaces another. Prometheus itself needs only one."""
 COMPUTED_COUNT_MAX: Final = 4
-"""Maximum requests whose metrics are being computed or wait for another computation."""
+"""Maximum requests that compute metrics or wait for another request's computation."""
 HTTP_NS_MAX: Final = 10_000_000_000
 """Maximum time of one connection, ns, from its start to the last byte of the answer."""
 LAG_COUNT_MAX: Final = 10_000
-"""Maximum reported pairs of group and topic, because each is a time series and clients can create groups."""
+"""Maximum reported pairs of group and topic, because each pair is a time series and clients can create groups."""
 
 
 def with_health(metrics: App, broker: Broker) -> App:
-    """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the failing parts."""
+    """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the names of the failing parts."""
     one_at_a_time = broker.runtime.lock()
     computing: list[None] = []
 
@@ -47,7 +47,8 @@ def with_health(metrics: App, broker: Broker) -> App:
         elif len(computing) < COMPUTED_COUNT_MAX:
             computing.append(None)
             try:
-                # One computation at a time: several would share the interpreter lock and delay each loop's thread.
+                # Only one computation runs at a time, because several would compete for the interpreter lock and delay
+                # the I/O loops.
                 with one_at_a_time:
                     return metrics(environ, start_response)
             finally:
@@ -65,9 +66,9 @@ def with_health(metrics: App, broker: Broker) -> App:
 def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
     """Limit an HTTP server to `HTTP_COUNT_MAX` connections at a time, each for `HTTP_NS_MAX`.
 
-    Each connection uses a thread and a descriptor, which clients of the broker need too. At the limit a new connection
-    replaces the oldest one of the address with the most connections, so slow clients cannot keep others away. Call
-    before the first request.
+    Each connection uses a thread and a file descriptor, which clients of the broker need too. At the limit, a new
+    connection replaces the oldest connection of the address with the most connections, so slow clients cannot block
+    other clients. Call this function before the first request.
     """
     begin, end = server.process_request, server.shutdown_request
     deadlines_ns: dict[socket, tuple[int, str]] = {}
@@ -82,7 +83,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
 
     def cut(request: socket) -> None:
         deadlines_ns.pop(request, None)
-        # The thread that serves the request reads the end of the stream and closes the connection.
+        # The thread that serves the request then reads the end of the stream and closes the connection.
         with suppress(OSError):
             request.shutdown(SHUT_RDWR)
 
@@ -91,7 +92,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
         end(request)
 
     def service_actions() -> None:
-        """Cut the overdue connections; the server calls this between requests, and twice a second."""
+        """Close the overdue connections; the server calls this function between requests, and twice a second."""
         for request, (deadline_ns, _host) in list(deadlines_ns.items()):
             if now_ns() > deadline_ns:
                 cut(request)

@@ -1,11 +1,12 @@
 """The interface of request processors, their replies, request counts, and hooks around requests.
 
-A processor takes (channel, command, outbox). It returns the buffers of its reply, or None when it has none yet (a held
-pull). Which processor serves which code: see `handler`.
+A processor takes (channel, command, outbox). It returns the buffers of its reply, or None if the reply follows later (a
+held pull). Which processor serves which code: see `handler`.
 
 A hook sees every request before its processor and every answer before it is sent. If the answer follows later, the hook
-sees None at once and not that answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has no
-hooks: an unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
+gets None at once and never sees that answer, as in RocketMQ (upstream issue #7890). Hooks do not run if a request is
+refused before its processor: an unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike in RocketMQ, hooks
+cannot change an answer.
 
 Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
@@ -35,21 +36,21 @@ _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 REMARK_SIZE_MAX: Final = 2_000
 """Maximum characters of an exception's text in a remark, because the text may repeat the whole request."""
 ANSWER_SIZE_MAX: Final = 15 * MIB
-"""Maximum bytes of an answer's body: a client accepts frames of 16 MiB."""
+"""Maximum bytes of an answer's body, because a client accepts frames of at most 16 MiB."""
 OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
-"""The remark to a request that waited too long in a queue, in RocketMQ's words."""
+"""The remark in the answer to a request that waited too long in a queue, in RocketMQ's words."""
 
 Turns: TypeAlias = Generator[None, None, Parts | None]
 """Work on a request that yields between turns and returns the answer, or None if it follows later."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | Turns | None])
 _CODES: Final = "_codes"
-"""The attribute of a method that lists the request codes that the method serves."""
+"""The attribute of a method that contains the request codes that the method serves."""
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
-    """Mark a method of a `Serving` as the processor of these codes; a generator works in turns (`in_turns`)."""
+    """Mark a method of a `Serving` as the processor of these codes. A generator method works in turns (`in_turns`)."""
 
     def mark(method: Method) -> Method:
         made = cast("Method", _in_turns(method) if isgeneratorfunction(method) else method)
@@ -68,7 +69,7 @@ def _in_turns(method: Callable[..., Turns]) -> Callable[..., Parts | None]:
 
 
 class Serving:
-    """Base class of services; its processors are the methods marked by `serves`, also in subclasses.
+    """Base class of services. The methods that are marked by `serves`, also in subclasses, are the processors.
 
     Invariant: each code has at most one method.
     """
@@ -87,7 +88,7 @@ class Serving:
 
     @property
     def processors(self) -> dict[int, Processor]:
-        """The bound methods by code."""
+        """Returns the bound methods by code."""
         return {code: getattr(self, name) for code, name in self._served.items()}
 
 
@@ -122,7 +123,7 @@ def answer(
 
 
 def serve(processors: Mapping[int, Processor], channel: Channel, command: Command, outbox: Outbox) -> None:
-    """Process a command and queue the reply; a failure becomes code 1 and affects no other request."""
+    """Process a command and queue the reply. An error becomes code 1 and affects no other request."""
     flag = command.flag
     if flag & _RESPONSE:
         return
@@ -139,7 +140,7 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 
 def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
-    """Do one turn of a long request; returns the answer, or None if more turns follow."""
+    """Do one turn of a long request; returns the answer, or None if the request needs more turns."""
     try:
         next(turns)
     except StopIteration as ended:
@@ -151,7 +152,6 @@ def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
 
 
 def _go_on(channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> None:
-    """Do one more turn of a long request, and queue its answer after the last turn."""
     try:
         parts = in_turns(channel, command, turns)
     except FAULTS as error:
@@ -166,7 +166,7 @@ def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox)
 
 
 def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -> None:
-    """Queue and log the answer to a request that no processor served."""
+    """Queue and log the answer to a request that did not reach a processor."""
     log_refused(channel, command, refusal)
     if not command.is_one_way:
         outbox.write(channel, refusal)
@@ -188,7 +188,7 @@ def log_refused(channel: Channel, command: Command, refusal: Parts | None) -> No
 
 
 def call(processor: Processor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-    """Call a processor; an error becomes a reply with code 1, in JSON and without fields, as in Java."""
+    """Call a processor; an error becomes a reply with code 1, in JSON and without fields, as in RocketMQ."""
     try:
         return processor(channel, command, outbox)
     except FAULTS as error:
@@ -196,7 +196,7 @@ def call(processor: Processor, channel: Channel, command: Command, outbox: Outbo
 
 
 def failure(channel: Channel, command: Command, error: Exception) -> Refusal:
-    """Returns the reply for an error; logs errors that the peer did not cause."""
+    """Returns the reply for an error, and logs the error unless the peer caused it."""
     if isinstance(error, HeaderError):
         remark = str(error)
     else:
@@ -215,7 +215,7 @@ class RequestCounts(dict[int, int]):
     """Number of requests by code; unknown codes are counted together under -1."""
 
     def add(self, code: int, count: int = 1) -> None:
-        """Count requests. Called on loop threads only; a count that is lost in a race is acceptable."""
+        """Count requests. This method is called on loop threads only; losing a count in a race is acceptable."""
         try:
             self[code] += count
         except KeyError:
@@ -224,7 +224,7 @@ class RequestCounts(dict[int, int]):
 
 
 class RequestAbortedError(BrokerError):
-    """Raised by a hook to answer a request with `code` and the text."""
+    """Raised by a hook to answer a request with `code` and the error's text."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -232,7 +232,7 @@ class RequestAbortedError(BrokerError):
 
 
 class RpcHook(Protocol):
-    """A hook around requests. The threads that serve requests call it, several at once.
+    """A hook around requests. Several threads that serve requests may call it at the same time.
 
     Both methods may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
     """
@@ -244,7 +244,7 @@ class RpcHook(Protocol):
     def after_response(self, peer: str, request: Command, response: Command | None) -> None:
         """Called after the request was served.
 
-        `response` is None if the answer follows later; then errors have no effect.
+        If the answer follows later, `response` is None and an error that the hook raises is only logged.
         """
         ...
 
@@ -278,7 +278,7 @@ def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
 def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
     """Report to the hooks that the answer follows later.
 
-    Their errors are logged, because raising would answer twice.
+    Errors of the hooks are logged instead of raised, because raising would answer the request twice.
     """
     for hook in hooks:
         try:

@@ -1,13 +1,13 @@
-"""The loop that serves many connections on one thread.
+"""The I/O loop, which serves many connections on one thread.
 
 One pass of a loop reads every ready connection, hands each complete command to its listener's handler, calls
-`PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. Therefore all answers to one connection
-leave in one system call, and a send, the pulls that it wakes and their answers need no thread switch. When a
-connection's command takes long, its other commands wait for the next pass.
+`PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. Therefore all answers to one connection are
+sent in one system call, and a send, the pulls that it wakes and their answers need no thread switch. If one command of
+a connection takes long, the connection's other commands wait for the next pass.
 
 An error while serving a connection closes that connection; the loop continues.
 
-A connection's state and writing: see `io.channel`.
+The state of a connection, and writing to it: see `io.channel`.
 """
 
 from __future__ import annotations
@@ -33,40 +33,39 @@ log = logging.getLogger(__name__)
 RECEIVE_SIZE: Final = 256 * 1024
 """Maximum bytes read from one connection per pass."""
 LARGE_SIZE: Final = 64 * KIB
-"""A connection with this many unserved bytes is treated as slow: quick ones go first."""
+"""A connection with at least this many unserved bytes is treated as slow and is served after the quick connections."""
 QUEUED_SIZE_MAX: Final = 32 * KIB
-"""Bytes queued for one connection in a pass; above this they are sent, and other connections get a turn.
+"""Maximum bytes queued for one connection in a pass. Beyond it they are sent, and other connections get a turn.
 
 This is about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served before the
-first answer leaves, so client and broker would work alternately instead of concurrently.
-"""
+first answer is sent, so client and broker would work alternately instead of concurrently."""
 TURN_NS_MAX: Final = 5_000_000
 """Maximum turn of one connection in a pass, ns. The last request of a turn may exceed it."""
 PASS_NS: Final = 10_000_000
-"""Time that all ready connections share in one pass, ns; the more of them, the shorter are their turns."""
+"""Time that all ready connections share in one pass, ns. The more connections are ready, the shorter is each turn."""
 TURN_NS_MIN: Final = 250_000
-"""Minimum turn with many ready connections, ns, because shorter turns would cost more in switching."""
+"""Minimum turn of a connection if many are ready, ns, because shorter turns would spend more time on switching."""
 RESTS_MAX: Final = 8
-"""Maximum connections with long requests or large answers that get a turn in one pass, within `PASS_NS` in total."""
+"""Maximum connections with long requests or large answers that get a turn in one pass, within `PASS_NS` together."""
 ACCEPTS_MAX: Final = 256
 """Maximum connections accepted before the open ones get their turn."""
 CLOSES_MAX: Final = 64
-"""Maximum connections closed in one pass, a few milliseconds of work; the rest wait for later passes."""
+"""Maximum connections closed in one pass, which takes a few milliseconds; the others are closed in later passes."""
 LINGER_S: Final = 2.0
-"""How long a stopping loop waits for peers to read their answers."""
+"""How long a stopping loop waits for peers to read their answers, seconds."""
 ACCEPT_PAUSE_S: Final = 1.0
 """How long a loop accepts no connection after the operating system refused one, seconds."""
 IDLE_CHECK_S: Final = 10.0
-"""Interval between checks for idle channels, and the longest sleep of a loop."""
+"""Interval between checks for idle channels, and maximum sleep of a loop, seconds."""
 STOPPING: Final = "the broker stops"
 CANNOT_BE_SERVED: Final = "the broker failed at it"
 
 
 class Clock(Protocol):
-    """Work that is due at a time; called by one loop."""
+    """Scheduled work that one loop runs when it is due."""
 
     def wait_s(self) -> float | None:
-        """Seconds until `run` is needed; None when nothing is scheduled. The loop may call earlier."""
+        """Returns the seconds until `run` is needed, or None without scheduled work. `run` may be called earlier."""
         ...
 
     def run(self, outbox: Outbox) -> None:
@@ -75,27 +74,27 @@ class Clock(Protocol):
 
 
 class PassEnd(Protocol):
-    """Work between the requests of a pass and the sending of its answers."""
+    """Work that is done after the requests of a pass and before its answers are sent."""
 
     @property
     def has_more(self) -> bool:
-        """Whether another pass has work to do and so must start at once."""
+        """Whether more work waits, so that another pass must start at once."""
         ...
 
     def end_pass(self, outbox: Outbox) -> None:
-        """Finish the requests of a pass together."""
+        """Do the work that the requests of a pass share."""
         ...
 
 
 @define(slots=True, eq=False)
 class Totals:
-    """Counts what the connections of all loops of a broker use together."""
+    """Counts the connections and bytes of all loops of a broker together."""
 
     unfinished: BytesByPeer[Channel]
     unsent: BytesByPeer[Channel]
     connections: Connections
     reached: Counter[ConnectionLimit] = field(factory=Counter, init=False)
-    """Closed connections by limit; approximate on other threads."""
+    """Number of closed connections by the limit that closed them; only approximate on other threads."""
 
     @classmethod
     def of(cls, runtime: Runtime, limits: Limits) -> Totals:
@@ -172,7 +171,7 @@ class IoLoop:
 
     @property
     def channel_count(self) -> int:
-        """Open connections of this loop; approximate on other threads."""
+        """Number of open connections of this loop; only approximate on other threads."""
         return len(self._channels)
 
     # -- before the start, and from other threads --------------------------------------------------------------------
@@ -201,7 +200,7 @@ class IoLoop:
         self.poller.wake()
 
     def stop(self) -> None:
-        """Stop listening, send what is written, close every channel, and join the thread."""
+        """Stop listening, send the queued answers, close every channel, and join the thread."""
         if self._thread is None:
             self._close_all()
         else:
@@ -240,7 +239,7 @@ class IoLoop:
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
-        # Channels that the last pass had no time to read come first.
+        # Begin with the channels that the last pass had no time to read.
         slow, self._unread = self._unread, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
@@ -251,8 +250,8 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # Serving much input usually takes long, and another client's single send must not wait for fifty
-                    # batches.
+                    # Serving much input usually takes long, and the single send of another client must not wait for
+                    # fifty batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -272,17 +271,17 @@ class IoLoop:
             log.exception("a pass could not be ended")
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
-        """Read from new or slow channels, after the quick ones, within the time of a pass.
+        """Read from new or slow channels, after the quick channels, within the time of a pass.
 
-        They are served after those that already wait. One read may take a millisecond, because it may do a TLS
-        handshake.
+        These channels are served after those that already wait. One read may take a millisecond, because it may do a
+        TLS handshake.
         """
         if not channels:
             return
         clock_ns = self._runtime.monotonic_ns
         end_ns = clock_ns() + PASS_NS
-        # Known and new channels alternate, because turns are so short beside a thousand handshakes that a known client
-        # is soon called slow.
+        # Known and new channels alternate, because turns are so short during a thousand handshakes that a known channel
+        # is soon classified as slow.
         pairs = zip_longest((one for one in channels if not one.is_new), (one for one in channels if one.is_new))
         channels = [channel for pair in pairs for channel in pair if channel is not None]
         for number, channel in enumerate(channels):
@@ -295,10 +294,10 @@ class IoLoop:
                 return
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
-        """Continue with channels that have unserved commands, but only with a few slow ones per pass.
+        """Continue with channels that have unserved commands, but with only a few slow channels per pass.
 
-        Channels without a turn so far get as many turns as the pass has time for, because connections of short-lived
-        clients would otherwise accumulate.
+        New channels get as many turns as the pass has time for, because the connections of short-lived clients would
+        otherwise accumulate.
         """
         if not channels:
             return
@@ -313,8 +312,8 @@ class IoLoop:
         end_ns = now_ns() + PASS_NS
         rests_left = RESTS_MAX
         while new or (known and rests_left):
-            # New and known channels alternate: a known client may be slow once, and must not wait for a flood of new
-            # ones.
+            # New and known channels alternate, because a known channel may be slow once and must not wait for a flood
+            # of new channels.
             self._is_turn_of_new = not self._is_turn_of_new
             is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
             rests_left -= is_rest
@@ -323,7 +322,7 @@ class IoLoop:
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
-        # The channels left over come first in the next pass, before those served in this one.
+        # The channels that got no turn in this pass come first in the next pass.
         self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
@@ -338,7 +337,7 @@ class IoLoop:
                 self._adopt(self._to_adopt.popleft())
 
     def _receive(self, channel: Channel, now_ns: int) -> int:
-        """Read what arrived; returns the number of bytes, 0 when there is nothing to serve."""
+        """Read the available bytes; returns their number, or 0 if there is nothing to serve."""
         try:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
@@ -388,13 +387,13 @@ class IoLoop:
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # A processor's errors are answered in `io.processors`, so this one arose elsewhere.
+            # Errors of a processor are answered in `io.processors`, so this error arose elsewhere.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)
 
     def _note_unread(self, channel: Channel, *, ended_a_frame: bool) -> None:
-        """Update the count of unserved bytes, and the time when the first unfinished frame began."""
+        """Update the number of unserved bytes, and the start time of an incomplete frame."""
         size = channel.connection.unread_size + channel.rest_size
         if ended_a_frame or not channel.unfinished_size:
             channel.begun_ns = channel.received_ns
@@ -411,7 +410,7 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Usually the process has no free file descriptor, so an immediate retry would only spin.
+                # Usually the process has no free file descriptor, so retrying at once would only use CPU time.
                 log.warning(
                     "a connection could not be accepted: %s; trying again in %.0f s",
                     error,
@@ -481,7 +480,7 @@ class IoLoop:
         sock.close()
 
     def _close_in_turn(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
-        """Stop serving a channel, and close it now, or in a later pass if many close at once."""
+        """Stop serving a channel, and close it now, or in a later pass if many channels close at once."""
         if channel.closed or channel in self._leaving:
             return
         if self._closes_left:
@@ -506,7 +505,8 @@ class IoLoop:
         self._totals.unfinished.note(channel, 0)
         if reached is not None:
             self._totals.reached[reached] += 1
-        # The socket is closed after the counts, because the peer may connect again as soon as it sees the end.
+        # The socket is closed after the counts are updated, because the peer may connect again as soon as it sees the
+        # close.
         channel.close()
         log.info(
             "%s is closed: %s",
@@ -561,6 +561,6 @@ class IoLoop:
             binding.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
-        # A connection that was accepted but never served is closed too, because its peer would wait forever.
+        # Connections that were accepted but never served are closed too, because their peers would wait forever.
         while self._to_adopt:
             self._to_adopt.popleft().sock.close()

@@ -1,4 +1,4 @@
 """RocketMQ features beyond sending and pulling: administration, accounts, name server, replication and more.
 
-Frozen: changes only fix faults. `hold`, `store`, `io` and `send` do not import it.
+This package is frozen: it gets only fixes. `hold`, `store`, `io` and `send` do not import it.
 """

@@ -1,12 +1,12 @@
-"""Delivers delayed messages when due: one thread over the queues of the schedule topic, one per level.
+"""Delivers delayed messages when they are due: one thread reads the queues of the schedule topic, one queue per level.
 
-A unit of such a queue has the delivery time by the wall clock in place of a tags code. That clock may be changed, and
-store times never go back. So a message is also delivered once it has been visible for its level's time by the monotonic
-clock, but not earlier if the wall clock was ahead. (RocketMQ delivers at once if the delivery time is more than the
-level's time away.)
+An entry of such a queue has the delivery time by the wall clock in place of a tags code. The wall clock may be changed,
+while store times never go back. So a message is also delivered once it has been visible for its level's delay by the
+monotonic clock, unless the wall clock was ahead. (RocketMQ delivers at once if the delivery time is further away than
+the level's delay.)
 
-Each level's progress is in `config/delayOffset.json`, saved twice a second. As in RocketMQ, messages delivered after
-the last save are delivered again after a crash. Storing delayed messages: see `send.append`.
+Each level's progress is in `config/delayOffset.json`, which is saved twice a second. As in RocketMQ, messages that were
+delivered after the last save are delivered again after a crash. Storing delayed messages: see `send.append`.
 
 Source: `ScheduleMessageService.java` 4.9.
 """
@@ -35,30 +35,31 @@ log = logging.getLogger(__name__)
 POLL_MS: Final = 100
 """`DELAY_FOR_A_WHILE`: the interval between rounds, ms."""
 SEEN_PARTS: Final = 64
-"""Number of notes about a level's end that are made within its delay; a note also covers the messages before it."""
+"""Maximum notes about the end of a level's queue within the level's delay. A note also covers earlier messages."""
 BATCH: Final = 256
-"""Number of messages of one level that are delivered before the messages become visible and the other levels follow."""
+"""Maximum messages of one level that are delivered before they become visible and the other levels continue."""
 
 
 @define(slots=True, eq=False)
 class _Seen:
     """Notes when a level's messages were first seen.
 
-    Invariant: each of `notes` has a time, ns, and the queue's end at that time; both increase.
+    Invariant: each note in `notes` has a time, ns, and the queue's end at that time; both values increase from note to
+    note.
     """
 
     level_ms: int
     notes: deque[tuple[int, int]] = field(factory=deque, init=False)
 
     def note(self, now_ns: int, offset: int, end: int) -> None:
-        """Note the queue's end at this time, if it has messages from `offset` on that no note covers."""
+        """Note the queue's end at this time, if the queue has messages from `offset` on that no earlier note covers."""
         self._forget_before(offset)
         last_ns, seen_end = self.notes[-1] if self.notes else (None, offset)
         if end > seen_end and (last_ns is None or now_ns - last_ns >= self.level_ms * 1_000_000 // SEEN_PARTS):
             self.notes.append((now_ns, end))
 
     def waited_ms(self, now_ns: int, offset: int) -> int:
-        """Returns how long ago a message was first seen, ms; forgets earlier messages."""
+        """Returns how long ago a message was first seen, ms; deletes the notes about earlier messages."""
         self._forget_before(offset)
         return (now_ns - self.notes[0][0]) // 1_000_000 if self.notes else 0
 
@@ -77,7 +78,7 @@ class ScheduleService(ServiceThread):
     appender: Appender
     offsets: DelayOffsets
     appended: Callable[[], None]
-    """A function that each round calls at its end, to make appended messages visible."""
+    """Called at the end of each round, to make the appended messages visible."""
     form: PropertiesForm = FORM_4_9
     levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """The delay of each level; messages of removed levels wait until their level returns."""
@@ -109,12 +110,13 @@ class ScheduleService(ServiceThread):
     def _run_level(self, level: int) -> int:
         """Deliver one level's due messages.
 
-        Returns the ms until its next message is due, or the interval of the rounds.
+        Returns the ms until the level's next message is due, at most the interval of the rounds.
         """
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)
         known = self.offsets.by_level.get(level, 0)
-        # The store may have lost its oldest files. For one without its newest files see `opening.correct_positions`.
+        # The store may have lost its oldest files. `opening.correct_positions` handles a store that lost its newest
+        # files.
         offset = max(known, store.visible_start(SCHEDULE_TOPIC, queue_id))
         seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
         now_ns = self.runtime.monotonic_ns()
@@ -146,8 +148,8 @@ class ScheduleService(ServiceThread):
         except MessageRefusedError as error:
             log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
         except (OSError, MemoryError):
-            # The next round may succeed, so the message is not dropped.
+            # The message is not dropped, because the next round may succeed.
             raise
         except FAULTS:
-            # This message would fail in every round and block later messages of its level.
+            # The message is dropped, because it would fail in every round and block later messages of its level.
             log.exception("the delayed message at %d of the log cannot be delivered and is dropped", physical_offset)

@@ -1,8 +1,8 @@
 """Authorisation: accounts with keys, signatures, permissions on topics and groups, and allow-listed addresses.
 
 A request is accepted if its address is allow-listed, globally or for its account. Otherwise its signature must be
-right, and its account needs rights to every topic and group that it names. Unlike 4.9.7, this includes the topics of
-batches (320) and lite pulls (361), and the groups of locks (41, 42) and offset queries (14).
+valid, and its account needs the right to every topic and group that the request names. Unlike 4.9.7, this includes the
+topics of batches (320) and lite pulls (361), and the groups of locks (41, 42) and offset queries (14).
 
 Patterns of allow-lists:
 
@@ -40,7 +40,7 @@ _BRACES: Final = re.compile(r"(.*[.:])\{([^{}]+)\}")
 
 
 def address_match(pattern: str) -> Match:
-    """Returns a matcher of addresses without port for a pattern; raises ConfigError for an invalid one.
+    """Returns a function that matches addresses without port; raises ConfigError for an invalid pattern.
 
     An empty pattern matches no address.
     """
@@ -84,7 +84,7 @@ def _ranges(text: str) -> Match:
 
 
 def _split(text: str, version: int) -> list[str]:
-    """Returns the four or eight parts of an address or pattern; raises ConfigError."""
+    """Returns the four or eight parts of an address or a pattern; raises ConfigError for an invalid one."""
     if version == 4:
         parts = text.split(".")
     else:
@@ -138,22 +138,20 @@ ADMIN_CODES: Final = frozenset(
     {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 60, 61, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329}
     | {905, 907}
 )
-"""Requests for administrators only.
+"""Request codes for administrators only.
 
-They create and delete topics and groups, change settings and accounts, read whole tables, have a member consume a
-message, or report living brokers. 4.9.7 allows 50 to 54 with any valid signature, so any account can become
-administrator; also 21, 26, 43, 45 and 309.
-"""
+These requests create and delete topics and groups, change settings and accounts, read whole tables, let a member
+consume a message, or report living brokers. 4.9.7 accepts codes 50 to 54, and also 21, 26, 43, 45 and 309, with any
+valid signature, so any account can become administrator there."""
 NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 318, 322, 327})
-"""Requests to a name server with accounts that only administrators may make: those that change its data.
+"""Request codes that a name server with accounts accepts only from administrators, because they change its data.
 
-Clients' requests (such as 105 and 106) are open to all. 4.9.7's name server has no accounts.
-"""
+The requests of clients (such as 105 and 106) need no account. The name server of 4.9.7 has no accounts at all."""
 
 
 @frozen
 class Account:
-    """One account; as in RocketMQ, a group's rights are stored under the name of its retry topic."""
+    """One account. As in RocketMQ, the rights to a group are stored under the name of the group's retry topic."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -164,9 +162,9 @@ class Account:
     rights: Mapping[str, Right]
 
     def right(self, resource: str) -> Right:
-        """Returns the right to a topic, or to a group's retry topic.
+        """Returns the account's right to a topic, or to a group by the name of its retry topic.
 
-        The broker's own topics contain messages of all topics, so defaults do not apply to them.
+        The broker's own topics contain messages of all topics, so the account's default right does not apply to them.
         """
         if resource in NOT_FOR_SENDING:
             return self.rights.get(resource, Right.DENY)
@@ -185,32 +183,32 @@ class Rules:
 
 @define
 class Wanted:
-    """The topics and groups that a request uses; groups are listed by the names of their retry topics."""
+    """The topics and groups that a request uses; groups are stored by the names of their retry topics."""
 
     resources: dict[str, Right] = field(factory=dict)
     producer_groups: set[str] = field(factory=set)
-    """Groups that the request joins as a producer, also by the names of their retry topics."""
+    """Groups that the request joins as a producer, by the names of their retry topics."""
 
     def topic(self, name: str | None, right: Right) -> None:
-        """Note that the request uses a topic, if any; a dead-letter topic also needs the right to its group."""
+        """Add a topic that the request uses, if it names one; for a dead-letter topic also add its group."""
         if name is not None:
             self.resources[name] = right
             if name.startswith(DEAD_PREFIX):
                 self.group(name.removeprefix(DEAD_PREFIX))
 
     def group(self, name: str | None) -> None:
-        """Note that the request acts for a group."""
+        """Add a group for which the request acts."""
         if name is not None:
             self.resources[name if name.startswith(RETRY_PREFIX) else RETRY_PREFIX + name] = Right.SUB
 
     def producers(self, name: str) -> None:
-        """Note that the request joins a group of producers."""
+        """Add a producer group that the request joins."""
         self.producer_groups.add(RETRY_PREFIX + name)
 
 
 @frozen
 class Claim:
-    """The identity that a request claims."""
+    """The identity that a request claims to have."""
 
     address: str
     """The peer's address without its port."""
@@ -221,10 +219,10 @@ class Claim:
 def problem(
     rules: Rules, claim: Claim, code: int, signed: Callable[[str], str], wanted: Callable[[], Wanted]
 ) -> str | None:
-    """Returns why a request is refused, in RocketMQ's words; None if it is accepted.
+    """Returns why a request is refused, in RocketMQ's words, or None if it is accepted.
 
-    `signed` returns the right signature for a secret; `wanted` returns the request's topics and groups. Both are called
-    only when needed.
+    `signed` returns the valid signature for a secret; `wanted` returns the request's topics and groups. Both functions
+    are called only when needed.
     """
     if any(match(claim.address) for match in rules.white):
         return None
@@ -242,7 +240,7 @@ def problem(
 
 
 def may_use(rules: Rules, address: str, access_key: str, wanted: Wanted) -> bool:
-    """Whether a peer at an address, which signed as this account before, still has these rights."""
+    """Whether a peer whose earlier request was signed by this account still has these rights."""
     if any(match(address) for match in rules.white):
         return True
     account = rules.accounts.get(access_key)
@@ -259,7 +257,7 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
         return None
     for resource, needed in resources.items():
         if resource == TRACE_TOPIC and needed == Right.PUB:
-            # As in RocketMQ, every client may send traces; other topics of the request are still checked.
+            # As in RocketMQ, every client may send traces. Other topics of the request are still checked.
             continue
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:

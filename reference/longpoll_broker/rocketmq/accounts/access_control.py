@@ -1,10 +1,10 @@
-"""Accepts or refuses requests by the accounts in a `plain_acl.yml`, which is read again when it changes.
+"""Accepts or refuses requests by the accounts in a `plain_acl.yml`, and reads the file again when it changes.
 
-If a new file is unusable, this is logged once and the old accounts stay. Decisions: see `rocketmq.accounts.access`.
-Topics and groups of a request: see `resources`.
+If a new file is unusable, an error is logged once and the old accounts stay in use. Decisions: see
+`rocketmq.accounts.access`. Topics and groups of a request: see `resources`.
 
-Changes for tools keep the text of unchanged values: 0123 stays 0123, where Java would write 83. As in Java, comments
-and blank lines are dropped, a changed account moves to the end, and `dataVersion` counts the changes.
+Changes by tools keep the text of unchanged values: 0123 stays 0123, while RocketMQ would write 83. As in RocketMQ,
+comments and blank lines are dropped, a changed account moves to the end, and `dataVersion` counts the changes.
 
 Source: `PlainPermissionManager.java` and `AclUtils.writeDataObject` of 4.9.7.
 """
@@ -63,11 +63,11 @@ _NULL: Final = "tag:yaml.org,2002:null"
 _LIST: Final = "tag:yaml.org,2002:seq"
 _MAP: Final = "tag:yaml.org,2002:map"
 
-# PyYAML's loader in C is ten times as fast, which matters because clients wait for a change. Its error texts and its
-# treatment of unusual letters differ.
+# PyYAML's loader in C is ten times as fast, which matters because clients wait while a change is read. Its error
+# messages and its treatment of unusual letters differ from those of the Python loader.
 _QUICK_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FLAT_SIZE_MAX: Final = 1_000
-"""The C loader reads only files with lines of at most so many bytes and with at most so many brackets."""
+"""The C loader is used only for files whose lines have at most this many bytes, with at most so many brackets."""
 _QUICK_DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 Value = str | bool | list[str]
@@ -75,13 +75,13 @@ Value = str | bool | list[str]
 
 @define
 class AccountFile:
-    """One file's content as YAML nodes, so that unchanged values are written as they were read."""
+    """The content of one file as YAML nodes, so that unchanged values are written as they were read."""
 
     root: MappingNode
 
     @classmethod
     def parse(cls, content: bytes) -> AccountFile:
-        """Parse a file, which may be empty; raises ConfigError."""
+        """Parse a file, which may be empty; raises ConfigError if it is not valid YAML."""
         try:
             node = _compose(content)
         except (yaml.YAMLError, RecursionError) as error:
@@ -93,14 +93,14 @@ class AccountFile:
         return cls(node)
 
     def values(self) -> dict[str, Any]:
-        """Returns the content: tables, lists, and scalars as text, without nulls.
+        """Returns the content as tables, lists and texts, without nulls.
 
         Raises ConfigError, or RecursionError for a list that contains itself.
         """
         return _values_of(self.root)
 
     def text(self) -> bytes:
-        """Returns the file in Java's layout: one value per line."""
+        """Returns the file in RocketMQ's layout: one value per line."""
         _lay_out(self.root, set())
         written = self._written(as_it_is=True)
         # PyYAML treats these characters as line breaks and would not read its own output back.
@@ -109,7 +109,7 @@ class AccountFile:
         return written.encode()
 
     def _written(self, *, as_it_is: bool) -> str:
-        """Serialise the file, with non-ASCII letters as they are or escaped."""
+        """Serialise the file; `as_it_is` says whether non-ASCII letters are written unchanged or escaped."""
         with contextlib.suppress(yaml.YAMLError, UnicodeError):
             written = yaml.serialize(self.root, Dumper=_QUICK_DUMPER, allow_unicode=as_it_is)
             if isinstance(written, str) and written.isascii():
@@ -121,7 +121,7 @@ class AccountFile:
     # -- accounts ------------------------------------------------------------------------------------------------------
 
     def put_account(self, key: str, values: Mapping[str, Value]) -> bool:
-        """Create or change an account and move it to the end; fields not in `values` stay. Returns true."""
+        """Create or change an account and move it to the end. Fields that are not in `values` stay. Returns true."""
         accounts = self._list(ACCOUNTS)
         account = self._take(key) or MappingNode(_MAP, [])
         for name, value in {_KEY: key, **values}.items():
@@ -150,7 +150,7 @@ class AccountFile:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Number of changes, and time of the last one in ms since 1970; None if the file has no version."""
+        """Returns the number of changes and the time of the last one in ms since 1970; None without a version."""
         versions = _get(self.root, VERSION)
         if not isinstance(versions, SequenceNode) or not versions.value:
             return None
@@ -169,7 +169,7 @@ class AccountFile:
         _put(self.root, VERSION, SequenceNode(_LIST, [version]))
 
     def _list(self, name: str) -> SequenceNode:
-        """Find or create a list of the root; raises ConfigError if its value is something else."""
+        """Find or create a list of the root; raises ConfigError if its value is not a list."""
         found = _get(self.root, name)
         if found is None or _is_null(found):
             found = SequenceNode(_LIST, [])
@@ -180,7 +180,7 @@ class AccountFile:
 
 
 def _compose(content: bytes) -> Node | None:
-    # The C loader does not limit recursion: thousands of nested lists would end the process.
+    # The C loader does not limit recursion, so thousands of nested lists would crash the process.
     longest = max(map(len, content.splitlines()), default=0)
     if longest <= FLAT_SIZE_MAX and content.count(b"[") + content.count(b"{") <= FLAT_SIZE_MAX:
         with contextlib.suppress(yaml.YAMLError):
@@ -216,7 +216,7 @@ def _node(value: Value) -> Node:
 
 
 def _get(mapping: MappingNode, name: str) -> Node | None:
-    """Returns the value of a key; if the key occurs twice, the last value, as in a YAML loader."""
+    """Returns the value of a key; if the key occurs several times, the last value, as a YAML loader does."""
     found: Node | None = None
     for key, value in mapping.value:
         if _text_of(key) == name:
@@ -241,7 +241,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _lay_out(node: Node, done: set[int]) -> None:
-    """Reset a node's layout, so that all values are written alike; visits shared nodes once."""
+    """Reset a node's layout, so that all values are written in the same style; visits shared nodes once."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -258,7 +258,7 @@ def _lay_out(node: Node, done: set[int]) -> None:
 
 
 def _place(error: Exception) -> str:
-    """Returns the position of a YAML error, but not the text, which may be a secret."""
+    """Returns the position of a YAML error without the text at that position, which may be a secret."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is not None:
         return f": look at line {mark.line + 1}, column {mark.column + 1}, and before"
@@ -272,9 +272,9 @@ LOOK_S: Final = 0.5
 """Interval between checks of the file, seconds (`FileWatchService.WATCH_INTERVAL`)."""
 FILE_SIZE_MAX: Final = 4 * MIB
 JAVA_ERROR: Final = "org.apache.rocketmq.acl.common.AclException"
-"""Prefix of the remark in Java's refusals, which clients look for."""
+"""Prefix of the remark in RocketMQ's refusals; clients recognise a refusal by it."""
 KEY_SIZE_MIN: Final = 7
-"""RocketMQ's minima, such as `AclConstants.ACCESS_KEY_MIN_LENGTH`, are 6, and a key must be longer."""
+"""Minimum length of a key, one more than RocketMQ's constants such as `AclConstants.ACCESS_KEY_MIN_LENGTH`."""
 
 _Key = Annotated[str, Meta(min_length=KEY_SIZE_MIN)]
 
@@ -301,7 +301,7 @@ class _File(Struct, frozen=True, rename="camel"):
 
 @define(slots=True, eq=False)
 class AccessControl:
-    """The accounts of one file; used by the threads that serve connections.
+    """The accounts of one file. The threads that serve connections use it.
 
     Invariant: `_rules` are made from `_content`, which is valid; `_seen` is the file's content at the last check.
     """
@@ -319,13 +319,13 @@ class AccessControl:
     _taken_ns: int = field(default=0, init=False)
     """Time when the content was read, by the monotonic clock."""
     _guard: Lock = field(init=False)
-    """Held while file, content and rules are updated."""
+    """Protects the file, its content and the rules while they are updated."""
     _look_ns: int = field(default=0, init=False)
     _last_error: str = field(default="", init=False)
-    """The last error of the file, if it is unusable."""
+    """The error message of the last unusable file; empty if the file is usable."""
 
     def __attrs_post_init__(self) -> None:
-        """Read the file; raises ConfigError."""
+        """Read the file; raises ConfigError if it is unusable."""
         self._guard = self.runtime.lock()
         content = self._read()
         self._take(content, read_rules(content, self.path))
@@ -336,7 +336,7 @@ class AccessControl:
         self._taken_ns = self.runtime.monotonic_ns()
 
     def refusal(self, channel: Channel, command: Command) -> Parts | None:
-        """Returns the answer to a refused request (code 1, as Java's); None if it is accepted."""
+        """Returns the answer to a refused request (code 1, as in RocketMQ), or None if the request is accepted."""
         self._look()
         fields = command.ext_fields or {}
         claim = Claim(channel.peer_host[0], fields.get(ACCESS_KEY), fields.get(SIGNATURE))
@@ -363,9 +363,9 @@ class AccessControl:
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
 
     def may_get(self, channel: Channel, record: Record | str, right: Right) -> bool:
-        """Whether a peer may get a message that it did not request; the message is given as record or topic.
+        """Whether a peer may get a message that it did not request; `record` is the message or its topic.
 
-        The account that signed last on the connection needs the right.
+        The account that signed the last request on the connection needs the right.
         """
         self._look()
         wanted = Wanted()
@@ -376,7 +376,7 @@ class AccessControl:
         return may_use(self._rules, channel.peer_host[0], channel.account, wanted)
 
     def may_still_pull(self, pull: Pull) -> bool:
-        """Whether a held pull may get messages: its account may have lost a right meanwhile."""
+        """Whether the account of a held pull still has the right to get messages."""
         self._look()
         asked_ms = pull.deadline_ms - pull.timeout_ms
         if asked_ms * 1_000_000 > self._taken_ns:
@@ -388,7 +388,7 @@ class AccessControl:
         return may_use(self._rules, pull.channel.peer_host[0], pull.channel.account, wanted)
 
     def _look(self) -> None:
-        """Read the file if it has changed, at most twice a second."""
+        """Read the file if it has changed. The file is checked at most twice a second."""
         now_ns = self.runtime.monotonic_ns()
         if now_ns < self._look_ns:
             return
@@ -417,10 +417,10 @@ class AccessControl:
     # -- for administrators --------------------------------------------------------------------------------------------
 
     def change(self, edit: Callable[[AccountFile], bool]) -> bool:
-        """Change the file and apply it at once; returns False if `edit` finds nothing to change.
+        """Change the file and apply the change at once; returns False if `edit` finds nothing to change.
 
-        Raises ConfigError if the file is unusable before or after the change, and OSError if it cannot be written. In
-        both cases nothing changes.
+        Raises ConfigError if the file is unusable before or after the change, and OSError if the file cannot be
+        written. After an error nothing has changed.
         """
         with self._guard:
             file = AccountFile.parse(self._read())
@@ -436,14 +436,14 @@ class AccessControl:
             return True
 
     def version(self) -> tuple[int, int]:
-        """Returns the number of tools' changes and the time of the last one, ms.
+        """Returns the number of changes by tools, and the time of the last change, ms.
 
-        (0, time of reading) if there is none.
+        Returns (0, time of reading) if no tool has changed the file.
         """
         return AccountFile.parse(self._content).version or (0, self._read_ms)
 
     def listed(self) -> ClusterAclConfig:
-        """Returns all accounts as the file has them."""
+        """Returns all accounts of the file, for administrators."""
         file = _read_file(self._content)
         return ClusterAclConfig(
             global_white_addrs=file.global_white_remote_addresses or [],
@@ -461,7 +461,7 @@ class AccessControl:
 
 
 def read_rules(content: bytes, path: str) -> Rules:
-    """Parse a file's accounts; raises ConfigError with the problem and its place."""
+    """Parse a file's accounts; raises ConfigError with the problem and its position."""
     try:
         file = _read_file(content)
         accounts = [_account(entry) for entry in file.accounts or []]

@@ -1,8 +1,9 @@
-"""Serves codes 50 to 54: administrators read and change a broker's accounts and their file.
+"""Serves codes 50 to 54, by which administrators read and change a broker's accounts and their file.
 
-Answers and error codes are 4.9.7's (`AccountsResponseCode`); on an error nothing changes. Stricter than 4.9.7, which
-accepts accounts that it then cannot read, and any valid signature. Here only an administrator may do this
-(`rocketmq.accounts.access.ADMIN_CODES`), because 54 returns all secrets. Only one file is supported.
+Answers and error codes are those of 4.9.7 (`AccountsResponseCode`); on an error nothing changes. This module is
+stricter than 4.9.7, which accepts accounts that it then cannot read, and accepts any valid signature. Here only an
+administrator may send these codes (`rocketmq.accounts.access.ADMIN_CODES`), because 54 returns all secrets. Only one
+account file is supported.
 
 Source: `AdminBrokerProcessor.updateAndCreateAccessConfig` and its neighbours, `Permission.checkResourcePerms` of 4.9.7.
 """
@@ -51,7 +52,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """50: create or change an account; 209 if the file cannot hold it."""
+        """Code 50: create or change an account; answers 209 if the file cannot contain it."""
         header = CreateAccessConfigRequestHeader.decode(command.ext_fields)
         if len(header.access_key) < KEY_SIZE_MIN or len(header.secret_key or "") < KEY_SIZE_MIN:
             told = f"The accessKey={header.access_key[:64]} and its secretKey must be longer than {KEY_SIZE_MIN - 1}"
@@ -76,7 +77,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """51: remove an account; 210 if it does not exist."""
+        """Code 51: remove an account; answers 210 if it does not exist."""
         key = DeleteAccessConfigRequestHeader.decode(command.ext_fields).access_key
         told = f"The accesskey[{key[:64]}] corresponding to accessConfig has been deleted failed."
         code = AccountsResponseCode.DELETE_ACL_CONFIG_FAILED
@@ -84,7 +85,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def put_white_addresses(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """53: set the global allow-list; 211 if it is invalid or for another file."""
+        """Code 53: set the global allow-list; answers 211 if it is invalid or for another file."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.decode(command.ext_fields)
         code = AccountsResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         if header.acl_file_full_path not in {None, "", self.access.path}:
@@ -95,7 +96,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """52: return the number of account changes, and the time of the last."""
+        """Code 52: return the number of account changes, and the time of the last change."""
         counter, time_ms = self.access.version()
         version = DataVersion(counter=counter, timestamp=time_ms)
         header = GetBrokerAclConfigResponseHeader(
@@ -109,11 +110,11 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def accounts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """54: return every account with its secret, and the allow-list."""
+        """Code 54: return every account with its secret, and the allow-list."""
         return answer(command, ResponseCode.SUCCESS, body=self.access.listed().encode())
 
     def _change(self, channel: Channel, command: Command, edit: Edit, code: int, missing: str) -> Parts:
-        """Change the file, or answer with `code` and the reason; `missing` is the reason if nothing was found."""
+        """Change the file, or answer with `code` and the reason: `missing` if `edit` finds nothing to change."""
         try:
             done = self.access.change(edit)
         except (ConfigError, OSError) as error:
@@ -131,7 +132,7 @@ class AccessProcessor(Serving):
 
 
 def _split(text: str | None) -> list[str] | None:
-    """Split a text as Java does: trailing empty parts are dropped, except a single one."""
+    """Split a text as Java's `String.split` does: trailing empty parts are dropped, except a single one."""
     if text is None:
         return None
     parts = text.split(",")
@@ -141,7 +142,7 @@ def _split(text: str | None) -> list[str] | None:
 
 
 def _rights_problem(texts: list[str]) -> str | None:
-    """Returns the problem of rights written as NAME=RIGHT, in Java's words, or None."""
+    """Returns what is wrong with rights written as NAME=RIGHT, in RocketMQ's words, or None."""
     for text in texts:
         name, equals, right = text.partition("=")
         if not name.strip() or not equals or "=" in right:

@@ -1,7 +1,7 @@
 """The topics and groups that each request uses: one entry per code that the broker serves.
 
-A message named by its log offset (33, 36, 37) counts under the topic that it was sent to, also while it is delayed or
-prepared. `model_tests/service/test_resources.py` fails for a served code without an entry.
+If a request names a message by its log offset (33, 36, 37), it uses the topic to which the message was sent, even while
+the message is delayed or prepared. `model_tests/service/test_resources.py` fails for a served code without an entry.
 
 Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which covers only 10, 11, 12,
 15, 34, 35, 36, 38 and 310.
@@ -29,23 +29,23 @@ from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import read_properties
 
 RecordAt = Callable[[int], Record | None]
-"""Returns the message at a log offset, or None if there is none."""
+"""Returns the message at a log offset, or None if the offset has no message."""
 Names = Callable[[Command, Wanted, RecordAt], None]
 """Adds the topics and groups of a request to `Wanted`; raises HeaderError if the request is unreadable."""
 
 ANY_RIGHT: Final = Right.PUB | Right.SUB
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-"""The property with the additional queues of a message, separated by commas."""
+"""The property with a message's additional queues, separated by commas."""
 _MULTI_DISPATCH_BYTES: Final = MULTI_DISPATCH.encode()
 _TRUE: Final = frozenset({"true", "1"})
-"""Texts that mean true in a field, in any case of letters (`headers.base`)."""
+"""Texts that mean true in a field, in upper or lower case (`headers.base`)."""
 REAL_TOPIC: Final = "REAL_TOPIC"
 
 
 def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names:
-    """Returns the function for requests with these fields for a topic and a group.
+    """Returns the function for requests that name a topic and a group in these fields.
 
-    "" if there is none.
+    An empty field name means that the request names no topic or no group.
     """
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
@@ -67,7 +67,7 @@ def _send(topic: str, properties: str, batch: str) -> Names:
         else:
             wanted.topic(name, Right.PUB)
         _add_further_queues(wanted, fields.get(properties))
-        # The bytes are searched before parsing, because a batch may have tens of thousands of messages.
+        # The raw bytes are searched before the batch is parsed, because a batch may have tens of thousands of messages.
         is_batch = fields.get(batch, "").lower() in _TRUE
         if is_batch and _MULTI_DISPATCH_BYTES in bytes(command.body):
             for message in decode_batch(command.body):
@@ -104,10 +104,10 @@ def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
 
 
 def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -> None:
-    """Add the message at a log offset; raises HeaderError if it is not a producer's message.
+    """Add the topic of the message at a log offset; raises HeaderError if no producer's message is there.
 
     A message body may imitate a record whose properties span messages of other topics, because only bodies have a
-    checksum. But a record's magic within that span is never valid UTF-8.
+    checksum. But the magic number of a record in that span is never valid UTF-8.
     """
     record = record_at(offset)
     if record is not None:
@@ -119,7 +119,7 @@ def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -
 
 
 def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
-    """Add a message's original topic; for dead letters and retries also the group."""
+    """Add a message's original topic, and for dead letters and retries also the group."""
     if record is None:
         return
     name = record.topic
@@ -132,12 +132,10 @@ def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
 
 
 def _lock(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """Codes 41 and 42 need the group in the body."""
     wanted.group(LockBatchRequest.decode(command.body).consumer_group)
 
 
 def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """Code 400 needs the topic and the group in the body."""
     asked = QueryAssignmentRequestBody.decode(command.body)
     wanted.topic(asked.topic, Right.SUB)
     wanted.group(asked.consumer_group)
@@ -197,7 +195,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.END_TRANSACTION: _end,
 }
-"""For each code, the function that adds a request's topics and groups."""
+"""For each code, the function that adds the request's topics and groups to a `Wanted`."""
 FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.CHECK_CLIENT_CONFIG: "only reads the expression that it brings",
     RequestCode.GET_BROKER_RUNTIME_INFO: "tells counts and times of the whole broker",
@@ -209,7 +207,7 @@ FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
 
 
 def wanted_by(command: Command, record_at: RecordAt = lambda _offset: None) -> Wanted:
-    """Returns the topics and groups of a request; raises HeaderError if it is unreadable."""
+    """Returns the topics and groups of a request; raises HeaderError if the request is unreadable."""
     wanted = Wanted()
     names = NAMED.get(command.code)
     if names is not None:

@@ -1,1 +1,1 @@
-"""Administration: the requests of `mqadmin`, and of clients that join, commit and leave."""
+"""Administration: the requests of `mqadmin`, and of clients that join and leave groups and commit offsets."""

@@ -1,8 +1,9 @@
 """Forwards requests to clients: 307 and 309, 222 and 223 (as 220 and 221), and replies (324, 325, as 326).
 
-A client answers 221, 307, 309 and 326 to the broker, which answers the requester. A client that is gone, or silent for
-10 s, causes an error code. Members' offsets (221) are merged; members that are silent for 5 s or answer incorrectly are
-skipped. Replies are not stored, as with Java's `storeReplyMessageEnable=false`.
+The client sends its answer to 221, 307, 309 or 326 to the broker, and the broker answers the requester. If the client
+has disconnected, or does not answer within 10 s, the requester gets an error code. The offsets of a group's members
+(221) are merged; members that do not answer within 5 s, or answer incorrectly, are skipped. Replies are not stored, as
+with RocketMQ's `storeReplyMessageEnable=false`.
 
 Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `getConsumerStatus`, `consumeMessageDirectly`,
 `Broker2Client.java`, `ReplyMessageProcessor.java` 4.9.7.
@@ -57,19 +58,19 @@ from longpoll_runtime import Lock, Runtime
 log = logging.getLogger(__name__)
 
 CALL_MS_MAX: Final = 10_000
-"""Time limit for the answer of one member (`Broker2Client.callClient`)."""
+"""Time limit for the answer of one member, ms (`Broker2Client.callClient`)."""
 STATUS_MS_MAX: Final = 5_000
-"""Time limit for the offsets of all members (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
+"""Time limit for all members' offsets together, ms. RocketMQ (`Broker2Client.getConsumeStatus`) asks one by one."""
 STATUS_SIZE_MAX: Final = 256 * KIB
 """Maximum bytes of all members' offsets together."""
 CALL_COUNT_MAX: Final = 1000
-"""Maximum requests that wait for members; a further request is answered with 2."""
+"""Maximum requests that wait for members. Beyond it, a request is answered with code 2."""
 RESET_COUNT: Final = 50
-"""Number of queues for which one turn searches the offset of a time."""
+"""Number of queues per turn in which the offset for a given time is searched."""
 NO_OFFSET: Final = -1
-"""The value in a request to reset a queue that means that no offset is given."""
+"""In a request to reset a queue, this value means that no offset is given."""
 LATEST: Final = -1
-"""The time that means a queue's end."""
+"""This timestamp means the end of a queue."""
 
 
 @frozen
@@ -81,36 +82,36 @@ class _Waiting:
     deadline_ns: int
 
     def passed_on(self, command: Command) -> Parts | None:
-        """Returns the requester's answer after the member's; None if other members must answer too."""
+        """Returns the answer to the requester after this member has answered; None if other members must answer too."""
         # The body is copied, because the member's receive buffer is reused.
         return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
 
     def gone(self) -> Parts | None:
-        """Returns the answer if the member closed its connection."""
+        """Returns the answer to the requester if the member closed its connection."""
         told = f"invoke consumer {self.member} Exception: it closed the connection"
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told)
 
     def late(self) -> Parts | None:
-        """Returns the answer if the member did not answer in time."""
+        """Returns the answer to the requester if the member did not answer in time."""
         told = f"consumer {self.member} Timeout: no answer in {CALL_MS_MAX} ms"
         return answer(self.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told)
 
 
 @frozen
 class _WaitingReply(_Waiting):
-    """A sender of a reply that waits for its delivery; `member` is the client id."""
+    """The sender of a reply, which waits for the delivery; `member` is the receiver's client id."""
 
     queue_id: int
 
     def passed_on(self, command: Command) -> Parts:
-        """Returns a send's success; a reply has no offset."""
+        """Returns a successful answer to the send. It has no offset, because replies are not stored."""
         if command.code != ResponseCode.SUCCESS:
             return self.gone()
         fields = SendMessageResponseHeader(msg_id="0", queue_id=self.queue_id, queue_offset=0).encode()
         return answer(self.asked, ResponseCode.SUCCESS, None, fields | REGION_FIELDS)
 
     def gone(self) -> Parts:
-        """Returns the answer if the reply was not delivered."""
+        """Returns the answer to the sender if the reply was not delivered."""
         told = f"push reply message to {self.member}fail."
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
 
@@ -119,9 +120,9 @@ class _WaitingReply(_Waiting):
 
 @define(slots=True, eq=False)
 class _Gathering:
-    """Collects members' offsets in `told`, by client id.
+    """Collects the offsets that each member of a group reports, by client id.
 
-    Invariant: `left` counts the members that may still answer; it decreases under `lock`.
+    Invariant: `left` is the number of members that may still answer; it decreases under `lock`.
     """
 
     lock: Lock
@@ -131,7 +132,7 @@ class _Gathering:
     """Number of bytes received from all members."""
 
     def take(self, client_id: str, body: Buffer) -> None:
-        """Add a member's answer, unless it is unreadable or too large."""
+        """Add a member's answer, unless the answer is unreadable or too large."""
         with self.lock:
             self.size += len(body)
             is_read = self.size <= STATUS_SIZE_MAX
@@ -147,7 +148,7 @@ class _Gathering:
             self.told[client_id] = offsets
 
     def one_less(self, asked: Command) -> Parts | None:
-        """Count one member as done; returns the answer after the last member, None before."""
+        """Count one member as done; returns the answer after the last member, and None before."""
         with self.lock:
             self.left -= 1
             if self.left:
@@ -156,25 +157,23 @@ class _Gathering:
             told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
             return answer(asked, ResponseCode.SYSTEM_ERROR, told)
         table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
-        # RocketMQ's answer also has the table of 221, which is empty here.
+        # RocketMQ's answer also has the table that 221 returns; here that table is empty.
         body = {"consumerTable": table, "messageQueueTable": {}}
         return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
 
 
 @frozen
 class _WaitingStatus(_Waiting):
-    """A requester that waits for the offsets of several members, of which this is one; `member` is its client id."""
+    """A requester that waits for the offsets of several members; `member` is the client id of one of them."""
 
     gathering: _Gathering
 
     def passed_on(self, command: Command) -> Parts | None:
-        """Add this member's answer."""
         if command.code == ResponseCode.SUCCESS:
             self.gathering.take(self.member, command.body)
         return self.gone()
 
     def gone(self) -> Parts | None:
-        """Skip this member."""
         return self.gathering.one_less(self.asked)
 
     late = gone
@@ -182,7 +181,10 @@ class _WaitingStatus(_Waiting):
 
 @define(slots=True, eq=False)
 class ClientCalls(Serving):
-    """The processors, and the calls that wait for an answer. Invariant: `_waiting` changes under `lock`."""
+    """The processors for forwarded requests, and the calls that wait for an answer.
+
+    Invariant: `_waiting` changes under `lock`.
+    """
 
     runtime: Runtime
     topics: Topics
@@ -195,14 +197,14 @@ class ClientCalls(Serving):
     lock: Lock
     quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
-    """The waiting calls, by the member's connection and the opaque of its request."""
+    """The waiting calls, by the member's connection and the `opaque` of the forwarded request."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Code 307: return a member's state, asked from the member.
+        """Code 307: ask a member for its state and return it.
 
-        Answers 1 if it is not connected, 207 if it is silent.
+        Answers 1 if the member is not connected, and 207 if it does not answer in time.
         """
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         asked = _request(command.code, header.encode(), flag=command.flag)
@@ -224,12 +226,13 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 222: reset a group's members to the offsets of a time (220); answers 206 if the group has no members.
+        """Code 222: reset a group's members to the offsets for a time (220); answers 206 if the group has no members.
 
-        Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
-        that queue is reset, to `offset` if given, and directly if the group has no members.
+        Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, a request with
+        `queueId` resets only that queue, to `offset` if given; if the group has no members, the broker stores the
+        offset itself.
         """
-        # The body is not needed, and must not be kept because it lies in the receive buffer.
+        # The body is not needed later, and must not be kept because it refers to the receive buffer.
         command = structs.replace(command, body=EMPTY)
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
@@ -255,7 +258,7 @@ class ClientCalls(Serving):
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
         body = _reset_body(table, is_list=command.language == "CPP")
         fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
-        # The request is one-way, so members may share its opaque.
+        # The request is one-way, so all members can get it with the same `opaque`.
         request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
         parts, outbox = encode(structs.replace(request, opaque=self._opaque())), Outbox()
         for number, member in enumerate(channels):
@@ -269,7 +272,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 223: return the offsets of one or all of a group's members (221); answers 1 if there are none."""
+        """Code 223: return the offsets of one or all members of a group (221); answers 1 without such a member."""
         command = structs.replace(command, body=EMPTY)
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
@@ -294,7 +297,7 @@ class ClientCalls(Serving):
             waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
             refusal = self._ask(channel, request, waiting, outbox)
             if refusal is not None:
-                # The members asked so far answer in vain, because their offsets are no longer waited for.
+                # Stop waiting for the members that were asked already; their answers will be dropped.
                 self._take(lambda _member, each: isinstance(each, _WaitingStatus) and each.gathering is gathering)
                 return refusal
         outbox.flush()
@@ -302,7 +305,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Codes 324 and 325: deliver a reply to its requester, by client id.
+        """Codes 324 and 325: deliver a reply to the client that sent the request, by client id.
 
         Answers 1 if that client is not connected.
         """
@@ -352,7 +355,7 @@ class ClientCalls(Serving):
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
     def _take(self, is_meant: Callable[[Channel, _Waiting], bool]) -> list[_Waiting]:
-        """Remove and return the calls for which `is_meant` is true, given the member's connection and the call."""
+        """Remove and return the calls for which `is_meant(connection, call)` is true."""
         with self.lock:
             found = [key for key, each in self._waiting.items() if is_meant(key[0], each)]
             for key in found:
@@ -360,7 +363,7 @@ class ClientCalls(Serving):
             return [self._waiting.pop(key) for key in found]
 
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Forward a member's answer; drop it if no requester waits."""
+        """Forward a member's answer to the requester; drop the answer if no requester waits for it."""
         with self.lock:
             waiting = self._waiting.pop((channel, command.opaque), None)
             self.quota.release((channel, command.opaque))
@@ -368,13 +371,13 @@ class ClientCalls(Serving):
             _write(outbox, waiting, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
-        """Answer the requesters that wait for a closed connection, and drop the connection's own requests."""
+        """Answer the requesters that wait for a closed connection, and drop that connection's own requests."""
         for waiting in self._take(lambda member, each: channel in {member, each.asker}):
             if waiting.asker is not channel:
                 _write(outbox, waiting, waiting.gone())
 
     def expire(self) -> None:
-        """Answer the requesters that have waited too long; called periodically."""
+        """Answer the requesters that have waited too long. This method is called periodically."""
         now_ns = self.runtime.monotonic_ns()
         outbox = Outbox()
         for waiting in self._take(lambda _member, each: each.deadline_ns <= now_ns):
@@ -393,7 +396,7 @@ class ClientCalls(Serving):
     ) -> Parts | None:
         """Send a request to a member, by group and client id; returns None, or the refusal.
 
-        A member that may not read `record`, which it would get, counts as not connected.
+        If the request carries `record` and the member may not read that message, the member counts as not connected.
         """
         group, client_id = member
         name = f"<{group[:255]}> <{client_id[:255]}>"
@@ -409,7 +412,7 @@ class ClientCalls(Serving):
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Send a request to a client's connection; returns None, or the refusal."""
         opaque = self._opaque()
-        # The answer needs neither fields nor body, and fields may have a megabyte.
+        # Fields and body are not needed for the answer, and the fields may have a megabyte.
         waiting = evolve(waiting, asked=structs.replace(waiting.asked, ext_fields=None, body=EMPTY))
         with self.lock:
             if not waiting.asked.is_one_way:
@@ -431,7 +434,7 @@ class ClientCalls(Serving):
     def _reset_all(
         self, header: ResetOffsetRequestHeader, queue_ids: Iterable[int]
     ) -> Generator[None, None, dict[MessageQueue, int] | str]:
-        """Returns the queues' offsets after a reset, or why one cannot be reset."""
+        """Returns the queues' offsets after a reset, or why a queue cannot be reset."""
         table: dict[MessageQueue, int] = {}
         for number, queue_id in enumerate(queue_ids):
             if number and number % RESET_COUNT == 0:
@@ -443,7 +446,7 @@ class ClientCalls(Serving):
         return table
 
     def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
-        """Returns a queue's offset after a reset, or why it cannot be reset."""
+        """Returns a queue's offset after a reset, or why the queue cannot be reset."""
         stored = self.offsets.query(header.topic, header.group, queue_id)
         if stored is None:
             return f"THe consumer group <{header.group[:255]}> not exist"
@@ -465,12 +468,12 @@ def _write(outbox: Outbox, waiting: _Waiting, parts: Parts | None) -> None:
 
 
 def _request(code: int, fields: dict[str, str], body: Buffer = EMPTY, *, flag: int) -> Command:
-    """Create a request to a member; its opaque is set when it is sent."""
+    """Create a request to a member; its `opaque` is set when it is sent."""
     return Command(code=code, opaque=0, flag=flag, ext_fields=fields, body=body)
 
 
 def _reset_body(table: Mapping[MessageQueue, int], *, is_list: bool) -> bytes:
-    """Encode the offsets by queue, or as a list for a group of C++ clients."""
+    """Encode the offsets as a table by queue, or as a list for a group of C++ clients."""
     if not is_list:
         return msgspec.json.encode({"offsetTable": encode_by_queue(table)})
     rows = [

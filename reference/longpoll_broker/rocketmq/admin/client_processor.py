@@ -1,7 +1,7 @@
-"""Serves clients that join, leave and list each other (34, 35, 38, 46), and lists connections (203, 204, 328, 345).
+"""Serves clients that join, leave and list groups (34, 35, 38, 46), and lists connections (203, 204, 328, 345).
 
-Members of a changed group get a notice (40), so that they rebalance. Transaction checks and replies go to connections
-of producers.
+When a group changes, its members get a notification (40), so that they rebalance. Transaction checks and replies are
+sent on the connections of producers.
 
 Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java`,
 `ProducerManager.java`, `AdminBrokerProcessor.getConsumerConnectionList` and `getProducerConnectionList` 4.9.
@@ -58,20 +58,20 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
 
 LOOKS_MAX: Final = 256
-"""Maximum connections of a group among which one search looks."""
+"""Maximum connections of a group that one search examines."""
 PRODUCER_COUNT_MAX: Final = 100_000
-"""Maximum pairs of a group and a connection; further pairs are ignored."""
+"""Maximum pairs of a producer group and a connection; further pairs are ignored."""
 PART_COUNT: Final = 2_000
 """Members or producers handled in one turn, which takes some 4 ms."""
 HEARTBEAT_SIZE: Final = 50_000
-"""Characters of subscriptions handled in one turn, including their costs; a turn takes some 10 ms."""
+"""Maximum size of the subscriptions handled in one turn, as computed by `_cost`; a turn takes about 10 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
-"""Maximum producers of one answer."""
+"""Maximum producers in one answer."""
 
 
 @define(slots=True, eq=False)
 class Producers:
-    """The connections with producers of each group; callers hold a lock.
+    """The connections of the producers of each group; callers hold a lock.
 
     Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, without empty entries.
 
@@ -84,10 +84,10 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of` by their `str`; if two have the same name, the later one."""
+    """The connections of `_groups_of` by their `str`; if two connections have the same `str`, the later one."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
-        """Add a producer's connection to a group; ignored over the quota, or with a name that is too long."""
+        """Add a producer's connection to a group; does nothing if the quota is used up or a name is too long."""
         members = self._groups.get(group, ())
         if channel in members:
             if self._client_of.get(channel) != client_id:
@@ -118,7 +118,7 @@ class Producers:
         self.quota.release((channel, group))
 
     def close(self, channel: Hashable, count_max: int | None = None) -> int:
-        """Remove a closed connection from its groups, or `count_max` of them; returns their number."""
+        """Remove a closed connection from at most `count_max` of its groups; returns the number of groups."""
         groups = list(islice(self._groups_of.get(channel, ()), count_max))
         for group in groups:
             self.unregister(channel, group)
@@ -133,10 +133,10 @@ class Producers:
         return list(self._groups.get(group, ()))
 
     def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
-        """Returns the connection on which a client of this id last registered a producer, or None.
+        """Returns the connection on which a client with this id last registered a producer, or None.
 
-        Among connections of several accounts, only those with the first permitted account count: a reply (326) goes to
-        a client id, and another account must not be able to redirect it.
+        If connections of several accounts use this id, only those of the first permitted account count. A reply (326)
+        goes to a client id, and another account must not be able to redirect it.
         """
         found = None
         for channel in filter(may_get, self._clients.get(client_id, ())):
@@ -161,7 +161,7 @@ class Producers:
     ) -> Hashable | None:
         """Returns one of the group's permitted connections, in turn, or None.
 
-        The connection whose `str` is `first` takes precedence.
+        The connection whose `str` equals `first` is preferred.
         """
         members = self._groups.get(group)
         if not members:
@@ -179,15 +179,15 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notices of one pass; each is usually one system call, so a pass takes 2 to 4 ms for them."""
+"""Maximum notifications sent in one pass. Each usually needs one system call, so they take 2 to 4 ms per pass."""
 
 
 @define(slots=True, eq=False)
 class MemberNotifications:
-    """The members to notify of changes of their groups; any loop's thread may call it.
+    """The members that must be notified because their group changed; callable from the thread of any I/O loop.
 
-    Each pass immediately sends up to `NOTICES_MAX` notices, in Java's order; Java sends each change to each member. The
-    other groups wait for later passes. One notice covers all changes of a waiting group.
+    Each pass sends up to `NOTICES_MAX` notifications at once, in RocketMQ's order, and the other groups wait for later
+    passes. One notification covers all changes of a waiting group, while RocketMQ sends every change to every member.
 
     Invariant: after a change, every member was notified, or the group is in `_waiting`, or the member is in `_round`,
     which has members of one group only.
@@ -197,7 +197,7 @@ class MemberNotifications:
     lock: Lock
     """Protects `clients` and this object."""
     _left: int = field(factory=lambda: NOTICES_MAX, init=False)
-    """Number of notices that may still be sent in this pass."""
+    """Number of notifications that may still be sent in this pass."""
     _waiting: dict[str, None] = field(factory=dict, init=False)
     """Changed groups whose members are not yet being notified, oldest first."""
     _round: deque[Channel] = field(factory=deque, init=False)
@@ -206,11 +206,11 @@ class MemberNotifications:
 
     @property
     def has_more(self) -> bool:
-        """Whether members wait for a notice; approximate without the lock."""
+        """Whether members wait for a notification; only approximate without the lock."""
         return bool(self._waiting or self._round)
 
     def changed(self, group: str, outbox: Outbox) -> None:
-        """Notify every member of a group, including the one that changed it, now or in a later pass."""
+        """Notify every member of a group, now or in a later pass, including the member that caused the change."""
         with self.lock:
             if group in self._waiting:
                 return
@@ -235,7 +235,7 @@ class MemberNotifications:
             outbox.write(channel, parts)
 
     def _take(self, count: int) -> list[tuple[Channel, Parts]]:
-        """Take the next members to notify, up to `count`, with their notices."""
+        """Remove and return at most `count` members to notify, with their notifications."""
         taken: list[tuple[Channel, Parts]] = []
         while len(taken) < count and (self._round or self._begin_round()):
             taken.append((self._round.popleft(), self._round_parts))
@@ -253,7 +253,7 @@ class MemberNotifications:
         return False
 
     def _notice(self, group: str) -> Parts:
-        """Create a notice for any number of members: it is one-way, so they can share its opaque."""
+        """Create a notification. It is one-way, so any number of members can get it with the same `opaque`."""
         return encode(
             Command(
                 code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -265,9 +265,9 @@ class MemberNotifications:
 
 
 LEAVES_MAX: Final = 1_000
-"""Maximum groups that closed connections leave in one pass, which takes some 10 ms."""
+"""Maximum groups from which closed connections are removed in one pass, which takes about 10 ms."""
 LANGUAGE_SIZE_MAX: Final = 32
-"""Maximum characters of a client's language that are kept; Java's names have at most 7."""
+"""Maximum characters of a client's language that are stored; the names in RocketMQ have at most 7."""
 
 
 def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
@@ -280,24 +280,24 @@ def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
 
 @frozen
 class Program:
-    """A client's description of itself."""
+    """What a client's heartbeat says about the client program."""
 
     client_id: str
     language: str
-    """The language as the client gave it, which may be any text."""
+    """The language as the client sent it, which may be any text."""
     version: int
     heard_ms: int
     """Time of the last heartbeat, by the wall clock."""
 
     @property
     def java_language(self) -> str:
-        """The language under a name that Java's enum has, because Java cannot read others."""
+        """The language as a name of Java's enum, because Java clients cannot parse other names."""
         return self.language if self.language in LANGUAGES else "OTHER"
 
 
 @define(slots=True, eq=False)
 class ClientProcessor(Serving):
-    """The processors."""
+    """The processors for clients that join and leave groups."""
 
     topics: Topics
     groups: Groups
@@ -310,25 +310,25 @@ class ClientProcessor(Serving):
     now_ms: Callable[[], int] = lambda: 0
     """Returns the wall clock's time, ms."""
     resubscribed: Callable[[str, Iterable[str], Outbox], None] = lambda _group, _topics, _outbox: None
-    """Called with a group and the topics whose subscriptions a heartbeat changed."""
+    """Called with a group and the topics for which a heartbeat changed the subscription."""
     may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
-    """Whether a client may get a message, or one of a topic, that it did not request."""
+    """Whether a client may get a message that it did not request; the second argument is the message or its topic."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
-    """The client of each connection, from its last heartbeat; protected by `lock`."""
+    """The client program of each connection, from its last heartbeat; protected by `lock`."""
     _closing: dict[Channel, None] = field(factory=dict, init=False)
-    """Closed connections that still have groups to leave; protected by `lock`."""
+    """Closed connections that must still be removed from groups; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
-    """Number of groups that may still be left in this pass."""
+    """Number of groups from which connections may still be removed in this pass."""
     needs_turn: bool = field(default=False, init=False)
-    """Whether `turn` has work: groups to leave, notices to send, or a limit of this pass to reset."""
+    """Whether `turn` has work: removals from groups, notifications, or a limit of this pass that must be reset."""
     notices: MemberNotifications = field(
         init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
 
     @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Turns:
-        """Code 34: register the client in its groups and notify members of changed groups.
+        """Code 34: register the client in its groups, and notify members of changed groups.
 
         Answers 2 if a table is full.
         """
@@ -388,7 +388,7 @@ class ClientProcessor(Serving):
         return {topic: (each.sub_version, each.tags.expression) for topic, each in found.items()}
 
     def _group(self, channel: Channel, name: str, full: dict[str, None]) -> GroupConfig | None:
-        """Find or create a group and its retry topic; adds the names of full tables to `full`."""
+        """Find or create a group and its retry topic; the names of full tables are added to `full`."""
         group = self.groups.find(name, channel)
         if group is None:
             if self.groups.may_create(name):
@@ -402,7 +402,7 @@ class ClientProcessor(Serving):
 
     @contextmanager
     def _noting_refusals(self, full: dict[str, None]) -> Iterator[None]:
-        """Hold `lock`, and add the names of tables that refused an entry meanwhile to `full`."""
+        """Hold `lock`, and add the names of tables that refuse an entry in the `with` block to `full`."""
         clients = self.clients
         quotas = (
             self.producers.quota,
@@ -416,7 +416,7 @@ class ClientProcessor(Serving):
             full |= {quota.name: None for quota, refused in zip(quotas, before, strict=True) if quota.refused > refused}
 
     def _check_sizes(self, data: HeartbeatData) -> None:
-        """Raise HeaderError for a name that is too long, because other members receive it."""
+        """Raise HeaderError if a name is too long, because other members receive it."""
         group_max = self.groups.size_max
         names = [("clientID", data.client_id, GROUP_SIZE_MAX)]
         for consumer in data.consumer_data_set:
@@ -425,7 +425,7 @@ class ClientProcessor(Serving):
         check_sizes("HeartbeatData", names)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
-        """Returns 5.x's fields: whether heartbeats need subscriptions in general, and whether the next does."""
+        """Returns 5.x's fields: whether heartbeats need subscriptions in general, and whether the next one does."""
         if not self.traits.heartbeat_fields:
             return None
         changed = wants_subscriptions or not data.heartbeat_fingerprint
@@ -463,7 +463,10 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 46: check a Java client's filter before it starts; answers 1 if filters are off, 23 if it is invalid."""
+        """Code 46: check a Java client's filter before the client starts.
+
+        Answers 1 if property filters are off, and 23 if the filter is invalid.
+        """
         wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
         if wanted is None or is_tag_type(wanted.expression_type):
             return answer(command, ResponseCode.SUCCESS)
@@ -505,7 +508,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 204: return a producer group's members; answers 1 if there are none."""
+        """Code 204: return a producer group's members; answers 1 if the group has no members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
         with self.lock:
             members = self.producers.channels(name)
@@ -528,7 +531,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 345: return a group's current subscription to a topic; the answer lacks it if there is none."""
+        """Code 345: return a group's current subscription to a topic; without one, the answer has no subscription."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.lock:
             live = self.clients.group(header.group)
@@ -578,12 +581,12 @@ class ClientProcessor(Serving):
 
     @property
     def has_more(self) -> bool:
-        """Whether a later pass has work here; approximate without the lock."""
+        """Whether a later pass has work for this processor; only approximate without the lock."""
         return bool(self._closing) or self.notices.has_more
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: continue with closed connections in many groups, and with notices."""
-        # The flag is reset first, because another loop's thread may set it meanwhile.
+        """End a pass: continue to remove closed connections from their groups, and to send notifications."""
+        # The flag is reset before the work, because another loop's thread may set it during the work.
         self.needs_turn = False
         self._leaves_left = LEAVES_MAX
         if self._closing:
@@ -593,7 +596,7 @@ class ClientProcessor(Serving):
             self.needs_turn = True
 
     def _close_some(self, outbox: Outbox) -> None:
-        """Remove closed connections from their groups, as many as one pass may."""
+        """Remove closed connections from their groups, within the limit of one pass."""
         groups: list[str] = []
         with self.lock:
             while self._closing and self._leaves_left > 0:
@@ -609,10 +612,10 @@ class ClientProcessor(Serving):
             self.notices.changed(group, outbox)
 
     def producer_of(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """Returns a producer's connection to ask about a prepared message, or None.
+        """Returns the connection of a producer that can be asked about a prepared message, or None.
 
-        It needs the right to publish to the message's topic. Connections take turns; with `sender_first` the message's
-        sender goes first.
+        The producer needs the right to publish to the message's topic. Connections take turns; with `sender_first` the
+        connection that sent the message is preferred.
         """
 
         def may_ask(channel: Hashable) -> bool:
@@ -627,7 +630,7 @@ class ClientProcessor(Serving):
     def producer_with(self, client_id: str, topic: str) -> Channel | None:
         """Returns a connection of a producer with this client id that may get replies, or None.
 
-        It needs any right to the topic of the replies.
+        The producer needs any right to the topic of the replies.
         """
         known: dict[tuple[str, str], bool] = {}
 

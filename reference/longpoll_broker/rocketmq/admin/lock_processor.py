@@ -1,7 +1,7 @@
 """Serves 41 and 42, queue locks of orderly consumer groups, and 400, a consumer's assignment of queues.
 
-A lock lasts a minute and is renewed by another request. As on 4.9.7, topic and queue of a lock are not checked. 400
-assigns all routed queues, also those of other brokers.
+A lock lasts a minute, and another request renews it. As in 4.9.7, a lock's topic and queue need not exist. Code 400
+assigns all routed queues, including those of other brokers.
 
 Source: `RebalanceLockManager.java`, `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`;
 `QueryAssignmentProcessor.java` 5.5, `AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
@@ -37,9 +37,9 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
 
 LIFE_MS: Final = 60_000
-"""`REBALANCE_LOCK_MAX_LIVE_TIME`: how long a lock lasts if it is not renewed."""
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`: how long a lock lasts if it is not renewed, ms."""
 LOCK_COUNT_MAX: Final = 1_000_000
-"""Maximum locks in total; further ones are refused."""
+"""Maximum locks of all groups together; further locks are refused."""
 EXPIRED_MAX: Final = 4_000
 """Maximum expired locks that are removed in one turn."""
 TURN_COUNT: Final = 2_000
@@ -56,7 +56,7 @@ class _Holder:
 
 @define(slots=True, eq=False)
 class QueueLocks:
-    """Every lock, by group and queue, the least recently renewed first; callers hold a lock and give the time."""
+    """Every lock, by group and queue, the least recently renewed first. Callers hold a mutex and pass the time."""
 
     quota: Quota = field(factory=lambda: Quota("queue locks", LOCK_COUNT_MAX), init=False)
     _holders: OrderedDict[tuple[str, Hashable], _Holder] = field(factory=OrderedDict, init=False)
@@ -64,7 +64,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int, channel: Hashable = None
     ) -> list[Queue]:
-        """Acquire or renew locks that are free, expired or the client's; returns the queues it holds now."""
+        """Acquire or renew the locks that are free, expired or the client's; returns the client's queues."""
         self._expire(now_ms)
         got: list[Queue] = []
         for queue in queues:
@@ -83,7 +83,7 @@ class QueueLocks:
         return got
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Hashable]) -> None:
-        """Release the client's own locks; those of other clients stay."""
+        """Release this client's locks; the locks of other clients stay."""
         for queue in queues:
             key = (group, queue)
             holder = self._holders.get(key)
@@ -116,7 +116,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 41: lock queues; returns those that the client holds now, or answers 2 if a lock found no room."""
+        """Code 41: lock queues; returns the queues that the client now holds, or answers 2 if there is no room."""
         asked = self._read(command)
         got: list[MessageQueue] = []
         refused = 0
@@ -136,7 +136,7 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 42: unlock queues; always a success, even without a lock."""
+        """Code 42: unlock queues; always succeeds, even if the client holds no lock."""
         asked = self._read(command)
         for start in range(0, len(asked.mq_set), TURN_COUNT):
             if start:
@@ -146,7 +146,7 @@ class LockProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _read(self, command: Command) -> LockBatchRequest:
-        """Parse a request; raises HeaderError for a name that is too long, because locks keep it."""
+        """Parse a request; raises HeaderError for a name that is too long, because locks store the name."""
         asked = LockBatchRequest.decode(command.body)
         group_max = self.group_size_max
         names = [("clientId", asked.client_id, GROUP_SIZE_MAX), ("consumerGroup", asked.consumer_group, group_max)]
@@ -167,11 +167,11 @@ class AssignmentProcessor(Serving):
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]]
     """Returns the readable queues of a topic on other brokers."""
     is_elsewhere: bool
-    """Whether routes come from other name servers, so that other brokers' queues are unknown here."""
+    """Whether routes come from other name servers, so that this process does not know the queues of other brokers."""
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 400: return the queues assigned to a member: all of them if each member gets every message."""
+        """Code 400: return the queues that are assigned to a member; in a broadcasting group, all queues."""
         asked = QueryAssignmentRequestBody.decode(command.body)
         if asked.strategy_name not in {AVERAGELY, BY_CIRCLE}:
             told = f"the strategy {asked.strategy_name[:80]!r} is not known here: {AVERAGELY} or {BY_CIRCLE}"
@@ -196,7 +196,7 @@ class AssignmentProcessor(Serving):
 
 
 def share_of(queues: list[MessageQueue], clients: list[str], client: str, *, by_circle: bool) -> list[MessageQueue]:
-    """Returns a client's part of sorted queues among sorted clients; empty for an unknown client."""
+    """Assign sorted queues to sorted clients; returns the queues of `client`, none if it is not among the clients."""
     if client not in clients:
         return []
     number, count = clients.index(client), len(clients)

@@ -1,7 +1,7 @@
 """Serves offsets of groups (14, 15) and queues (29 to 32), and messages by offset (33) and key (12).
 
-Queries by key skip messages of equal hash with another topic or key; RocketMQ leaves this to the client. Index: see
-`store.index`. `recorded` adds commits and queries of offsets to a history; commits in pulls: see
+A query by key compares topic and key, because the index contains only hashes; RocketMQ leaves this comparison to the
+client. Index: see `store.index`. `recorded` adds commits and queries of offsets to a history; commits in pulls: see
 `hold.hold_service`.
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
@@ -47,13 +47,13 @@ from longpoll_recorder.recorder import (
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
 """`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a unique key, and the requested count is ignored."""
 UNIQUE_KEY_COUNT: Final = 32
-"""`defaultQueryMaxNum`: the number of messages that a query by unique key returns at most."""
+"""`defaultQueryMaxNum`: maximum number of messages that a query by unique key returns."""
 _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
 @define(slots=True, eq=False)
 class OffsetProcessor(Serving):
-    """The processors."""
+    """The processors for offsets and for message queries."""
 
     topics: Topics
     groups: Groups
@@ -63,7 +63,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 14: return the group's offset; 0 to a new group if the queue's first message still exists, else 22."""
+        """Code 14: return the group's offset. A new group gets 0 if the queue's first message exists, else code 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
         if offset is None or offset < 0:
@@ -74,7 +74,7 @@ class OffsetProcessor(Serving):
         return self._offset(command, offset)
 
     def _no_offset(self, header: QueryConsumerOffsetRequestHeader) -> str | None:
-        """Returns why a group without an offset does not get 0; None if it does."""
+        """Returns why a group without an offset does not get offset 0, or None if it does."""
         topic, queue_id = header.topic, header.queue_id
         if self.traits.zero_for_stored_only:
             if header.set_zero_if_not_found is False:
@@ -85,7 +85,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 15: store the group's offset without checking whether the queue has it."""
+        """Code 15: store the group's offset, without checking that the queue has a message at this offset."""
         if self.traits.commits_of_known_only:
             refusal = self._unknown(command)
             if refusal is not None:
@@ -108,7 +108,7 @@ class OffsetProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _unknown(self, command: Command) -> Parts | None:
-        """Returns the refusal of a commit that lacks a field or has an unknown group or topic; checked first."""
+        """Returns the refusal of a commit that lacks a field or has an unknown group or topic, or None."""
         fields = command.ext_fields or {}
         group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
         if group not in self.groups.by_name:
@@ -122,7 +122,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 29: return the offset of the message that was stored nearest to a time."""
+        """Code 29: return the offset of the message whose store time is nearest to a given time."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         topic, queue_id = header.topic, header.queue_id
         if not self.traits.searches_by_boundary:
@@ -131,15 +131,15 @@ class OffsetProcessor(Serving):
         return self._offset(command, self._by_boundary(topic, queue_id, header.timestamp, upper=upper))
 
     def _by_boundary(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """Returns the offset for a time by 5.x's rule: of the first message at or after it, or the last before it.
+        """Returns the offset for a time by 5.x's rule: the first message at or after it, or the last before it.
 
-        Returns the queue's end if every message is older and `upper` is false. 4.9 takes the nearest message instead
+        Returns the queue's end if every message is older and `upper` is false. 4.9 uses the nearest message instead
         (`store.selection`). Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
         """
 
         def stored_ms(offset: int) -> int:
             found = self.store.store_ms_of(topic, queue_id, offset)
-            # A removed message counts as older than all existing messages.
+            # A removed message is treated as older than all existing messages.
             return -1 if found is None else found
 
         start = self.store.visible_start(topic, queue_id)
@@ -170,7 +170,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 33: return the record at a physical offset."""
+        """Code 33: return the record at a physical offset of the log."""
         offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
         record = self.store.record_at(offset) if offset >= 0 else None
         if record is None:
@@ -179,7 +179,7 @@ class OffsetProcessor(Serving):
 
     @serves(RequestCode.QUERY_MESSAGE)
     def query_messages(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 12: return the newest messages with a key in one body; answers 22 if there are none.
+        """Code 12: return the newest messages with a key; answers 22 if no message has the key.
 
         A long search continues in later turns of the connection, and the last turn answers.
         """
@@ -207,7 +207,7 @@ class OffsetProcessor(Serving):
 
 
 def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:
-    """Wrap the processors of offsets to record their requests and answers."""
+    """Wrap the processors of offsets to record their requests and answers in a history."""
     kinds = dict.fromkeys(OFFSET_CODES, _recorded) | dict.fromkeys(RESETTING_CODES, _told_of)
     return {
         code: kinds[code](processor, recorder) if code in kinds else processor for code, processor in processors.items()
@@ -215,7 +215,7 @@ def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> 
 
 
 def _told_of(processor: Processor, recorder: HistoryRecorder) -> Processor:
-    """Record the request without an identifier, because its answer does not matter."""
+    """Record only the request, without an identifier, because the answer does not matter."""
 
     def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         fields: dict[str, Any] = resetting_fields(command) | {"connection": str(channel.number)}

@@ -1,4 +1,4 @@
-"""Reports the progress of queues and groups (202, 208, 300, 303, 317, 321, 343), and copies it to a group (314).
+"""Reports the progress of queues and groups (202, 208, 300, 303, 317, 321, 343), and copies a group's offsets (314).
 
 Members: see `client_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
 `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`, `cloneGroupOffset`,
@@ -47,18 +47,18 @@ from longpoll_protocol.frames import Command
 from longpoll_runtime import Lock
 
 TOLD_QUEUE_COUNT_MAX: Final = 10_000
-"""Maximum queues of one answer, because each costs a file read."""
+"""Maximum queues in one answer, because each queue needs a file read."""
 TOLD_GROUP_COUNT_MAX: Final = 10_000
-"""Maximum groups of one answer."""
+"""Maximum groups in one answer."""
 TURN_COUNT: Final = 500
-"""Queues, topics and groups visited in one turn, which takes some 5 ms."""
+"""Queues, topics and groups visited in one turn, which takes about 5 ms."""
 ENTRY_COUNT_MAX: Final = 1000
 """Maximum entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
 
 
 @define(slots=True, eq=False)
 class ProgressProcessor(Serving):
-    """The processors."""
+    """The processors for the progress of queues and groups."""
 
     topics: Topics
     offsets: Offsets
@@ -77,7 +77,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 202: return each queue's offsets and the store time of its last message.
+        """Code 202: return each queue's offsets, and the store time of its last message.
 
         Answers 17 for an unknown topic.
         """
@@ -97,7 +97,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 208: return a group's progress in each queue of a topic, or of all topics; skips unknown topics."""
+        """Code 208: return a group's progress in each queue of a topic or of all topics; skips unknown topics."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         group = header.consumer_group
         topics = yield from self._consumed(group, header.topic)
@@ -119,7 +119,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 300: return the groups that subscribe to a topic or have offsets of it."""
+        """Code 300: return the groups that subscribe to a topic or have committed an offset in it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
         stored = yield from self.offsets.groups_of(topic)
         with self.lock:
@@ -132,7 +132,10 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 303: return each queue's first, last and last consumed store time; answers 17 for an unknown topic."""
+        """Code 303: return the store time of each queue's first, last and last consumed message.
+
+        Answers 17 for an unknown topic.
+        """
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
@@ -146,13 +149,13 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 314: copy another group's offsets; a success even if there are none."""
+        """Code 314: copy another group's offsets; succeeds even if that group has no offsets."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         topic, group = header.topic, header.src_group
         if len(header.dest_group) > self.groups.size_max:
             told = f"the group's name is longer than {self.groups.size_max} characters"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        # If no topic is given, Java visits every topic but copies the offsets of none.
+        # If no topic is given, RocketMQ visits every topic but copies no offsets.
         if topic is None:
             return answer(command, ResponseCode.SUCCESS)
         consumed = yield from self._consumed(group, topic)
@@ -163,7 +166,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 317: return the data of 208 for every known group."""
+        """Code 317: return the answer of code 208 for every known group."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         found: list[dict[str, list[dict[str, Any]]]] = []
         count = total = inflight = looked = 0
@@ -199,7 +202,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 343: return the topics of which a group has offsets."""
+        """Code 343: return the topics in which a group has committed offsets."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
         names = yield from self.offsets.topics_of(group)
         if len(names) > TOLD_GROUP_COUNT_MAX:
@@ -210,9 +213,9 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_QUEUE)
     def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 321: return a queue's entries.
+        """Code 321: return entries of a consume queue.
 
-        As in RocketMQ, answers 0 with a remark but no body if the index has none.
+        As in RocketMQ, the answer has code 0 and a remark but no body if the queue has no such entries.
         """
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         name, queue_id = header.topic, header.queue_id
@@ -241,15 +244,15 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     def _consumed(self, group: str, topic: str | None) -> Generator[None, None, list[TopicConfig]]:
-        """Returns the topics to report; if the group has live members, only those to which it subscribes."""
+        """Returns the topics to report: if the group has live members, only the topics to which it subscribes."""
         if topic is not None and topic.strip():
             return self._wanted(group, [topic])
         return self._wanted(group, (yield from self.offsets.topics_of(group)))
 
     def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """Returns the existing topics of these names.
+        """Returns the existing topics with these names.
 
-        If the group has live members, only those to which it subscribes.
+        If the group has live members, only the topics to which it subscribes are returned.
         """
         with self.lock:
             live = self.clients.group(group)
@@ -258,7 +261,7 @@ class ProgressProcessor(Serving):
         return [config for config in found if config is not None]
 
     def _tps(self, topic: str, group: str) -> float:
-        """Returns the messages per second that a group got of a topic in the last minute."""
+        """Returns the messages of a topic that a group got per second in the last minute."""
         found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if found is None else found["statsMinute"].tps
 
@@ -313,7 +316,7 @@ class ProgressProcessor(Serving):
 
 
 def _text_of(time_ms: int) -> str:
-    """Format a time as Java's tools do, in the local time zone."""
+    """Format a time as RocketMQ's tools do, in the local time zone."""
     when = dt.datetime.fromtimestamp(time_ms // 1000).astimezone()
     return f"{when:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03}"
 

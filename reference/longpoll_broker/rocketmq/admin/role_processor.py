@@ -1,7 +1,7 @@
-"""Refuses requests that a slave must not serve, and serves 905: which brokers of this name are alive.
+"""Refuses requests that a slave must not serve, and serves code 905, which says which brokers of this name are alive.
 
-When a slave's master returns, the slave releases its held pulls, so that they go to the master. 905 must come from a
-program that monitors the brokers.
+When a slave's master returns, the slave releases its held pulls, so that they go to the master. Code 905 must be sent
+by a program that monitors the brokers.
 
 Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
 `HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
@@ -46,20 +46,20 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 
 @define(slots=True, eq=False)
 class RoleProcessor:
-    """Refuses what the broker's role forbids, and changes the role."""
+    """Refuses requests that the broker's role forbids, and changes the role."""
 
     role: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str
     acting_master: bool
-    """`enableSlaveActingMaster`: without this setting 5.x ignores the other brokers."""
+    """`enableSlaveActingMaster`: without this setting, 5.x ignores which other brokers are alive."""
     always_notices: bool
-    """Whether the policy learns of other brokers even without that setting; true for `strict`."""
+    """Whether the policy accepts 905 even without `enableSlaveActingMaster`; true for `strict`."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Code 905, if this broker learns of the others."""
+        """Returns the processor of code 905, if this broker accepts it."""
         if not self.traits.hears_of_members:
             return {}
         return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
@@ -96,7 +96,7 @@ class RoleProcessor:
         return None
 
     def member_changed(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """Code 905: update the lowest id of the living brokers of this name."""
+        """Code 905: set the lowest id among the living brokers of this name."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
         role = self.role
         takes_notice = role.broker_id != MASTER_ID and (self.acting_master or self.always_notices)

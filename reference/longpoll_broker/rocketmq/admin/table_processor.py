@@ -1,8 +1,9 @@
-"""Returns a broker's tables, settings and statistics (21, 26, 28, 43, 45, 60, 61, 201, 305, 315, 907); changes (25).
+"""Returns a broker's tables, settings and statistics (21, 26, 28, 43, 45, 60, 61, 201, 305, 315, 907); changes them
+(25).
 
-Only settings that may change at run time can be changed (25); others are refused by name, where RocketMQ accepts
-everything and reports success. Of the requests that clean up (306, 316, 329) only 329 has work. A topic's queues are
-deleted with the topic, and queue files with their part of the log.
+Only settings that can change at run time are accepted (25). Other settings are refused by name, while RocketMQ accepts
+every setting and reports success. Of the requests that clean up (306, 316, 329), only 329 does any work, because a
+topic's queues are deleted with the topic, and queue files with their part of the log.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`, `viewBrokerStatsData`,
@@ -109,7 +110,7 @@ _FIXED: Final = {
     "traceTopicEnable": "false",
     "useTLS": "false",
 }
-"""Settings with a fixed value that describes this broker; `mqadmin exportConfigs` fails if one is missing."""
+"""Settings whose value is constant in this broker; `mqadmin exportConfigs` fails if one of them is missing."""
 _AUTO_TOPIC: Final = "autoCreateTopicEnable"
 _AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
 PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -117,28 +118,28 @@ PUT_SPANS: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
     "5~10s", "10s~",
 )  # fmt: skip
-"""Java's buckets of store latencies; this broker counts none, so they are all 0."""
+"""RocketMQ's histogram of store latencies. This broker does not measure them, so every bucket is 0."""
 UNMEASURED: Final = (
     "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
     "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
     "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
     "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
 )  # fmt: skip
-"""Fields of 28 that this broker does not measure and reports as 0."""
+"""Fields of the answer to code 28 that this broker does not measure and reports as 0."""
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
 @define(slots=True, eq=False)
 class TableProcessor(Serving):
-    """The processors."""
+    """The processors for tables, settings and statistics."""
 
     runtime: Runtime
     config: BrokerConfig
     store_config: StoreConfig
     pull_queue: Callable[[], tuple[int, int]]
-    """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
+    """Returns the number of pulls that wait for a thread, and how long the first of them has waited, ms."""
     clean_soon: Callable[[], None]
-    """Makes the next round remove expired log files, whatever the hour (`upkeep.flush_service`)."""
+    """Lets the next round remove expired log files at any hour (`upkeep.flush_service`)."""
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -150,21 +151,21 @@ class TableProcessor(Serving):
     request_counts: RequestCounts
     traits: Traits = STRICT_TRAITS
     policy_name: str = "strict"
-    """The reported policy, so that a test kit can choose its checks."""
+    """The policy that the broker reports, so that a test kit can choose its checks."""
     is_slave: bool = False
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _found_rates: Rates = field(factory=Rates, init=False)
     """The rates of pulls that got messages."""
     _miss_rates: Rates = field(factory=Rates, init=False)
-    """The rates of pulls that got no messages, or wait."""
+    """The rates of pulls that got no message at once."""
     _pull_rates: Rates = field(factory=Rates, init=False)
     _started_end: int = field(init=False)
     """The end of the log when the broker started."""
     _started_ms: int = field(init=False)
     _day: dt.date = field(init=False)
     _mornings: deque[tuple[int, int]] = field(init=False)
-    """The counts of received and delivered messages when yesterday began, and when today began."""
+    """The numbers of messages received and delivered until the start of yesterday, and until the start of today."""
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
@@ -173,7 +174,7 @@ class TableProcessor(Serving):
         self._mornings = deque([(0, 0), (0, 0)], maxlen=2)
 
     def sample(self) -> None:
-        """Record the current counts; called by one thread, about once a second."""
+        """Record the current counts; one thread calls this method about once a second."""
         now_ms = self.runtime.monotonic_ns() // 1_000_000
         self._put_rates.sample(now_ms, self._sent())
         self._get_rates.sample(now_ms, self.statistics.given())
@@ -198,7 +199,7 @@ class TableProcessor(Serving):
         return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
-        """Returns a table's version, read before the table so that a later change is noticed."""
+        """Returns a table's version. It is read before the table, so that a change after it is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -212,19 +213,19 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 45: return the progress of each delay level."""
+        """Code 45: return the consumed offset of each delay level."""
         return answer(command, ResponseCode.SUCCESS, body=DelayTable(offset_table=self.delays.by_level.copy()).encode())
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 60: return the timer's progress."""
+        """Code 60: return the progress of the timer."""
         _first, read, delivered_ms = self.timers.progress
         body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
         return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.GET_TIMER_METRICS)
     def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 61: return the number of waiting timed messages by topic."""
+        """Code 61: return the number of waiting timed messages per topic."""
         empty = TimerCountTable(
             data_version=StateVersion(counter=self.counts.version, timestamp=self._started_ms), timing_count={}
         )
@@ -232,7 +233,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 907: return this broker's role and the end of its log; it has no slaves, and follows no master."""
+        """Code 907: return this broker's role and the end of its log. It reports neither slaves nor a master."""
         end = self.store.log_end
         status = HAStatus(master_commit_log_max_offset=end)
         if self.is_slave:
@@ -263,7 +264,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 28: return the broker's state in those of RocketMQ's fields that it has."""
+        """Code 28: return the broker's state, in the fields of RocketMQ that this broker supports."""
         store, now_ms = self.store, self.runtime.unix_ms()
         seconds = (now_ms - self._started_ms) // 1000
         ratio = self.runtime.files.used_ratio(self.store.directory)
@@ -284,7 +285,7 @@ class TableProcessor(Serving):
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "earliestMessageTimeStamp": self._first_stored_ms(),
-            # The threads that read requests also serve them, so no request waits for a pool.
+            # The threads that read requests also serve them, so no request waits in a queue.
             "sendThreadPoolQueueSize": 0,
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
             # Writers of this broker do not wait for a lock of the page cache.
@@ -303,7 +304,7 @@ class TableProcessor(Serving):
     def statistic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 315: return a statistic of the last minute, hour and day; answers 1 if nothing was counted for its key.
 
-        The totals of the broker have one key, the cluster's name.
+        The totals of the broker are stored under one key, the cluster's name.
         """
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
         is_whole = header.stats_name in {BROKER_GET_NUMS, BROKER_PUT_NUMS}
@@ -329,7 +330,7 @@ class TableProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _of_java(self, ratio: float) -> dict[str, object]:
-        """Returns the fields that rocketmq-exporter needs; unmeasured ones are 0."""
+        """Returns the fields that rocketmq-exporter needs; fields that this broker does not measure are 0."""
         directory, sent = self.store.directory, self._sent()
         size = self.store.log_end - self._started_end
         total, free = (_bytes(count) for count in self.runtime.files.space(directory))
@@ -347,7 +348,7 @@ class TableProcessor(Serving):
         }
 
     def _by_day(self) -> dict[str, int]:
-        """Returns the counts of received and delivered messages when yesterday and today began, and now."""
+        """Returns the numbers of received and delivered messages until yesterday's start, today's start, and now."""
         yesterday, today = self._mornings
         moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
         moments["TodayNow"] = (self._sent(), self.statistics.given())
@@ -379,7 +380,7 @@ class TableProcessor(Serving):
 
 
 def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
-    """Returns why a setting cannot get a value; None if it can or has it already."""
+    """Returns why a setting cannot be changed to a value, or None."""
     if key not in known:
         return f"{key[:80]!r} is no setting of this broker: 26 tells those that there are"
     if known[key] == value:

@@ -1,4 +1,4 @@
-"""Serves changes of topics and groups: one (17, 200), a list (18, 225), deletions (215, 207), and queries (351, 352).
+"""Changes topics and groups: one (17, 200), a list (18, 225), deletion (215, 207); answers queries (351, 352).
 
 A list is created completely or not at all, as far as checks can tell in advance. Deleting a topic removes its queues;
 as in RocketMQ, its messages stay in the log.
@@ -45,21 +45,21 @@ from longpoll_protocol.frames import Command
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 LIST_COUNT_MAX: Final = 5_000
-"""Maximum topics or groups of one request."""
+"""Maximum topics or groups in one request."""
 NOT_SET: Final = "not set any response code"
-"""The text of Java's answer to a created topic, which it sends even on success."""
+"""The remark in RocketMQ's answer to a created topic, which it sends even on success."""
 _GROUP_OF_5: Final[dict[str, Any]] = {
     "attributes": {},
     "consumeMessageOrderly": False,
     "consumeTimeoutMinute": 15,
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
 }
-"""The fields that a group has in 5.x only, with their default values."""
+"""The fields of a group that exist only in 5.x, with their default values."""
 
 
 @define(slots=True, eq=False)
 class TopicProcessor(Serving):
-    """The processors."""
+    """The processors for topics and groups."""
 
     topics: Topics
     groups: Groups
@@ -73,7 +73,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def put_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 17: create or change a topic; the answer follows when the topic is saved."""
+        """Code 17: create or change a topic; the answer is sent when the topic is saved."""
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         topic = TopicConfig(
             header.topic,
@@ -100,7 +100,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def put_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 18: create or change topics; the answer follows when they are saved."""
+        """Code 18: create or change topics; the answer is sent when all topics are saved."""
         wanted = CreateTopicListRequestBody.decode(command.body).topic_config_list
         for topic in wanted:
             problem = self._name_problem(topic.topic_name) or _count_problem(topic)
@@ -122,16 +122,16 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Code 215: delete a topic with its queues and offsets; a success for an unknown topic too."""
+        """Code 215: delete a topic with its queues and offsets; also succeeds for an unknown topic."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = self._name_problem(name, checks_form=self.traits.checks_deleted_names or not name.strip())
         if problem is not None:
             return answer(command, self.traits.bad_parameter_code, problem)
-        # The topic is hidden first, so that sends and pulls are refused during the deletion.
+        # The topic is hidden before the deletion, so that sends and pulls are refused during the deletion.
         self.topics.remove(name)
         self.store.begin_deletion(name)
         self.queues.forget_topic(name)
-        # From here on the topic is gone, even if the disk keeps its queues, so its pulls must be answered.
+        # The topic is deleted now, even if its queues are still on disk, so its held pulls must be answered.
         self.topic_deleted(name, outbox)
         work = partial(self._finish_deletion, name)
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), work)
@@ -144,7 +144,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 200: create or change a group; the answer follows when the group is saved."""
+        """Code 200: create or change a group; the answer is sent when the group is saved."""
         body = bytes(command.body)
         if body.strip() in self.traits.null_bodies:
             return answer(command, ResponseCode.SUCCESS)
@@ -160,7 +160,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def put_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 225: create or change groups; the answer follows when they are saved."""
+        """Code 225: create or change groups; the answer is sent when all groups are saved."""
         return self._put_groups(channel, command, SubscriptionGroupList.decode(command.body).group_config_list)
 
     def _put_groups(self, channel: Channel, command: Command, groups: Sequence[GroupConfig]) -> Parts | None:
@@ -176,7 +176,7 @@ class TopicProcessor(Serving):
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 207: delete a group, and also its offsets if the field that this version uses is true."""
+        """Code 207: delete a group, and also its offsets if the request asks for that in its version's field."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
@@ -219,7 +219,7 @@ def _count_problem(topic: TopicConfig) -> str | None:
 
 
 class CreateTopicListRequestBody(Body):
-    """The body of 18."""
+    """The body of a request with code 18."""
 
     value_count_max = VALUE_COUNT_MAX
     topic_config_list: Annotated[list[TopicConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(
@@ -228,7 +228,7 @@ class CreateTopicListRequestBody(Body):
 
 
 class SubscriptionGroupList(Body):
-    """The body of 225."""
+    """The body of a request with code 225."""
 
     value_count_max = VALUE_COUNT_MAX
     group_config_list: Annotated[list[GroupConfig], msgspec.Meta(max_length=LIST_COUNT_MAX)] = msgspec.field(

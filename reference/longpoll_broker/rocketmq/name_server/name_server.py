@@ -1,11 +1,12 @@
 """A name server for its own broker, if any, and all brokers that register.
 
 Serves 103 to 106, 206 and 322; for administrators 100 to 102, 205, 216, 219, 224, 304, 318, 319 and 327. An unknown
-code is answered with 3, as in 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With
-accounts, only administrators change its data. Name servers do not know each other.
+code is answered with 3, as in 5.x. Under a policy of 4.9, an unknown code gets no answer, so the client waits for its
+timeout. With accounts, only administrators may change the name server's data. Name servers do not know each other.
 
-Permissions set by 205 and 327 affect routes only, and last until the broker changes the topic. Settings of tools (100,
-`mqadmin updateKvConfig`, `updateOrderConf`) end with the name server; RocketMQ saves them in `kvConfig.json`.
+Permissions set by 205 and 327 affect only routes, and last until the broker changes the topic. Settings of tools (100,
+`mqadmin updateKvConfig`, `updateOrderConf`) are lost when the name server stops; RocketMQ saves them in
+`kvConfig.json`.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`, `KVConfigManager.java` 4.9.7.
 """
@@ -78,27 +79,26 @@ from longpoll_protocol.sizes import MIB
 SETTINGS_SIZE_MAX: Final = MIB
 """Maximum characters of all settings together, because any client may create one."""
 SETTING_UNIT: Final = 512
-"""The size of an ordinary setting, by which quotas count."""
+"""The size of an ordinary setting, in which quotas are measured."""
 SETTING_COST: Final = 100
-"""Characters that each setting counts in addition to its text."""
+"""Number of characters by which each setting counts in addition to its text."""
 NAME_SIZE_MAX: Final = 255
 """Maximum characters of a namespace, and of a key."""
 VALUE_SIZE_MAX: Final = 4096
-"""Maximum characters of a value: the order of a topic with a hundred brokers has about so many."""
+"""Maximum characters of a value. The order configuration of a topic on a hundred brokers has about this length."""
 SETTINGS: Final = {
     "clusterTest": "false",
     "orderMessageEnable": "false",
     "scanNotActiveBrokerInterval": "0",
     "brokerChannelExpiredTime": str(LIVE_MS_MAX),
 }
-"""Settings that 319 returns: this name server's behaviour in RocketMQ's keys.
+"""The settings that 319 returns: RocketMQ's keys, with values that describe this name server.
 
-It checks for silent brokers on each request.
-"""
+This name server checks for inactive brokers on each request."""
 TURN_COUNT: Final = 10_000
 """Topics visited in one turn, which takes a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
-"""Maximum topics of one registration; a broker's body has room for at most 30,000."""
+"""Maximum topics in one registration. The body of a broker's registration has room for at most 30,000."""
 
 
 @define(slots=True, eq=False)
@@ -135,26 +135,26 @@ class KvSettings:
 
 
 class _Topics(Body):
-    """A `TopicTable` that parses its rows as they arrive, so that the first invalid row ends the parsing."""
+    """A `TopicTable` that is parsed row by row, so that parsing ends at the first invalid row."""
 
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
 class RegisterBrokerBody(Body):
-    """The part of a `RegisterBody` that is used; errors about unreadable bodies show this class's name."""
+    """The part of a `RegisterBody` that the name server uses. Errors about unreadable bodies show this class's name."""
 
     topic_config_serialize_wrapper: _Topics = msgspec.field(default_factory=_Topics)
 
 
 @frozen(eq=False)
 class OwnBroker:
-    """The broker in the name server's process, which therefore need not register."""
+    """The broker in the name server's process. It need not register."""
 
     config: BrokerConfig
     topics: Topics
     address: str
-    """HOST:PORT for clients."""
+    """The HOST:PORT at which clients reach the broker."""
 
 
 @define(slots=True, eq=False)
