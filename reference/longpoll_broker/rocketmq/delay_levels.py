@@ -1,9 +1,8 @@
 """Delivers delayed messages when they are due: one thread reads the queues of the schedule topic, one queue per level.
 
-An entry of such a queue has the delivery time by the wall clock in place of a tags code. The wall clock may be changed,
-while store times never go back. So a message is also delivered once it has been visible for its level's delay by the
-monotonic clock, unless the wall clock was ahead. (RocketMQ delivers at once if the delivery time is further away than
-the level's delay.)
+An entry of such a queue has the delivery time by the wall clock in place of a tags code. The wall clock may be set
+back, so a message is also delivered once it has been visible for its level's delay by the monotonic clock. (RocketMQ
+delivers at once if the delivery time is further away than the level's delay.)
 
 Each level's progress is in `config/delayOffset.json`, which is saved twice a second. As in RocketMQ, messages that were
 delivered after the last save are delivered again after a crash. Storing delayed messages: see `send.append`.

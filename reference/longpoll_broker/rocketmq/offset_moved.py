@@ -25,16 +25,16 @@ OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 
 @define(slots=True, eq=False)
 class OffsetMovedEvents:
-    """Stores the event messages; any thread may call it."""
+    """Stores the event messages; callable from any thread."""
 
     runtime: Runtime
     appender: Appender
     broker_name: str
     host: bytes
-    """The broker's address as records store it."""
+    """The broker's address in the format of a stored message."""
 
     def tell(self, pull: Pull, offset_new: int) -> None:
-        """Record that a pull was redirected to `offset_new`. If the store fails, this logs a warning, as Java does."""
+        """Store an event for a pull that was redirected to `offset_new`; an error is only logged, as in RocketMQ."""
         event = {
             "consumerGroup": pull.group,
             "messageQueue": {"brokerName": self.broker_name, "queueId": pull.queue_id, "topic": pull.topic},

@@ -1,12 +1,12 @@
-"""Delivers 5.x's timed messages, from the queue of the topic `rmq_sys_wheel_timer`; recalls them before (370).
+"""Delivers 5.x's timed messages from the queue of the topic `rmq_sys_wheel_timer`, and recalls waiting messages (370).
 
 A message is delivered one second after its property `TIMER_OUT_MS`: in the first whole second not before the requested
-time. A recall is a message too, which waits for the same second. Messages of one second are handled together: a recall
-removes the recalled messages and itself.
+time. A recall is stored as a message that waits for the same second. The messages of one second are handled together: a
+recall removes the recalled messages and itself.
 
-Progress is in `config/timerOffset.json`, saved twice a second. As in RocketMQ, messages delivered after the last save
-are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Unlike RocketMQ, which
-stops there for good, it skips invalid messages of this topic.
+Progress is in `config/timerOffset.json`, which is saved twice a second. As in RocketMQ, messages delivered after the
+last save are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Invalid
+messages of this topic are skipped, while RocketMQ stops at them permanently.
 
 Storing timed messages: see `send.message_builder`. Source: `TimerMessageStore.java`, `RecallMessageProcessor.java` 5.5;
 answers as seen on 5.5.0, where recalls are off without `recallMessageEnable`.
@@ -70,9 +70,9 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
-"""Number of messages read between two checks whether the broker stops."""
+"""Number of messages read before the thread checks again whether the broker stops."""
 SHOWN_COUNT: Final = 256
-"""Number of messages of one second that are delivered before they become visible; one second may have a million."""
+"""Messages of one second that are delivered before they become visible, because one second may have a million."""
 
 
 _Entry: TypeAlias = tuple[int, int, int, str]
@@ -92,11 +92,11 @@ class TimerService(ServiceThread):
     appender: Appender
     offsets: TimerOffsets
     appended: Callable[[], None]
-    """A function that each round calls at its end, to make appended messages visible."""
+    """Called at the end of each round, to make the appended messages visible."""
     form: PropertiesForm
     counts: TimerCounts = field(factory=TimerCounts)
     _due: list[_Entry] = field(factory=list, init=False)
-    """A heap of the waiting messages, the first one due on top."""
+    """A heap of the waiting messages, ordered by delivery time."""
     _pending: list[int] = field(factory=list, init=False)
     """A heap of the queue offsets of the messages in `_due`, and of some offsets in `_gone`."""
     _gone: set[int] = field(factory=set, init=False)
@@ -112,7 +112,7 @@ class TimerService(ServiceThread):
 
     def run(self) -> None:
         """Read new messages, and deliver due ones. Raises OSError."""
-        # Messages that arrive meanwhile wait for the next round, so that endless sends do not delay due messages.
+        # Messages that arrive later wait for the next round, so that endless sends do not delay due messages.
         end = self.store.visible_end(TIMER_TOPIC, 0)
         while self._read_some(end):
             if self._stop.is_set():
@@ -125,7 +125,7 @@ class TimerService(ServiceThread):
             self.appended()
 
     def _read_some(self, end: int) -> bool:
-        """Read messages before `end` and their times; returns whether there are more."""
+        """Read messages before `end` and their delivery times; returns whether more messages follow."""
         store, state = self.store, self.offsets
         start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
         stop = min(start + READ_COUNT, end)
@@ -155,7 +155,7 @@ class TimerService(ServiceThread):
         return None if unit is None else self.store.read_record(unit[0])
 
     def _deliver_second(self) -> bool:
-        """Deliver the messages of the first second; returns false if they must wait for a topic's deletion."""
+        """Deliver the messages of the first second; returns false if they must wait until a topic is deleted."""
         second_ms = self._due[0][0]
         taken = []
         while self._due and self._due[0][0] == second_ms:
@@ -167,7 +167,8 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # The next round may succeed; the messages before this one are not delivered again.
+                # This message and the later ones are tried again in the next round; the earlier ones are not delivered
+                # again.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
                 self._forget(taken[:number])
@@ -178,7 +179,7 @@ class TimerService(ServiceThread):
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
-        # A message that is read late may be due before delivered ones, so the delivered time must not go back.
+        # A message that is read late may be due before delivered messages, so the delivered time must not go back.
         delivered_ms = max(self.offsets.delivered_ms, second_ms)
         if self._due:
             delivered_ms = min(delivered_ms, self._due[0][0] - 1)
@@ -192,7 +193,7 @@ class TimerService(ServiceThread):
             self.counts.add(topic, -count, now_ms)
 
     def _recalled(self, taken: Sequence[_Entry]) -> set[tuple[str, str]]:
-        """Returns the topics and keys of the messages that recall messages of the same second remove."""
+        """Returns the topic and key of each message that a recall of the same second removes."""
         found = set()
         for _due_ms, offset, _read_ms, _topic in taken:
             record = self._record(offset)
@@ -253,7 +254,7 @@ class RecallProcessor(Serving):
 
     @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 370: recall a message by its handle; a success even if it was delivered or recalled already."""
+        """Code 370: recall a message by its handle; succeeds even if the message was delivered or recalled already."""
         header = RecallMessageRequestHeader.decode(command.ext_fields)
         handle = read_handle(header.recall_handle)
         if handle is not None and (not handle.key or _MARKS.search(handle.key)):
@@ -265,7 +266,7 @@ class RecallProcessor(Serving):
             self.appender.append(self._message(channel, handle), RECALL_TAG)
         except (SendRefusedError, MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"recall failed, execute error: {error}", _FIELDS)
-        # Java's reply has this text even on success.
+        # RocketMQ's reply has this remark even on success.
         return answer(command, ResponseCode.SUCCESS, "not set any response code", {"msgId": handle.key, **_FIELDS})
 
     def _off(self) -> tuple[int, str] | None:
@@ -278,7 +279,7 @@ class RecallProcessor(Serving):
         return None
 
     def _refusal(self, topic: str, handle: RecallHandle | None) -> tuple[int, str] | None:
-        """Returns why a recall is refused; None if it is allowed or the handle is invalid."""
+        """Returns why a recall is refused, or None if it is allowed or the handle is invalid."""
         if self.topics.get(topic) is None:
             return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic[:127]}] not exist"
         if handle is None:

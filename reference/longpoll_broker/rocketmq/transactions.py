@@ -1,16 +1,16 @@
-"""Transactions: a producer ends a transaction (37), or the broker asks about an unended transaction (39).
+"""Transactions: a producer ends a transaction (37), or the broker asks about a transaction that has not ended (39).
 
-A prepared message waits in the half topic. Its end is written to the op topic, with the half message's queue offset in
-the body, so that a Java broker that opens the store knows the ended ones.
+A prepared message waits in the half topic. When its transaction ends, an entry in the op topic records this, with the
+half message's queue offset in the body, so that a RocketMQ broker that opens the store knows which transactions ended.
 
-Each minute the checks continue through the half topic and skip messages that are ended by the op topic. A message older
+Once per minute, the checks continue through the half topic and skip messages that an op entry ends. A message older
 than the time limit is appended to the half topic again, with its number of checks, and a producer of its group is
-asked; the answer is a 37 about that copy. After fifteen checks, or when the log is about to lose the message, it goes
-to `TRANS_CHECK_MAX_TIME_TOPIC`. As in Java, which can continue with the store, progress is two offsets of the group
-`CID_RMQ_SYS_TRANS`.
+asked; the producer's answer is a 37 about that copy. After fifteen checks, or when the log is about to delete the
+message, it goes to `TRANS_CHECK_MAX_TIME_TOPIC`. Progress is stored as two offsets of the group `CID_RMQ_SYS_TRANS`, so
+RocketMQ can continue with the same store.
 
-As in Java, a 37 that arrives after a check may commit its message a second time. `CHECK_IMMUNITY_TIME_IN_SECONDS` has
-no effect: docs/broker.md.
+As in RocketMQ, a 37 that arrives after a check may commit its message a second time. `CHECK_IMMUNITY_TIME_IN_SECONDS`
+has no effect: docs/broker.md.
 
 Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java`, `TransactionalMessageServiceImpl.check`,
 `AbstractTransactionalMessageCheckListener.sendCheckMessage`, `MessageDecoder.encode` 4.9.7.
@@ -63,8 +63,7 @@ UNDECIDED: Final = 0
 COMMIT: Final = MessageSysFlag.TRANSACTION_COMMIT.value
 ROLLBACK: Final = MessageSysFlag.TRANSACTION_ROLLBACK.value
 COMMITTED_COUNT_MAX: Final = 10_000
-"""Maximum remembered commits; a further commit of a remembered or older message counts as a copy
-(`Appender.may_copy`)."""
+"""Maximum remembered commits. Another commit of such a message, or of an older one, counts as a copy (`may_copy`)."""
 
 
 @define(slots=True, eq=False)
@@ -82,7 +81,7 @@ class EndTransactionProcessor(Serving):
 
     @serves(RequestCode.END_TRANSACTION)
     def end(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """Code 37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
+        """Code 37: deliver or drop a prepared message. Clients send this code one-way, so they rarely see errors."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)
         if header.commit_or_rollback == UNDECIDED:
             return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
@@ -112,14 +111,17 @@ class EndTransactionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _note_commit(self, physical_offset: int) -> None:
-        """Remember a commit; forget the older half of the commits if there are too many."""
+        """Remember a commit. If too many are remembered, forget the older half."""
         self._committed.add(physical_offset)
         if len(self._committed) > COMMITTED_COUNT_MAX:
             newer = sorted(self._committed)[COMMITTED_COUNT_MAX // 2 :]
             self._committed, self._remembered = set(newer), newer[0]
 
     def _timed(self, message: MessageToStore) -> MessageToStore:
-        """Returns a message with a delivery time in its waiting form, others unchanged; raises SendRefusedError."""
+        """Returns a message with a delivery time as a waiting message, and any other message unchanged.
+
+        Raises SendRefusedError if the delivery time is invalid.
+        """
         if not self.traits.serves_timers:
             return message
         properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
@@ -139,7 +141,7 @@ class EndTransactionProcessor(Serving):
 
 
 def _problem(half: Record, header: EndTransactionRequestHeader) -> str | None:
-    """Returns why a record is not the prepared message of a producer (`checkPrepareMessage`), or None."""
+    """Returns why a record is not the prepared message of this producer (`checkPrepareMessage`), or None."""
     if half.topic != HALF_TOPIC:
         return "Find prepared transaction message failed"
     properties = read_properties(half.properties.decode("utf-8", "surrogatepass"))
@@ -155,27 +157,27 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 LOOKS_MAX: Final = 10_000
-"""Maximum half messages visited in one round; if there are more, the next round follows at once."""
+"""Maximum half messages visited in one round. If more messages wait, the next round follows at once."""
 HOUR_MS: Final = 3_600_000
 
 
 class ProducerOf(Protocol):
-    """Finds a connection of a producer group to ask about a prepared message."""
+    """Finds a connection of a producer group that can be asked about a prepared message."""
 
     def __call__(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """Returns the next connection, or the message's sender; None if the group has no connection."""
+        """Returns the group's next connection, or with `sender_first` the sender's; None if it has no connection."""
         ...
 
 
 @define(slots=True, eq=False)
 class TransactionChecks:
-    """Does the rounds over the half topic; one thread calls `run_if_due`."""
+    """Checks the half topic in rounds; one thread calls `run_if_due`."""
 
     ends: EndTransactionProcessor
-    """Serves the producers' answers; the checks use its store and clock."""
+    """Serves the producers' answers. The checks use its store and clock."""
     config: BrokerConfig
     reserved_hours: int
-    """Age at which a message is given up, because the log may lose it (`fileReservedTime`)."""
+    """Age in hours at which a message is given up, because the log may delete it (`fileReservedTime`)."""
     offsets: Offsets
     producer_of: ProducerOf
     _due_ns: int = field(init=False)
@@ -189,7 +191,7 @@ class TransactionChecks:
         return self.ends.runtime.monotonic_ns() + self.config.transaction_check_interval_ms * 1_000_000
 
     def run_if_due(self) -> None:
-        """Do a round if it is due; appended messages are not visible yet on return. Never on a slave."""
+        """Do a round if it is due, but never on a slave. The appended messages are not yet visible on return."""
         now_ns = self.ends.runtime.monotonic_ns()
         if now_ns < self._due_ns or self.config.role == "SLAVE":
             return
@@ -203,12 +205,12 @@ class TransactionChecks:
         outbox.flush()
 
     def run(self, outbox: Outbox) -> bool:
-        """Do one round; returns whether there is more to do. Raises what an append raises; earlier work stays."""
+        """Do one round; returns whether more work waits. An append may raise; the work before it stays done."""
         first, end = self._standing(HALF_TOPIC)
         if first == end:
             return False
         op_first, op_end = self._standing(OP_TOPIC)
-        # All entries are read, because the last one may end the first message.
+        # All entries of the op topic are read, because the last entry may end the first message.
         ended = self._ended(op_first, op_end)
         halves = frozenset(ended.values())
         at = first
@@ -226,7 +228,8 @@ class TransactionChecks:
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:
-            # Any client may commit for this group. With such an offset the next messages would never be checked.
+            # Any client may commit for this group. With an offset beyond the end, the next messages would never be
+            # checked.
             log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
             self._commit(topic, end)
         return min(max(known, start), end), end
@@ -236,7 +239,7 @@ class TransactionChecks:
             self.offsets.commit(topic, GROUP, 0, offset)
 
     def _ended(self, first: int, end: int) -> dict[int, int]:
-        """Returns, by offset of the op topic, the half message that it ends; -1 without one."""
+        """Returns, for each offset of the op topic, the offset of the half message that it ends, or -1."""
         found = {}
         for offset in range(first, end):
             unit = self.ends.store.unit(OP_TOPIC, 0, offset)
@@ -246,9 +249,9 @@ class TransactionChecks:
         return found
 
     def _look(self, offset: int, outbox: Outbox) -> bool:
-        """Check or give up one half message; returns false if it and all later ones are too young.
+        """Check or give up one half message; returns false if it and all later messages are too young.
 
-        A message that cannot be checked because of its properties must not block the others.
+        A message that cannot be checked because of its properties must not block the other messages.
         """
         try:
             return self._ask(offset, outbox)
@@ -302,9 +305,9 @@ class TransactionChecks:
         return self.ends.appender.append(copy, "")
 
     def _tell(self, half: Record, properties: dict[str, str], copy: PutResult, outbox: Outbox) -> None:
-        """Send 39, one-way, to a producer of the group; the body is the message with its original topic."""
+        """Send 39, one-way, to a producer of the group. The body is the message with its original topic."""
         group = properties.get(PRODUCER_GROUP, "")
-        # Every other check goes to the message's sender, however many others join its group.
+        # Every other check goes to the message's sender, however many other producers join its group.
         channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)
         if channel is None:
             log.info(
@@ -331,9 +334,9 @@ class TransactionChecks:
         outbox.write(channel, encode(question))
 
 
-# After the head (48 bytes, with the born host's place) | born host 8 or 20 | int64 store time | store host 8 or 20 |
-# int32 reconsume times | int64 prepared offset | int32 body size | body | int8 topic size | topic | int16 properties
-# size | properties.
+# The format after the first 48 bytes (which include the place of the born host): born host 8 or 20 bytes | int64 store
+# time | store host 8 or 20 bytes | int32 reconsume times | int64 prepared offset | int32 body size | body | int8 topic
+# size | topic | int16 properties size | properties.
 _LONG: Final = struct.Struct(">q")
 _BEFORE_BODY: Final = struct.Struct(">iqi")
 _SHORT: Final = struct.Struct(">h")

@@ -1,7 +1,8 @@
 """Appends messages to the store, and reports sends to the history.
 
-Producers, the schedule, send-backs and ended transactions append. Also moves a delayed message to the schedule topic
-and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see `rocketmq.delay_levels`.
+Messages come from producers, the schedule, send-backs and ended transactions. This module also moves a delayed message
+to the schedule topic and back. Visibility: see `hold.hold_service`. Delivery of delayed messages: see
+`rocketmq.delay_levels`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """
@@ -41,7 +42,7 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Lock, Runtime
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
-"""A message, its tag, and where the log has it."""
+"""A message, its tag, and its position in the log."""
 
 _TOPIC: Final = attrgetter("topic")
 
@@ -53,19 +54,19 @@ class SendRequest(msgspec.Struct, frozen=True, gc=False):
     command: Command
     header: SendMessageRequestHeader
     number: int
-    """The request's position among its connection's requests, from 1 on."""
+    """The request's number on its connection, starting at 1."""
 
 
 class SendEvents:
-    """Receives the events of sends; this class records none.
+    """Receives the events of sends; this base class records nothing.
 
-    `after_ns` is a time of `now_ns` before the event began.
+    `after_ns` is a value of `now_ns` that was read before the event began.
     """
 
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """Returns the clock's time; 0 when nothing is recorded."""
+        """Returns the recorder's time; 0 if nothing is recorded."""
         return 0
 
     def received(self, asked: SendRequest) -> None:
@@ -85,7 +86,7 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANSACTION_MASK: Final = 0xC
 NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 COPIED_SIZE_MAX: Final = 256 * MIB
-"""Maximum bytes that peers may have copied in `COPIED_NS`; each connection and account gets a part (`Quota`)."""
+"""Maximum bytes that all peers together may copy in `COPIED_NS`; a `Quota` limits each connection and account."""
 COPIED_NS: Final = 10_000_000_000
 
 
@@ -124,13 +125,14 @@ class Appender:
         return result
 
     def append_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append a prefix of these messages with `MessageStore.put_burst`; records no events."""
+        """Append the first of these messages, as many as `MessageStore.put_burst` accepts; records no events."""
         self.runtime.step("append")
         arrivals = self.store.put_burst(messages)
         if self.statistics is not None:
             for topic, group in groupby(arrivals, key=_TOPIC):
                 together = list(group)
-                # The records are adjacent in the log, so their ends give the size without a loop over the messages.
+                # The records are adjacent in the log, so the end of the last and the start of the first give the size
+                # without a loop.
                 size = together[-1].log_end - together[0].physical_offset
                 self.statistics.count_put(topic, messages=len(together), size=size)
         return arrivals
@@ -164,7 +166,7 @@ class Appender:
 def delayed(
     message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm, *, level_count: int
 ) -> MessageToStore:
-    """Returns the message for the schedule topic; a level beyond the last becomes the last."""
+    """Returns the message for the schedule topic. A level beyond the last level becomes the last level."""
     assert level > 0
     if level > level_count:
         level = level_count
@@ -175,7 +177,7 @@ def delayed(
 def moved(
     message: MessageToStore, properties: dict[str, str], topic: str, queue_id: int, form: PropertiesForm
 ) -> MessageToStore:
-    """Returns the message for another topic, with the original topic and queue as properties."""
+    """Returns the message for another topic, with its original topic and queue as properties."""
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
     return replace(message, topic=topic, queue_id=queue_id, properties=write_properties(properties, form))
@@ -184,9 +186,9 @@ def moved(
 def brought_back(
     record: Record, form: PropertiesForm, *, forgets_place: bool = False, more: Mapping[str, str] = NO_PROPERTIES
 ) -> tuple[MessageToStore, str] | None:
-    """Returns the original message of a schedule or half record, and its tag; None without an original topic.
+    """Returns the original message of a schedule or half record, and its tag; None if it has no original topic.
 
-    Properties stay as stored, with `more` added; `forgets_place` removes the original topic and queue.
+    The properties stay as stored, with `more` added; `forgets_place` removes the original topic and queue.
     """
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")

@@ -1,14 +1,14 @@
 """Answers a send when its message is durable (`SYNC_FLUSH`).
 
-A new topic must be in `topics.json`, and name servers must know it. These waits run concurrently. The wait for name
-servers: see `rocketmq.name_server.registrar`.
+A new topic must also be saved in `topics.json` and known to the name servers before the answer. The broker waits for
+these events concurrently. The wait for name servers: see `rocketmq.name_server.registrar`.
 
-`GroupCommit` makes many sends durable with one sync. An appended send submits a log end and a callback. The committer
-takes all waiting requests, saves `topics.json` if one waits for it, syncs the log once and answers each. A watcher
-thread answers overdue requests as not durable while the sync continues.
+`GroupCommit` makes many sends durable with one sync. Each appended send submits its log end and a callback. The
+committer takes all waiting requests, saves `topics.json` if a request waits for it, syncs the log once, and answers
+each request. A watcher thread answers overdue requests as not durable while the sync continues.
 
-Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `CommitLog.GroupCommitService` and
-`FlushDiskWatcher.java` 4.9.7.
+Sources: `CommitLog.asyncPutMessage`, `submitFlushRequest`, `CommitLog.GroupCommitService` and `FlushDiskWatcher.java`
+4.9.7.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 WAITING_COUNT_MAX: Final = 100_000
-"""Maximum waiting requests; above this the appending thread syncs the log itself, which slows its producers down."""
+"""Maximum waiting requests. Beyond it, the appending thread syncs the log itself, which slows its producers down."""
 
 WhenFlushed = Callable[[bool, Outbox], None]
 """Called with whether the bytes are durable; the callback writes the answer to the outbox."""
@@ -40,23 +40,23 @@ class _Request:
     deadline_ns: int
     done: WhenFlushed
     wants_topics: bool
-    """Whether the message's topic is not yet in the saved table."""
+    """Whether the message's topic is not yet saved."""
 
 
 @define(slots=True, eq=False)
 class GroupCommit:
-    """Syncs the log for many sends at once, with the committer and the watcher thread.
+    """Syncs the log for many sends at once, with a committer thread and a watcher thread.
 
-    `_changed` protects both collections. Invariants: every request of `_gathered` is also in `_open`; the thread that
-    removes a request from `_open` answers it. `_open` is ordered by deadline.
+    `_changed` protects `_gathered` and `_open`. Invariants: every request of `_gathered` is also in `_open`; the thread
+    that removes a request from `_open` answers it. `_open` is ordered by deadline.
     """
 
     runtime: Runtime
     store: MessageStore
     timeout_ms: int
-    """`syncFlushTimeout`: the time after which a request is answered as not durable."""
+    """`syncFlushTimeout`: a request that waits longer than this is answered as not durable, ms."""
     flushed: Callable[[Outbox], None]
-    """Called between a sync and its answers, to make the durable messages visible."""
+    """Called after a sync and before its answers, to make the durable messages visible."""
     save_topics: Callable[[], None]
     """Saves the topic table if it has changed; raises OSError."""
     _changed: Condition = field(init=False)
@@ -69,7 +69,7 @@ class GroupCommit:
         self._changed = self.runtime.condition()
 
     def start(self) -> None:
-        """Start both threads."""
+        """Start the committer and the watcher."""
         self._running = True
         self._threads = [
             self.runtime.spawn("committer", self._commit_all),
@@ -77,7 +77,7 @@ class GroupCommit:
         ]
 
     def stop(self) -> None:
-        """Answer the waiting requests, then end the threads; later appends sync the log themselves."""
+        """Answer the waiting requests, then end the threads. Later appends sync the log themselves."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -85,10 +85,10 @@ class GroupCommit:
             thread.join()
 
     def submit(self, log_end: int, done: WhenFlushed, outbox: Outbox, *, wants_topics: bool) -> None:
-        """Call `done` on another thread when the log is durable up to `log_end`, or cannot be; 0 needs no sync.
+        """Call `done` on another thread when the log is durable up to `log_end`, or failed to be; 0 needs no sync.
 
-        With `wants_topics` the topic table is saved first. If the request cannot wait, `done` runs at once with
-        `outbox`.
+        With `wants_topics` the topic table is saved before the sync. If too many requests wait, or after `stop`, `done`
+        is called at once with `outbox`.
         """
         deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
         request = _Request(log_end, deadline_ns, done, wants_topics)
@@ -141,7 +141,8 @@ class GroupCommit:
                 return
             del self._open[request]
             if not self._running and not self._open:
-                # Wake the watcher: otherwise it would wait for the deadline of a request that is already answered.
+                # Wake the watcher, because otherwise it would wait for the deadline of a request that is already
+                # answered.
                 self._changed.notify_all()
         try:
             request.done(is_durable, outbox)
@@ -172,7 +173,7 @@ WhenRegistered = Callable[[Callable[[Outbox], None], Outbox], None]
 
 @define(slots=True, eq=False)
 class _Waiting:
-    """Counts the waits of one send.
+    """Counts the events for which one send waits.
 
     Invariant: the thread that decrements `_open` to 0 under the lock answers the send.
     """
@@ -183,13 +184,13 @@ class _Waiting:
     _code: int = field(default=ResponseCode.SUCCESS, init=False)
 
     def flushed(self, is_durable: bool, outbox: Outbox) -> None:
-        """Called when the disk has the message or the timeout has passed."""
+        """Called when the message is on disk or the timeout has passed."""
         if not is_durable:
             self._code = ResponseCode.FLUSH_DISK_TIMEOUT
         self.ended(outbox)
 
     def ended(self, outbox: Outbox) -> None:
-        """Called when one of the waits has ended; the last call answers the send."""
+        """Called after each awaited event; the last call answers the send."""
         with self.lock:
             self._open -= 1
             is_last = not self._open
@@ -199,24 +200,24 @@ class _Waiting:
 
 @frozen
 class Durability:
-    """Decides what must be durable or known before a send is answered."""
+    """Decides what must be durable or registered before a send is answered."""
 
     commits: GroupCommit
     when_registered: WhenRegistered | None = None
-    """Waits for name servers; None if the broker registers at none."""
+    """Waits for name servers; None if the broker does not register at name servers."""
     syncs: bool = False
     """Whether messages wait for the disk (`SYNC_FLUSH`)."""
 
     def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Call `done` when the log is durable up to `log_end`, or at a timeout; `lock` belongs to this send.
 
-        With `wants_topics` the topic table must also be durable and known to name servers. Without `log_end` nothing
-        else is waited for. If there is nothing to wait for, calls `done` at once with `outbox`.
+        With `wants_topics` the topic table must also be durable and known to name servers. Without `log_end` the log is
+        not waited for. If there is nothing to wait for, `done` is called at once with `outbox`.
         """
         needs_log = self.syncs and log_end is not None
         needs_disk = wants_topics or needs_log
         when_registered = self.when_registered if wants_topics else None
-        # This method holds one count itself, so that no wait is the last one before all have started.
+        # This method holds one count itself, so that the count cannot reach 0 before all waits have started.
         waiting = _Waiting(done, lock, 1 + needs_disk + (when_registered is not None))
         if needs_disk:
             self.commits.submit((log_end or 0) if needs_log else 0, waiting.flushed, outbox, wants_topics=wants_topics)

@@ -1,9 +1,10 @@
 """Creates the messages to store from send requests: their properties and their topic.
 
-A delayed message goes to the schedule topic, a prepared one to the half topic, and one with too many retries to the
-dead-letter topic. A timed message of 5.x waits in `rmq_sys_wheel_timer`, with its own topic and queue as properties. A
-delay level takes precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is
-ignored. `INNER_MULTI_DISPATCH` names additional queues; retry, delayed and prepared messages name none.
+A delayed message goes to the schedule topic, a prepared message to the half topic, and a message with too many retries
+to the dead-letter topic. A timed message of 5.x waits in `rmq_sys_wheel_timer`, with its own topic and queue as
+properties. A delay level takes precedence over a delay in seconds, then a delay in milliseconds, then a delivery time.
+A time in the past is ignored. `INNER_MULTI_DISPATCH` names additional queues, except in retry, delayed and prepared
+messages.
 
 Checks and answers: see `send.send_processor`. Delivery of timed messages: see `rocketmq.timers`.
 
@@ -69,24 +70,24 @@ from longpoll_protocol.properties import (
 from longpoll_runtime import Lock, Runtime
 
 NAME_COUNT_MAX: Final = 128
-"""Maximum additional queues of one message; Java is limited only by the size of the properties."""
+"""Maximum additional queues of one message. In RocketMQ only the size of the properties limits their number."""
 
 
 TEXT_SIZE_MAX: Final = 2 * PROPERTIES_SIZE_MAX
-"""Maximum characters of a request's properties before they are parsed; more than fit, because some are not stored."""
+"""Maximum characters of a request's properties before parsing. It exceeds what fits, because some are not stored."""
 
 
 def check_text(text: str | None) -> None:
-    """Raise MessageRefusedError for a text of properties that is surely too long to store."""
+    """Raise MessageRefusedError if the text of the properties is certainly too long to store."""
     if text is not None and len(text) > TEXT_SIZE_MAX:
         told = f"the properties have {len(text)} characters, at most {PROPERTIES_SIZE_MAX} bytes are allowed"
         raise MessageRefusedError(told)
 
 
 class SendRefusedError(BrokerError):
-    """A check before the store refuses a send; `code` is the answer's.
+    """A check before the store refuses a send with this `code`.
 
-    The answer names the region, except where Java raises an exception instead (`tells_region`).
+    The answer names the region, except where RocketMQ throws an exception instead (`tells_region`).
     """
 
     def __init__(self, code: int, remark: str, *, tells_region: bool = True) -> None:
@@ -97,9 +98,9 @@ class SendRefusedError(BrokerError):
 
 @define(slots=True, eq=False)
 class InnerQueues:
-    """Checks the additional queues that messages name; any thread may call it.
+    """Checks the additional queues that messages name; callable from any thread.
 
-    The quota counts the light topics ever written to.
+    The quota counts all light topics that were ever written.
     """
 
     store: MessageStore
@@ -108,7 +109,7 @@ class InnerQueues:
     light_count_max: int
     queues: NewQueues
     guard: Lock
-    """Held while the quota changes."""
+    """Protects the quota."""
     quota: Quota = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -119,13 +120,13 @@ class InnerQueues:
 
     @classmethod
     def of(cls, store: MessageStore, config: StoreConfig, queues: NewQueues, guard: Lock) -> Self | None:
-        """Create the service for these settings; None when multi-dispatch is off."""
+        """Create the service for these settings; returns None if multi-dispatch is off."""
         if not config.multi_dispatch:
             return None
         return cls(store, config.light_queues, config.light_queue_count_max, queues, guard)
 
     def named(self, message: MessageToStore, properties: dict[str, str], channel: Channel) -> MessageToStore:
-        """Returns the message with its additional queues; raises SendRefusedError for an illegal one."""
+        """Returns the message with its additional queues; raises SendRefusedError if one of the queues is illegal."""
         if message.topic.startswith(RETRY_PREFIX):
             return message
         names = properties[INNER_QUEUES].split(SEPARATOR)
@@ -140,7 +141,7 @@ class InnerQueues:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
         places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
         if (message.topic, message.queue_id) in places:
-            # RocketMQ would list it twice at one offset and leave the next offset empty.
+            # RocketMQ would list the message twice at one offset and leave the next offset empty.
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"inner queue {message.topic} is the message's own topic; name only other queues",
@@ -162,14 +163,14 @@ class InnerQueues:
 
 
 def count(queues: NewQueues, places: Iterable[tuple[str, int]], channel: Channel) -> None:
-    """Count queues that a send is about to create; raises SendRefusedError if there are too many."""
+    """Count the queues that a send is about to create; raises SendRefusedError if there would be too many queues."""
     if not queues.take(places, channel):
         told = f"there are {queues.quota.used} queues already; delete a topic first, or use fewer queues"
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, told)
 
 
 DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
-"""`timerMaxDelaySec`, in milliseconds: how far in the future a delivery time may be."""
+"""`timerMaxDelaySec`, in ms: a delivery time may be at most this far in the future."""
 PRECISION_MS: Final = 1000
 """`timerPrecisionMs`: messages are delivered in whole seconds."""
 ILLEGAL: Final = (
@@ -179,13 +180,12 @@ ILLEGAL: Final = (
 WISHES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 """The properties that set a delivery time, in order of precedence."""
 _WISHES: Final = frozenset(WISHES)
-"""Checked for every send."""
 TIME_SIZE_MAX: Final = 15
 """Maximum digits of a delivery time."""
 WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
     len(name) + TIME_SIZE_MAX + 2 for name in (TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS)
 )
-"""Maximum bytes of a waiting message's properties, so that the two properties added on delivery fit."""
+"""Maximum bytes of a waiting message's properties, so that the two properties that delivery adds fit."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
@@ -203,7 +203,7 @@ def drop_timer(properties: dict[str, str]) -> None:
 def timer_message(
     message: MessageToStore, properties: dict[str, str], form: PropertiesForm, now_ms: int, *, is_full: bool = False
 ) -> MessageToStore:
-    """Returns the message as it waits for its time, or itself if it need not. Updates `properties`.
+    """Returns the message as it waits for its delivery time, or itself if it has none. Updates `properties`.
 
     Raises SendRefusedError for a time that is not a number or too far away, for properties that could not be delivered,
     and if too many messages wait (`is_full`).
@@ -219,7 +219,7 @@ def timer_message(
         raise _illegal()
     if is_full:
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
-    # The last whole second before the delivery time.
+    # This is the last whole second before the delivery time.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
     waiting = moved(message, properties, TIMER_TOPIC, 0, form)
     size = len(waiting.properties)
@@ -230,7 +230,7 @@ def timer_message(
 
 
 def _wished(properties: Mapping[str, str], now_ms: int) -> int:
-    """Returns the delivery time, ms; raises SendRefusedError."""
+    """Returns the delivery time, ms; raises SendRefusedError if the time is not a number or too far away."""
     name = next(name for name in WISHES if name in properties)
     text = properties[name]
     if not _NUMBER.fullmatch(text):
@@ -248,31 +248,30 @@ def _illegal() -> SendRefusedError:
 REGION_NAME: Final = "DefaultRegion"
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _tags_code: Final = lru_cache(maxsize=256)(tags_code)
-"""Cached, because producers use a few tags again and again."""
+"""The function is cached, because producers use a few tags again and again."""
 
 
 @define(slots=True, eq=False)
 class MessageBuilder:
-    """Creates stored messages from requests; callable from any thread."""
+    """Creates the messages to store from requests; callable from any thread."""
 
     runtime: Runtime
     cluster_name: str
     topics: Topics
     groups: Groups
     store_host: bytes
-    """The broker's address as records store it."""
+    """The broker's address in the format of a stored message."""
     traits: Traits = STRICT_TRAITS
     inner_queues: InnerQueues | None = None
-    """Checks the additional queues of a message; None when multi-dispatch is off."""
+    """Checks the additional queues of a message; None if multi-dispatch is off."""
     broker_name: str = ""
     timers: TimerOffsets = field(factory=TimerOffsets)
     level_count: int = len(DELAY_LEVELS_MS)
-    """Number of delay levels."""
     queues: NewQueues = field(kw_only=True)
-    """Limits the queues that sends may create."""
+    """Limits the number of queues that sends may create."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
-    """The stored properties of a message that arrived without any."""
+    """The stored properties of a message that was sent without properties."""
 
     def __attrs_post_init__(self) -> None:
         self.added_properties = write_properties({CLUSTER: self.cluster_name}, self.traits.properties_form)
@@ -307,7 +306,7 @@ class MessageBuilder:
         tag: str,
         flag: int,
     ) -> MessageToStore:
-        """Create a message with these stored properties; `flag` is the message's, not the request's."""
+        """Create a message with these stored properties; `flag` is the flag of the message, not of the request."""
         return MessageToStore(
             topic=header.topic,
             queue_id=queue_id,
@@ -323,7 +322,7 @@ class MessageBuilder:
         )
 
     def properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
-        """Returns a message's properties with those that the broker adds, in the order of Java's map."""
+        """Returns a message's properties with those that the broker adds, in the order of RocketMQ's map."""
         properties = self.without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_NAME
@@ -334,16 +333,16 @@ class MessageBuilder:
         return properties
 
     def stored(self, properties: dict[str, str]) -> bytes:
-        """Encode properties as they are stored."""
+        """Encode properties in the stored format."""
         if len(properties) == 1:
             # The message has only the properties that the broker adds.
             return self.added_properties
-        # A message that goes through another topic first keeps WAIT, as in Java.
+        # As in RocketMQ, a message that goes through another topic first keeps the property WAIT.
         without = "" if self.traits.stores_wait else WAIT
         return write_properties(properties, self.traits.properties_form, without=without)
 
     def without_offsets(self, text: str | None) -> dict[str, str]:
-        """Parse a request's properties, without offsets in additional queues, because only the store assigns those.
+        """Parse a request's properties, and drop the offsets in additional queues, because only the store assigns them.
 
         After a crash the store trusts this property. Raises MessageRefusedError for a text that is too long.
         """
@@ -356,14 +355,14 @@ class MessageBuilder:
         return properties
 
     def _unique_key(self) -> str:
-        """Create a key that is unique in this store: host, time and a counter, in 32 digits as Java's keys have."""
+        """Create a key that is unique in this store from host, time and a counter, in 32 digits as in RocketMQ."""
         count = next(self._next_key)
         return f"{self.store_host.hex()}{self.runtime.unix_ms():012x}{count & 0xFFFF:04x}".upper()[-32:].rjust(32, "0")
 
     def _dead_if_tried_out(
         self, channel: Channel, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
     ) -> MessageToStore:
-        """Returns the retry message, or one for the dead letters after too many tries (`handleRetryAndDLQ`)."""
+        """Returns the retry message or, after too many retries, the dead-letter message (`handleRetryAndDLQ`)."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.groups.find(name, channel)
         if group is None:
@@ -371,7 +370,7 @@ class MessageBuilder:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
             )
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # The comparison is "greater", not "equal", because the client has counted this try already.
+        # Only a greater number exceeds the limit, because the client has already counted this retry.
         if message.reconsume_times <= retries_max:
             return message
         dead = self.topics.make_retry(DEAD_PREFIX + name, 1, channel=channel)
@@ -384,9 +383,9 @@ class MessageBuilder:
         return replace(dead_message, properties=write_properties(properties, self.traits.properties_form))
 
     def _elsewhere(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
-        """Move a prepared message to the half topic and a delayed one to the schedule topic; others stay.
+        """Move a prepared message to the half topic and a delayed message to the schedule topic; others stay.
 
-        Raises SendRefusedError for a level that is not a number.
+        Raises SendRefusedError if the delay level is not a number.
         """
         form = self.traits.properties_form
         if properties.get(PREPARED, "").lower() == "true":
@@ -413,7 +412,7 @@ class MessageBuilder:
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:
-        """Returns the requested delay level, 0 for none; raises SendRefusedError if the level is not a number."""
+        """Returns the requested delay level, or 0 without a request; raises SendRefusedError if it is not a number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             told = f"the delay level {level[:40]!r} is not a whole number"

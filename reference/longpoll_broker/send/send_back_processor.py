@@ -39,7 +39,7 @@ from longpoll_protocol.properties import (
 )
 
 LEVEL_OF_FIRST_RETRY: Final = 3
-"""Delay level of the first retry if the consumer names none; each later retry adds one."""
+"""Delay level of the first retry if the consumer gives no level; each later retry adds one."""
 
 
 @define(slots=True, eq=False)
@@ -55,7 +55,6 @@ class SendBackProcessor(Serving):
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
-    """Number of delay levels of this broker."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
@@ -98,9 +97,10 @@ class SendBackProcessor(Serving):
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
     ) -> Parts | None:
-        """Returns the answer; None if the answer follows when new topics are saved.
+        """Returns the answer, or None if it follows when new topics are saved.
 
-        The answer does not wait for the message itself, as in Java, which removes the property that asks to wait.
+        As in RocketMQ, the answer does not wait until the message is durable, because the property that requests this
+        is removed.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
         if names.isdisjoint(self.topics.unsaved):
@@ -159,7 +159,7 @@ class SendBackProcessor(Serving):
 
 
 def _properties(record: Record, level: int) -> dict[str, str]:
-    """Returns the record's properties and the properties of a retry, in the order of Java's map."""
+    """Returns the record's properties plus the properties of a retry, in the order of RocketMQ's map."""
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties[WAIT] = "false"

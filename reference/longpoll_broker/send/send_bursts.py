@@ -1,8 +1,8 @@
 """Serves bursts: adjacent sends on one connection, from a producer that does not wait for each answer.
 
-Adjacent sends that need no special handling are stored together and answered in one buffer; others are served singly.
-Stored and answered bytes are the same. Not used if a send needs more: a history, a wait for the disk, a transaction id.
-Semantics of a send: see `send.send_processor`.
+Adjacent sends that need no special handling are stored together and answered in one buffer; other sends are served one
+by one. The stored and answered bytes are the same in both cases. Bursts are not used while sends need more: a history,
+a wait for the disk, or a transaction id. What a send does: see `send.send_processor`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
-"""Maximum sends that are stored together, which take a few milliseconds."""
+"""Maximum sends that are stored together; storing so many takes a few milliseconds."""
 AHEAD_FIRST: Final = 16
 _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES, *WISHES})
 """Properties by which a message may go to another topic or to additional queues."""
@@ -32,23 +32,22 @@ _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES, *WISHES})
 
 @define(slots=True, eq=False)
 class SendBursts:
-    """Serves bursts; any loop's thread may call it. Each burst follows a send that was served singly."""
+    """Serves bursts; callable from the thread of any I/O loop. Each burst follows a send that was served alone."""
 
     send: SendProcessor
     serve_one: Callable[[Channel, Command, Outbox], None]
-    """Serves a request that has no place in a burst."""
+    """Serves a request that cannot be part of a burst."""
     now_ns: Callable[[], int]
     """Reads the monotonic clock."""
     _ahead: int = field(default=AHEAD_FIRST, init=False)
-    """Number of sends to parse ahead; it grows with successful bursts, and several threads may write it
-    unsynchronised."""
+    """Number of sends to parse ahead. It grows with successful bursts, and threads may write it without a lock."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
-        """Serve the sends that arrived directly after a served one, until the turn ends; returns their number.
+        """Serve the sends that arrived directly after a served send, until the turn ends; returns their number.
 
-        Sends without special handling are stored together. Before each other send the turn is checked: without this, a
-        thousand delayed messages took a quarter of a second. Few are parsed ahead until all could be stored together,
-        because unserved ones are parsed again.
+        Sends without special handling are stored together. The turn's end is checked before each other send, because a
+        thousand delayed messages would take a quarter of a second. Only a few sends are parsed ahead until all of them
+        can be stored together, because sends that are not served must be parsed again.
         """
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
@@ -64,7 +63,7 @@ class SendBursts:
             following += connection.next_sends(self._ahead)
             done = self._put(channel, following, outbox)
             if not done:
-                # The topic has been deleted meanwhile.
+                # The topic has been deleted since the check.
                 self.serve_one(channel, following[0], outbox)
                 done = 1
             if done < len(following):
@@ -76,7 +75,7 @@ class SendBursts:
         return served
 
     def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:
-        """Returns the messages of the first sends, up to one that needs special handling."""
+        """Returns the messages of the first sends, up to a send that needs special handling."""
         messages: list[MessageToStore] = []
         for command in following:
             message = None if command.flag & RESPONSE else self._plain(channel, command)
@@ -86,7 +85,7 @@ class SendBursts:
         return messages
 
     def _plain(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
-        """Returns the message of a valid send without special handling; None for any other."""
+        """Returns the message of a valid send without special handling; None for any other send."""
         header, builder = command.header, self.send.builder
         topic, queue_id = builder.topics.get(header.topic), header.queue_id
         if topic is None or header.topic in builder.topics.unsaved:
@@ -110,7 +109,7 @@ class SendBursts:
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
         """Store and answer the first plain sends; returns their number.
 
-        Stops when the connection must give way. The send at which the store stops is served singly.
+        Stops when the connection must give way to others. The send at which the store stops is served alone.
         """
         host_digits = self.send.host_digits
         messages = self._plain_ones(channel, commands)

@@ -1,11 +1,12 @@
 """Serves sends (codes 10, 310 and 320), from received bytes to the log.
 
-At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
+At the end of a pass of the I/O loop, `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
 (`hold.hold_service`). `send.message_builder` creates a message from a request.
 
 A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
 encodes or indexes `TURN_COUNT` messages. The records are appended in one piece. Only one long batch is processed at a
-time: each turn of any connection with one continues the oldest batch. So at most one batch exists as records.
+time: if several connections have sent long batches, each turn continues the oldest batch. So at most one batch is in
+memory as records.
 
 Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
 `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
@@ -56,34 +57,32 @@ from longpoll_runtime.recoverable import FAULTS
 
 RESPONSE: Final = CommandFlag.RESPONSE.value
 ID_REST_SIZE: Final = 17
-"""Characters of a message id after its host part, including the comma that separates ids."""
+"""Number of characters of a message id after its host part, including the comma between ids."""
 OTHER_FIELDS_SIZE: Final = 4_096
-"""Bytes of an answer's header that are left for its other fields."""
+"""Number of bytes of an answer's header that are reserved for fields other than the message ids."""
 
 
 @frozen
 class BatchLimits:
-    """The limits of one batch message and of its parts."""
+    """The limits of one batch and of its messages."""
 
     size_max: int
     """Maximum bytes of the body (`maxMessageSize`)."""
     count_max: int
-    """Maximum messages, because their ids must fit the answer's header; Java takes more: its headers may have 16
-    MiB."""
+    """Maximum messages, because their ids must fit in the answer's header. RocketMQ allows headers of 16 MiB."""
     size_is_an_error: bool
-    """`Traits.batch_size_is_an_error`."""
 
     @classmethod
     def of(cls, size_max: int, host_size: int, traits: Traits) -> Self:
-        """Returns the limits of a broker whose host takes `host_size` characters in a message id."""
+        """Returns the limits of a broker whose address takes `host_size` characters of a message id."""
         count_max = (HEADER_SIZE_MAX - OTHER_FIELDS_SIZE) // (host_size + ID_REST_SIZE)
         return cls(size_max, count_max, traits.batch_size_is_an_error)
 
     def read(self, body: Buffer) -> Iterator[BatchMessage]:
         """Iterate over the messages of a batch.
 
-        Raises HeaderError for a damaged or empty batch, MessageRefusedError over a limit. Store a message only after
-        the last was read.
+        Raises HeaderError for a damaged or empty batch, and MessageRefusedError if a limit is exceeded. Do not store
+        any message before the last message was read.
         """
         if len(body) > self.size_max:
             problem = f"the batch has {len(body)} bytes, at most {self.size_max} are allowed"
@@ -98,25 +97,24 @@ class BatchLimits:
 
 
 def no_message() -> HeaderError:
-    """Returns the error for an empty batch: Java fails on it, so the reply lacks the fields of a refusal."""
+    """Returns the error for an empty batch, on which RocketMQ fails, so the reply lacks the fields of a refusal."""
     return HeaderError("a batch", "body", "has no message")
 
 
 TURN_COUNT: Final = 500
-"""Maximum messages of one turn; that many take about 3 ms."""
+"""Maximum messages of one turn, which takes about 3 ms."""
 TURN_SIZE: Final = 256 * KIB
-"""Maximum bytes of properties of one turn; that many take about 5 ms."""
+"""Maximum bytes of properties in one turn, which takes about 5 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
-"""A batch of at most so many bytes surely has no more than `TURN_COUNT` messages."""
+"""A batch of at most this many bytes certainly has no more than `TURN_COUNT` messages."""
 
 Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
-"""The work on one batch; its result is called in the last turn and creates the answer, or None if the answer
-follows."""
+"""The work on one batch. The last turn calls its result, which returns the answer, or None if the answer follows."""
 
 
 @define(eq=False)
 class _Batch:
-    """A batch in progress or waiting. Only its connection refers to it, so it ends with the connection."""
+    """A batch that is in progress or waits. Only its connection refers to it, so it is dropped with the connection."""
 
     channel: Channel
     command: Command
@@ -142,9 +140,9 @@ class _Batch:
 
 @define(slots=True, eq=False)
 class LongBatches:
-    """The long batches of one broker; any loop's thread may call it.
+    """The long batches of one broker; callable from the thread of any I/O loop.
 
-    Invariant: `_waiting` has every batch whose connection is open and that is not over.
+    Invariant: `_waiting` has every unfinished batch whose connection is open.
     """
 
     lock: Lock
@@ -152,7 +150,7 @@ class LongBatches:
     _waiting: deque[weakref.ref[_Batch]] = field(factory=deque, init=False)
 
     def begin(self, channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> Parts | None:
-        """Do the first turn of a batch; returns the answer if one turn was enough, else None."""
+        """Do the first turn of a batch; returns the answer if one turn was enough, or None."""
         try:
             next(turns)
         except StopIteration as ended:
@@ -170,7 +168,7 @@ class LongBatches:
         channel.gives_way = True
 
     def _go_on(self, own: _Batch, outbox: Outbox) -> None:
-        """Do a turn of the oldest batch, and reschedule until the batch of this connection is over."""
+        """Do a turn of the oldest batch, and schedule another turn until this connection's batch is finished."""
         with self.lock:
             first = None if own.is_over else self._first()
             if first is not None:
@@ -179,7 +177,7 @@ class LongBatches:
             self._leave(own)
 
     def _first(self) -> _Batch | None:
-        """Returns the oldest batch that is not over and whose connection is open; the caller holds the lock."""
+        """Returns the oldest unfinished batch whose connection is open; the caller holds the lock."""
         while self._waiting:
             first = self._waiting[0]()
             if first is not None and not first.is_over:
@@ -189,15 +187,15 @@ class LongBatches:
 
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
-"""Fields of every reply to a send; refusals have them too."""
+"""Fields of every reply to a send, including refusals."""
 TIMER: Final = "TIMER_DEL"
-"""The beginning that all properties with a delivery time share."""
+"""The common prefix of all properties that set a delivery time."""
 FIRST_OFFSET: Final = 0
-"""Offset of a queue's first message. Storing it creates the queue's files, as much work as fifty sends."""
+"""Offset of a queue's first message. Storing it creates the queue's files, which takes as long as fifty sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
 """The errors that mean that a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
-"""Queue count of a new topic if the client gives none (`defaultTopicQueueNums` of the clients)."""
+"""Number of queues of a new topic if the client gives none (`defaultTopicQueueNums` of the clients)."""
 
 
 @define(slots=True, eq=False)
@@ -209,15 +207,15 @@ class SendProcessor(Serving):
     appender: Appender
     events: SendEvents
     durability: Durability
-    """Decides when a send is answered; under `SYNC_FLUSH` that is after the sync."""
+    """Decides when a send is answered; under `SYNC_FLUSH`, after the sync."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
     _long_batches: LongBatches = field(init=False)
     host_digits: bytes = field(init=False)
-    """First part of each message id: the broker's address in hexadecimal digits."""
+    """The first part of each message id: the broker's address in hexadecimal digits."""
     _answers_at_once: bool = field(init=False)
-    """Whether a stored message is answered at once and the answer has only the message's place."""
+    """Whether a stored message is answered at once, with only the message's position."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.builder.store_host.hex().upper().encode()
@@ -227,7 +225,7 @@ class SendProcessor(Serving):
 
     @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a send request; returns None when its answer waits for the disk or a name server."""
+        """Serve a send request; returns None if its answer waits for the disk or a name server."""
         try:
             header = self._header_of(command)
         except SendRefusedError as error:
@@ -256,7 +254,7 @@ class SendProcessor(Serving):
         return answer(asked.command, code, remark, fields)
 
     def _header_of(self, command: Command) -> SendMessageRequestHeader:
-        """Decode the header; raises HeaderError, or SendRefusedError where 4.9 checks the topic first."""
+        """Decode the header; raises HeaderError, or SendRefusedError where 4.9 checks the topic before the header."""
         if type(command) is SendCommand:
             return command.header
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
@@ -276,7 +274,7 @@ class SendProcessor(Serving):
         return kind.decode(fields)
 
     def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
-        """Returns the queue to write to; raises SendRefusedError."""
+        """Returns the queue to write to; raises SendRefusedError if a check fails."""
         topic = self.topics.get(header.topic)
         if topic is None or header.topic in NOT_FOR_SENDING:
             topic = self._make_topic(header, channel)
@@ -331,7 +329,7 @@ class SendProcessor(Serving):
     def _acknowledge_one(
         self, asked: SendRequest, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
-        """Returns the answer to an appended message; None when it follows later."""
+        """Returns the answer to an appended message, or None if the answer follows later."""
         command, topic, result = asked.command, asked.header.topic, stored[2]
         is_plain = self._answers_at_once and command.serialisation is Serialisation.JSON and stored[0].topic == topic
         if is_plain and topic not in self.topics.unsaved:
@@ -365,11 +363,12 @@ class SendProcessor(Serving):
         topic: str,
         waits: bool,
     ) -> Parts | None:
-        """Returns the answer to appended messages; None when the answer follows later.
+        """Returns the answer to appended messages, or None if the answer follows later.
 
-        `topic` is where the messages are stored, which is not the header's topic for one with too many retries.
+        `topic` is where the messages are stored. It differs from the header's topic for a message with too many
+        retries.
         """
-        # The waiting answer must not keep the body, because it is a part of the connection's buffer.
+        # The waiting answer must not keep the body, because the body is a part of the connection's receive buffer.
         command = replace(asked.command, body=EMPTY)
         asked = replace(asked, command=command)
 
@@ -379,7 +378,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         unsaved = self.topics.unsaved
-        # Storing a delayed or prepared message has also created the header's topic.
+        # A delayed or prepared message is stored in another topic, but its header's topic may be new too.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
         end = log_end if waits and self.durability.syncs else None
         if wants_topics or end is not None:
@@ -389,10 +388,9 @@ class SendProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def _put_batch(self, asked: SendRequest, queue_id: int, outbox: Outbox) -> Parts | None:
-        """Store all messages of a batch, or none; a long batch in turns."""
+        """Store all messages of a batch, or none. A long batch is stored in turns."""
         properties = self._batch_properties(asked)
-        # The properties of the batch's messages stay as sent; 4.9 adds the request's properties after them, with
-        # CLUSTER.
+        # The properties of the batch's messages stay as sent. 4.9 appends the properties of the request, with CLUSTER.
         shared = properties | {CLUSTER: self.builder.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
@@ -478,7 +476,7 @@ class SendProcessor(Serving):
             if self.builder.inner_queues is not None and INNER_OFFSETS in part.properties:
                 own = write_properties(self.builder.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
-            # The request's properties come last, and a reader uses the last of two equal names.
+            # The request's properties come last, and a reader uses the last of two properties with the same name.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
             # This substring check comes first because it is quick, and a batch may have thousands of messages.
             if TIMER in part.properties and refuses_timed and has_timer(read_properties(part.properties)):
@@ -490,7 +488,7 @@ class SendProcessor(Serving):
 
 
 def _parts(messages: Iterable[tuple[MessageToStore, str]]) -> Iterator[list[tuple[MessageToStore, str]]]:
-    """Yields a batch's messages in the parts that one turn stores."""
+    """Yields a batch's messages in parts, each for one turn."""
     part, size = [], 0
     for each in messages:
         part.append(each)
@@ -503,5 +501,5 @@ def _parts(messages: Iterable[tuple[MessageToStore, str]]) -> Iterator[list[tupl
 
 
 def _waits(properties: Mapping[str, str]) -> bool:
-    """Whether the producer asks that the answer waits until the message is durable (`isWaitStoreMsgOK`)."""
+    """Whether the producer wants the answer only when the message is durable (`isWaitStoreMsgOK`)."""
     return properties.get(WAIT, "true").lower() == "true"

@@ -1,8 +1,8 @@
 """A broker's role, master or slave, and how it changes the answer to a pull.
 
 A slave serves a copied store. It does not correct offsets, because the copy may be behind its master, and it redirects
-readers to the master: 4.9 with a field of its answer, 5.x with an immediate answer while the master is alive. How a
-broker learns of the others: see `rocketmq.admin.role_processor`.
+consumers to the master: 4.9 with a field of its answer, 5.x with an immediate answer while the master is alive. How a
+broker knows which other brokers are alive: see `rocketmq.admin.role_processor`.
 
 Sources: `PullMessageProcessor.java`, `DefaultMessageStore.nextOffsetCorrection` 4.9; `composeResponseHeader` and
 `DefaultPullMessageResultHandler.java` 5.x; upstream issues #1828 and #1829.
@@ -30,23 +30,23 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_FOUND_NULL,
     }
 )
-"""The statuses of a read whose next offset is the store's correction of the requested one."""
+"""The statuses of a read for which the next offset is a correction of the requested offset."""
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 
 
 @define(slots=True, eq=False)
 class BrokerRole:
-    """One broker's role; only `least_broker_id` changes while it runs."""
+    """One broker's role. Only `least_broker_id` changes while the broker runs."""
 
     role: Role = "ASYNC_MASTER"
     broker_id: int = MASTER_ID
     slave_read: bool = False
-    """`slaveReadEnable`: readers far behind are redirected to a slave, and a slave serves them."""
+    """`slaveReadEnable`: consumers that are far behind are redirected to a slave, and a slave serves them."""
     offset_check_in_slave: bool = False
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
-    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if no other is known."""
+    """`minBrokerIdInGroup`: the lowest id of the living brokers with this broker's name; -1 if none other is known."""
     is_plain: bool = field(init=False)
     """Whether the broker answers as a master without slaves, which is the usual case."""
 
@@ -65,11 +65,11 @@ class BrokerRole:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Whether the broker's store corrects a consumer's wrong offset; only a slave may leave it as it is."""
+        """Whether the broker's store corrects a consumer's wrong offset; only a slave may leave it unchanged."""
         return not self.is_slave or self.offset_check_in_slave
 
     def code(self, code: int, status: GetStatus, traits: Traits, *, suggests_slave: bool) -> int:
-        """Returns the response code to a pull, given the code that a master without slaves returns."""
+        """Returns the response code for a pull; `code` is what a master without slaves would return."""
         if self._sends_to_master(traits, suggests_slave=suggests_slave) and status is not GetStatus.FOUND:
             return _RETRY_IMMEDIATELY
         if code == _OFFSET_MOVED and not self.corrects_offsets:
@@ -77,7 +77,7 @@ class BrokerRole:
         return code
 
     def offset_next(self, asked: int, found: int, status: GetStatus) -> int:
-        """Returns the next offset for a consumer; a slave that does not correct offsets returns the requested one."""
+        """Returns the next offset for a consumer; a slave that corrects no offsets returns the requested offset."""
         return asked if status in _CORRECTED and not self.corrects_offsets else found
 
     def suggested_broker(self, group: GroupConfig | None, code: int, traits: Traits, *, suggests_slave: bool) -> int:

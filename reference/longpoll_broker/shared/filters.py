@@ -1,16 +1,17 @@
-"""Filters of subscriptions, by a tag's hash or by properties, and the table of those that groups registered.
+"""Filters of subscriptions, by a tag's hash or by properties, and the table of the filters that groups registered.
 
 The broker compares tags by hash; the client separates tags with equal hashes. The SQL92 language: see `sql92`.
 Permission to use it: see `hold.pull`.
 
-Registered filters are kept apart from subscriptions, because any subscription replaces the old one, but a filter needs
-an expression that compiles. RocketMQ also keeps filters when a group's last member leaves. Therefore a pull may find no
-filter (code 27), one older than its subscription (28) or, in RocketMQ, a later version from members that left long ago.
+Registered filters are stored separately from subscriptions, because any subscription replaces an older subscription,
+while a filter must compile. RocketMQ also keeps filters when a group's last member leaves. Therefore a pull may find no
+filter (code 27), a filter older than its subscription (28) or, in RocketMQ, a later version from members that left long
+ago.
 
 Differences from RocketMQ: RocketMQ drops a filter a day after its group; we drop the oldest when there are too many.
-RocketMQ compiles an expression at the heartbeat; we compile it at the first pull. So when an invalid expression was
-followed by an older version, RocketMQ accepts that version at once, and we accept it after a pull has failed. Bit maps
-(`enableCalcFilterBitMap`, `consumerFilter.json`) are absent.
+RocketMQ compiles an expression at the heartbeat; we compile it at the first pull. So if an older version follows an
+invalid expression, RocketMQ accepts the older version at once, and we accept it after a pull has failed. Bit maps
+(`enableCalcFilterBitMap`, `consumerFilter.json`) are not supported.
 
 Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0,
 where each rule was tried; the string hash is Java's `String.hashCode`.
@@ -35,7 +36,7 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_SIZE_MAX: Final = 1_000
-"""Maximum characters of an expression whose filter is cached, because a long one takes a megabyte."""
+"""Maximum characters of an expression whose filter is cached, because the filter of a long one takes a megabyte."""
 Made = TypeVar("Made")
 
 
@@ -50,7 +51,7 @@ class TagFilter(msgspec.Struct, frozen=True):
     expression: str
     expression_type: str
     codes: frozenset[int]
-    """Hashes of the subscribed tags; ignored with `all_tags`."""
+    """Hashes of the subscribed tags; ignored if `all_tags` is true."""
     all_tags: bool
 
     def matches(self, tags_code: int | None) -> bool:
@@ -65,15 +66,14 @@ class SqlFilter(msgspec.Struct, frozen=True):
     expression: str
     expression_type: str
     condition: Expression | None
-    """None if the expression does not compile. A pull that carries such an expression gets every message, as from
-    RocketMQ."""
+    """None if the expression does not compile. As in RocketMQ, a pull with such an expression gets every message."""
     problem: str
     """Why the expression does not compile; empty if it does."""
     over_limit: bool = False
-    """Whether the expression exceeds a limit that RocketMQ does not have; a pull that carries it is refused."""
+    """Whether the expression exceeds a limit that RocketMQ does not have. A pull with such an expression is refused."""
 
     def matches(self, _tags_code: int | None) -> bool:
-        """Always true, because the tag's hash does not matter to a filter by properties."""
+        """Returns true, because a filter by properties does not depend on the tag's hash."""
         return True
 
     def matches_properties(self, lookup: Lookup) -> bool:
@@ -100,7 +100,6 @@ def prepare_parser(*, with_parts: bool) -> None:
 
 
 def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Cache the results for short expressions."""
     cached = lru_cache(maxsize=1024)(make)
 
     @wraps(make)
@@ -114,8 +113,8 @@ def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
 def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter:
     """Parse tags; raises `ExpressionError` where `FilterAPI.build` throws.
 
-    An absent or empty expression means every tag. `||` separates tags, which are trimmed. As in Java, only an absent
-    type or `TAG` has its tags parsed, so with the empty type nothing matches.
+    An absent or empty expression means every tag. `||` separates tags, and blanks around a tag are removed. As in
+    RocketMQ, the tags are parsed only if the type is absent or `TAG`, so with an empty type no message matches.
     """
     kind = TAG if expression_type is None else expression_type
     if kind != TAG:
@@ -126,7 +125,7 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
         return TagFilter(SUBSCRIBE_ALL, kind, frozenset(), all_tags=True)
     parts = expression.split("||")
     if not any(parts):
-        # Java's `split` drops trailing empty strings, so an expression of separators has no part left.
+        # Java's `split` drops trailing empty strings, so an expression that consists of separators has no parts.
         raise ExpressionError("subString split error")
     tags = (part.strip() for part in parts)
     return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
@@ -134,9 +133,9 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
 
 @_cached
 def sql_filter(expression: str, expression_type: str, *, with_parts: bool = False) -> SqlFilter:
-    """Returns the filter of any other type; as in `FilterFactory`, only SQL92 compiles to a condition.
+    """Returns the filter of a type other than TAG. As in `FilterFactory`, only SQL92 compiles to a condition.
 
-    `with_parts` is 5.x's language, with CONTAINS, STARTSWITH and ENDSWITH.
+    `with_parts` selects 5.x's language, with CONTAINS, STARTSWITH and ENDSWITH.
     """
     if expression_type != SQL92:
         return SqlFilter(expression, expression_type, None, f"no filter is of type {expression_type[:64]}")
@@ -149,7 +148,7 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 def is_as_said(wanted: Filter) -> bool:
     """Whether a filter agrees with its expression.
 
-    It does not if a heartbeat sent other hashes than those of its tags, or left the filtering to a filter server.
+    It disagrees if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter server.
     """
     if isinstance(wanted, SqlFilter):
         return True
@@ -160,22 +159,22 @@ def is_as_said(wanted: Filter) -> bool:
 
 
 def not_supported(expression_type: str) -> str:
-    """RocketMQ's remark on a type other than TAG while `enablePropertyFilter` is off."""
+    """Returns RocketMQ's remark for a type other than TAG while `enablePropertyFilter` is off."""
     return f"The broker does not support consumer to filter message by {expression_type[:64]}"
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """`ExpressionType.isTagType`: absent, empty or `TAG`."""
+    """Whether the type is absent, empty or `TAG` (`ExpressionType.isTagType`)."""
     return not expression_type or expression_type == TAG
 
 
 ORPHAN_COUNT_MAX: Final = 10_000
-"""Maximum filters of groups without members; then the oldest is removed."""
+"""Maximum filters of groups without members. Beyond it, the oldest filter is removed."""
 
 FILTER_UNIT: Final = 512
 """The size of an ordinary filter in characters, for quotas."""
 FILTER_COST: Final = 100
-"""Characters that a filter counts for the quota in addition to its text."""
+"""Characters by which a filter counts for the quota in addition to its text."""
 EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
 """Maximum characters of all filters together, because filters may outlive their groups."""
 
@@ -185,32 +184,32 @@ Place = tuple[str, str]
 
 @define(slots=True, eq=False)
 class FilterData:
-    """One group's filter of one topic, compiled when a pull first needs it."""
+    """One group's filter for one topic, compiled when a pull first needs it."""
 
     expression: str
     expression_type: str
     version: int
-    """The `subVersion` of its last registration."""
+    """The `subVersion` of the filter's last registration."""
     with_parts: bool = False
     """Whether the expression is in 5.x's language."""
     _filter: SqlFilter | None = field(default=None, init=False)
 
     @property
     def filter(self) -> SqlFilter:
-        """The compiled filter. If two threads read it first at the same time, both compile it, with the same result."""
+        """The compiled filter. If two threads read it at the same time, both may compile it, with the same result."""
         if self._filter is None:
             self._filter = sql_filter(self.expression, self.expression_type, with_parts=self.with_parts)
         return self._filter
 
     @property
     def is_known_bad(self) -> bool:
-        """Whether the filter was compiled for a pull and this failed."""
+        """Whether compiling the filter for a pull has failed."""
         return self._filter is not None and self._filter.condition is None
 
 
 @define(slots=True, eq=False)
 class FilterTable:
-    """Every registered filter. Invariant: `_orphans` are those of groups without members, oldest first."""
+    """The registered filters. Invariant: `_orphans` has the filters of groups without members, oldest first."""
 
     outlive_groups: bool = False
     """Whether a group's filters stay when its last member leaves."""
@@ -221,17 +220,17 @@ class FilterTable:
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """Returns a group's filter of a topic; None if there is none or it does not compile."""
+        """Returns a group's filter for a topic, or None if the group has no filter or it does not compile."""
         known = self._by_place.get((topic, group))
         return None if known is None or known.filter.condition is None else known
 
     def register(  # noqa: PLR0917 - one caller
         self, topic: str, group: str, expression: str, expression_type: str, version: int, channel: Hashable = None
     ) -> None:
-        """Register a heartbeat's expression, of a type other than TAG, if its version is later than the known one.
+        """Register a heartbeat's expression of a type other than TAG, if its version is later than the known version.
 
-        An invalid expression replaces the known one, so that pulls get an error. An empty one is ignored. Nothing is
-        compiled here, because a heartbeat may bring many expressions and a pull needs one.
+        An invalid expression replaces the known expression, so that pulls get an error. An empty expression is ignored.
+        Nothing is compiled here, because a heartbeat may have many expressions and a pull needs only one.
         """
         if not expression:
             return

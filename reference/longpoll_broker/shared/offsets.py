@@ -1,7 +1,7 @@
 """The offsets that groups have committed, by queue.
 
-As in RocketMQ 4.9, any offset is accepted, even a lower one or one of an unknown queue; limits bound the memory. With
-light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
+As in RocketMQ 4.9, any offset is accepted, even a lower one or an offset of an unknown queue; limits bound the memory.
+With light queues, a group named `%LMQ%...` has one offset per topic, whatever queue the commit names
 (`LmqConsumerOffsetManager.java`).
 
 Threads may share an object whose `guard` is a lock; reads need no lock. Persistence: see `upkeep.config_files`. Source:
@@ -22,30 +22,30 @@ from longpoll_protocol.names import LMQ_PREFIX, name_problem
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
-"""Maximum offsets of all queues of all (topic, group) pairs; further ones are refused."""
+"""Maximum offsets of all queues of all (topic, group) pairs; further offsets are refused."""
 TURN_COUNT: Final = 10_000
-"""Pairs of topic and group visited in one turn, which takes some 2 ms."""
+"""Pairs of topic and group visited in one turn, which takes about 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
-"""Maximum queues of one pair of topic and group; further ones are refused."""
+"""Maximum queues per pair of topic and group; offsets of further queues are refused."""
 OFFSETS_FULL: Final = "too many offsets are stored; this one is not"
 
 
 @define(slots=True, eq=False)
 class Offsets:
-    """Committed offsets by topic and group, then by queue; `changed` is set after every change, as in `topics`."""
+    """Committed offsets by topic and group, then by queue. As in `topics`, `changed` is set after every change."""
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     quota: Quota = field(factory=lambda: Quota("offsets", OFFSET_COUNT_MAX), init=False)
     light: bool = False
-    """`enableLmq`: a light group has one queue of each topic, number 0."""
+    """`enableLmq`: a light group has one queue per topic, number 0."""
     pulled: Offsets | None = None
-    """The offsets of each group's last pull, for versions that report them. These are not saved."""
+    """The offsets of each group's last pull, for versions that report them. They are not saved."""
     changed: bool = field(default=False, init=False)
     has_forgotten: bool = field(default=False, init=False)
     """Whether offsets of a deleted topic or group were removed since the last save."""
     _strays: dict[str, set[str]] = field(factory=dict, init=False)
-    """The groups that committed an offset of a topic that does not exist, by topic."""
+    """For each topic that does not exist, the groups that committed an offset of it."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
         """Returns the offset of a group's last pull, if recorded."""
@@ -64,12 +64,12 @@ class Offsets:
         """Store an offset; returns false if a limit forbids a new entry.
 
         With `forward_only` a lower offset is ignored, because the offset in a pull may be older than the consumer's
-        last commit. A consumer's explicit commit always counts.
+        last commit. A consumer's explicit commit is always stored.
         """
         pair = f"{topic}{SEPARATOR}{group}"
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
-        # The comparison and the store are one step under the guard, because another thread may commit in between.
+        # The comparison and the assignment are one step under the guard, because another thread may commit in between.
         with self.guard:
             queues = self.by_pair.get(pair, {})
             if queue_id not in queues:
@@ -88,13 +88,13 @@ class Offsets:
             self.quota.take(pair, size=len(queues))
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Returns the committed offset of a queue; None if the group has committed none."""
+        """Returns the committed offset of a queue, or None if the group has committed no offset."""
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
     def topics_of(self, group: str) -> Generator[None, None, list[str]]:
-        """Returns the topics with offsets of a group; yields between turns."""
+        """Returns the topics in which a group has offsets; yields between turns."""
         suffix, found = SEPARATOR + group, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -103,7 +103,7 @@ class Offsets:
         return found
 
     def topics_by_group(self, groups: Collection[str]) -> Generator[None, None, dict[str, list[str]]]:
-        """Returns `topics_of` for each of these groups in one pass over the table; yields between turns."""
+        """Returns the result of `topics_of` for each of these groups in one pass; yields between turns."""
         found: dict[str, list[str]] = {group: [] for group in groups}
         left = TURN_COUNT
         for pair in itertools.chain.from_iterable(self._parts()):
@@ -122,7 +122,7 @@ class Offsets:
         return found
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
-        """Returns the groups with offsets of a topic; yields between turns."""
+        """Returns the groups that have offsets in a topic; yields between turns."""
         prefix, found = topic + SEPARATOR, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -136,11 +136,11 @@ class Offsets:
             yield pairs[start : start + TURN_COUNT]
 
     def is_light(self, pair: str) -> bool:
-        """Whether a pair's group is a light one."""
+        """Whether the group of a pair is a light group."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
     def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> bool:
-        """Copy a group's offsets of a topic to another group, if there are any; returns false if there is no room."""
+        """Copy a group's offsets in a topic to another group; returns false if there is not enough room."""
         pair = f"{topic}{SEPARATOR}{other}"
         queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
         if queues is None:
@@ -167,13 +167,13 @@ class Offsets:
         self._forget(lambda pair: pair.startswith(prefix))
 
     def note_stray(self, topic: str, group: str) -> None:
-        """Record a commit for a topic that does not exist, because a live consumer still commits after a deletion."""
+        """Record a commit for a topic that does not exist; a live consumer may commit after the topic's deletion."""
         if name_problem(topic) is None:
             with self.guard:
                 self._strays.setdefault(topic, set()).add(group)
 
     def forget_strays(self, topic: str) -> None:
-        """Remove offsets committed before the topic exists, because they would otherwise count for its new messages."""
+        """Remove offsets committed before the topic exists, because they would otherwise apply to its new messages."""
         with self.guard:
             groups = self._strays.pop(topic, ())
         self._remove(f"{topic}{SEPARATOR}{group}" for group in groups)

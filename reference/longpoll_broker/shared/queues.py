@@ -1,4 +1,4 @@
-"""Counts the queues that clients create by sending, because each costs files and 2 KiB of memory."""
+"""Counts the queues that clients create by sending, because each queue needs files and 2 KiB of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_broker.shared.quota import Quota
 from longpoll_broker.shared.topics import LOADED_QUEUE_COUNT_MAX
 
 QUEUES_IN_ALL_MAX: Final = 500_000
-"""Maximum queues that sends may create, some 1 GB of memory; the broker's own messages may create more."""
+"""Maximum queues that sends may create, about 1 GB of memory. The broker's own messages may create more queues."""
 
 Place = tuple[str, int]
 """Topic and queue id."""
@@ -25,7 +25,7 @@ class NewQueues:
     is_stored: Callable[[str, int], bool]
     """Whether the store has a queue."""
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
-    """A lock that is held while the quota changes."""
+    """Protects the quota."""
     quota: Quota = field(factory=lambda: Quota("queues", QUEUES_IN_ALL_MAX), init=False)
 
     known: KeysView[Hashable] = field(init=False)
@@ -35,7 +35,7 @@ class NewQueues:
         self.known = self.quota.keys
 
     def take(self, places: Iterable[Place], channel: Hashable = None) -> bool:
-        """Count queues before a send creates them; returns false if there is no room for one."""
+        """Count queues before a send creates them; returns false if there is not enough room."""
         for place in places:
             if place not in self.known:
                 is_stored = self.is_stored(*place)
@@ -45,12 +45,12 @@ class NewQueues:
         return True
 
     def note_loaded(self, places: Iterable[Place]) -> None:
-        """Count the queues of a store."""
+        """Count the queues that a loaded store contains."""
         for place in places:
             self.quota.take(place)
 
     def forget_topic(self, topic: str) -> None:
-        """Called when a topic was deleted with its queues, which no longer count."""
+        """Called when a topic was deleted with its queues, so that they no longer count."""
         with self.guard:
             for queue_id in range(LOADED_QUEUE_COUNT_MAX):
                 self.quota.release((topic, queue_id))

@@ -1,9 +1,9 @@
-"""Limits the entries of a table, and those that one connection and one account may create.
+"""Limits the entries of a table, and the entries that one connection and one account may create.
 
-The limits follow the free room, so that later clients always find some: an account may use as much as is still free,
+The limits depend on the free room, so that later clients always find some: an account may use as much as is still free,
 and a connection a quarter of that. Without accounts, a peer's address counts as its account. All clients of a host
-share a loopback address, so for these addresses only connections are limited, and a quarter of the table is left for
-new ones.
+share a loopback address, so for loopback addresses only connections are limited, and a quarter of the table is reserved
+for new connections.
 
 A connection always has a minimum, even if its account has used up its share: `SHARE_MIN` ordinary entries, fewer when
 little room is left, and at least one. The minima of an account's connections leave a quarter of the table to other
@@ -21,23 +21,23 @@ from typing import Final
 from attrs import define, field, frozen
 
 CONNECTION_PART: Final = 4
-"""A connection may use this part of the free room."""
+"""A connection may use a quarter of the free room."""
 SHARE_MIN: Final = 16
-"""The ordinary entries that a connection may always create while `FULL_PART` of the table is left for its account."""
+"""Ordinary entries that a connection may always create while an eighth of the table is free for its account."""
 ENTRY_COUNT: Final = 100_000
-"""A table has room for this many ordinary entries, or for fewer."""
+"""A table has room for at most this many ordinary entries."""
 SMALL_TABLE: Final = 64
-"""An ordinary entry is at most this part of a table."""
+"""An ordinary entry is at most a 64th of a table."""
 FULL_PART: Final = 8
-"""Minima shrink when less than this part of a table is left."""
+"""A connection's minimum shrinks when less than an eighth of the table is free."""
 LARGE_TABLE: Final = 1_000
-"""The minimum of a connection shrinks when less than one part in this number of the table is left."""
+"""A table with room for at least this many entries also limits a connection's minimum by `MINIMUM_PART`."""
 MINIMUM_PART: Final = 32
-"""See `LARGE_TABLE`; it leaves room for the minima of dozens of connections."""
+"""A connection's minimum is at most a 32nd of the free room, which leaves room for dozens of connections."""
 MINIMA_PART: Final = 3
-"""An account may use this multiple of the free room, with the minima of its connections."""
+"""With its connections' minima, an account may use at most this multiple of the free room."""
 LOOPBACK: Final = ("127.", "::1")
-"""How loopback addresses begin, which all clients of a host share."""
+"""Prefixes of loopback addresses, which all clients of a host share."""
 
 
 @frozen
@@ -49,24 +49,23 @@ class _Entry:
 
 @define(slots=True, eq=False)
 class Quota:
-    """The entries of one table, by key; callers hold the table's lock.
+    """The sizes of one table's entries, by key; callers hold the table's lock.
 
     Invariant: `used` is the sum of the sizes of `_entries`, and `_counts` has these sums by connection and account.
     """
 
     name: str
-    """What the table contains, for metrics and docs."""
+    """The kind of the table's entries, for metrics and docs."""
     size_max: int
     unit: int = 1
-    """The least size of an ordinary entry; 0 in a table whose refusals no client notices."""
+    """Minimum size of an ordinary entry; 0 in a table whose refusals no client notices."""
     used: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
-    """Number of entries that were refused."""
     _entries: dict[Hashable, _Entry] = field(factory=dict, init=False)
     _counts: dict[Hashable, int] = field(factory=dict, init=False)
 
     def take(self, key: Hashable, channel: Hashable = None, size: int = 1) -> bool:
-        """Count an entry; returns false and changes nothing if the room is too small. A counted entry may grow.
+        """Count an entry, or an entry's growth; returns false and changes nothing if there is not enough room.
 
         If `channel` is None, only the limit of the whole table applies.
         """
@@ -99,17 +98,17 @@ class Quota:
         unit = self.unit and max(min(self.unit, self.size_max // SMALL_TABLE), self.size_max // ENTRY_COUNT, 1)
         count = FULL_PART * SHARE_MIN * room // self.size_max
         if self.size_max >= LARGE_TABLE * unit > 0:
-            # A connection that takes its minimum must leave most of the room for the next connections.
+            # A connection that uses its minimum must leave most of the room for the next connections.
             count = min(count, room // (MINIMUM_PART * unit))
         return more <= room and wanted <= min(max(count, 1), SHARE_MIN) * unit
 
     @property
     def keys(self) -> KeysView[Hashable]:
-        """The counted entries, a live view."""
+        """A live view of the keys of the counted entries."""
         return self._entries.keys()
 
     def release(self, key: Hashable) -> None:
-        """Remove an entry; ignores one that was not counted."""
+        """Remove an entry; does nothing if the entry was not counted."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._add(entry.connection, entry.account, -entry.size)

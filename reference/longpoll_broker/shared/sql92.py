@@ -3,10 +3,10 @@
 Logic has three values; a message matches only if the result is TRUE. `docs/sql92.md` describes the language and its
 differences from the standard. Properties in a record: see `longpoll_protocol.log_record`.
 
-The grammar is RocketMQ's, for `lark`'s LALR parser, which does not recurse. NOT binds tighter than any comparison.
-Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing ends at the first token that does not fit, and the
-rest is ignored, so `a = 1 b ! c` means `a = 1`. 5.x has six more comparisons, of parts of a text, whose three words are
-reserved in 5.x.
+The grammar is RocketMQ's, written for `lark`'s LALR parser, which does not recurse. NOT binds tighter than any
+comparison. Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing ends at the first token that does not fit,
+and the remaining text is ignored, so `a = 1 b ! c` means `a = 1`. 5.x has six more comparisons, of parts of a text,
+whose three words are reserved in 5.x.
 
 Sources: `SelectorParser.jj` 4.9 and 5.5, tried with their jars; the `evaluate` methods of
 `org.apache.rocketmq.filter.expression`, `ExpressionMessageFilter.java`.
@@ -58,10 +58,10 @@ from longpoll_broker.shared.sql92_tree import (
 )
 
 SIZE_MAX: Final = 4 * 1024
-"""Maximum characters of an expression. Parsing one takes a tenth of a second at worst. Java is limited by the frame."""
+"""Maximum characters of an expression, which take at most 0.1 s to parse. In RocketMQ only the frame size limits it."""
 
-# JavaCC takes the longest match and, among equals, the first. Priorities have the same effect here: comment before
-# minus, float before integer (which is never longer), reserved word before identifier.
+# JavaCC takes the longest match and, among equally long matches, the first. The priorities have the same effect here:
+# comment before minus, float before integer (which is never longer), reserved word before identifier.
 _GRAMMAR: Final = r"""
 start: or_
 
@@ -191,19 +191,19 @@ _MAKE: Final[dict[str, Callable[[Any], Any]]] = {
     "text": lambda tokens: Literal(_unquote(tokens[0])),
     "texts": lambda tokens: [_unquote(token) for token in tokens],
 }
-"""The function that makes a node of its parts when the parser reduces, by rule or alias of the grammar."""
+"""For each rule or alias of the grammar, the function that makes a node of the rule's parts."""
 _Builder: Final = type("_Builder", (lark.Transformer,), {name: staticmethod(make) for name, make in _MAKE.items()})
 
 
 @cache
 def _parser(*, with_parts: bool) -> lark.Lark:
-    # The basic lexer, because the contextual one would accept a reserved word as the name of a property.
+    # The basic lexer is used, because the contextual lexer would accept a reserved word as the name of a property.
     grammar = GRAMMAR_5 if with_parts else GRAMMAR
     return lark.Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder())
 
 
 def parse(expression: str, *, with_parts: bool = False) -> Node:
-    """Parse an expression; returns the tree, whose root is a condition. `with_parts` is 5.x's language.
+    """Parse an expression; returns the tree, whose root is a condition. `with_parts` selects 5.x's language.
 
     Raises only Sql92Error.
     """
@@ -229,7 +229,7 @@ def parse(expression: str, *, with_parts: bool = False) -> Node:
 __all__ = ["Expression", "Lookup", "Sql92Error", "Sql92LimitError", "compile_expression"]
 
 Lookup: TypeAlias = Callable[[str], str | None]
-"""A function that returns the property of a message by name; None if the message does not have it."""
+"""Returns the property of a message by name, or None if the message does not have it."""
 Evaluate: TypeAlias = Callable[[Lookup], Value]
 
 _IS_PART: Final[dict[str, Callable[[str, str], bool]]] = {
@@ -247,7 +247,7 @@ _HOLDS: Final[dict[str, Callable[[int, int], bool]]] = {
 
 @frozen(eq=False)
 class Expression:
-    """A compiled expression; equal only to itself."""
+    """A compiled expression, compared by identity."""
 
     text: str
     evaluate: Evaluate
@@ -262,12 +262,12 @@ class Expression:
 
 
 def compile_expression(text: str, *, with_parts: bool = False) -> Expression:
-    """Compile an expression; `with_parts` for 5.x's language. Raises Sql92Error."""
+    """Compile an expression; `with_parts` selects 5.x's language. Raises Sql92Error if it cannot be parsed."""
     return Expression(text, evaluator(parse(text, with_parts=with_parts)))
 
 
 def evaluator(node: Node) -> Evaluate:  # noqa: C901, PLR0911 - one return a kind of node
-    """Returns a function that computes a node's value; recursion is limited by the tree's depth."""
+    """Returns a function that computes a node's value. The tree's depth limits the recursion."""
     if isinstance(node, Literal):
         constant = node.value
         return lambda _lookup: constant
@@ -312,7 +312,7 @@ def _not(operand: Evaluate) -> Evaluate:
 
 
 def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
-    """The first TRUE operand decides an OR, and the first FALSE one an AND; the operands after it are not evaluated."""
+    """Evaluate operands until one decides: TRUE decides an OR, and FALSE an AND."""
 
     def evaluate(lookup: Lookup) -> Value:
         outcome: Value = not decides
@@ -328,7 +328,7 @@ def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
 
 
 def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
-    """Compare two values: two nulls are equal, a null only on the left gives unknown, and only on the right FALSE."""
+    """Compare two values: two nulls are equal; a null only on the left gives unknown, and only on the right FALSE."""
 
     def evaluate(lookup: Lookup) -> Value:
         first, second = left(lookup), right(lookup)
@@ -369,7 +369,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _part(node: Part, operand: Evaluate) -> Evaluate:
-    """Test a part of a text; an empty `node.text` gives FALSE, and then the operand is not evaluated."""
+    """Test a part of a text. An empty `node.text` gives FALSE without evaluating the operand."""
     is_part, text, negated = _IS_PART[node.operator], node.text, node.negated
 
     def evaluate(lookup: Lookup) -> Value:

@@ -8,15 +8,15 @@
     Boolean                      bool
     null (no such property)      None
 
-An integer constant is an Integer if it fits. Only constants and their negatives are numbers, so the magnitude alone
-separates Integer from Long: -2**31 is a Long, because it is the negative of one.
+An integer constant is an Integer if it fits, and otherwise a Long. Only constants and their negatives are numbers, so
+the magnitude alone separates Integer from Long: -2**31 is a Long, because it is the negative of a Long.
 
 A text that is compared with a number is converted to that number's class. If this fails, or the number is out of range,
 the whole expression fails (`EvaluationError`). A failure is not the same as unknown, so `a > 3 OR TRUE` fails too.
 
-Each `make_...` corresponds to a `create...` of RocketMQ's expression classes: same refusals, same result. A chain of
-AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree may
-recurse. Grammar and evaluation: see `sql92`.
+Each `make_...` corresponds to a `create...` of RocketMQ's expression classes, with the same refusals and results. A
+chain of AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree
+may recurse. Grammar and evaluation: see `sql92`.
 
 Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9 and 5.5; Java's
 `Integer.parseInt`, `Double.valueOf` and `Double.compare`.
@@ -38,9 +38,9 @@ Value: TypeAlias = int | float | str | bool | None
 INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
-"""Decimal digits of `LONG_MAX`; more significant digits cannot fit."""
+"""Number of decimal digits of `LONG_MAX`. A number with more significant digits does not fit."""
 _SHORT: Final = len(str(INTEGER_MAX))
-"""Fewer ASCII digits than this fit any class, without further checks."""
+"""A text of fewer ASCII digits than this fits any class, without further checks."""
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
@@ -55,11 +55,11 @@ _NAMED: Final = {
     for sign, factor in (("", 1), ("+", 1), ("-", -1))
 }
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""Characters that `String.trim` removes: all up to the space."""
+"""Characters that `String.trim` removes: all characters up to the space."""
 
 
 LONG_SIZE: Final = 100
-"""Maximum characters of a text whose number is cached, because an expression may compare one text hundreds of times."""
+"""Maximum characters of a text whose number is cached, because an expression may compare a text hundreds of times."""
 Convert = TypeVar("Convert", bound=Callable[..., float])
 
 
@@ -80,7 +80,7 @@ class EvaluationError(ValueError):
 def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table of classes, one row a return
     """Compare two non-null values as `__compare` does; returns a number below, equal to or above 0.
 
-    Classes that cannot be compared give -1 in either order. Raises EvaluationError.
+    Values whose classes cannot be compared give -1 in either order. Raises EvaluationError.
     """
     assert left is not None
     assert right is not None
@@ -103,7 +103,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
 
 
 def compare_numbers(left: float, right: float) -> int:
-    """Compare integers as integers, others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
+    """Compare integers as integers, and others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     first, second = float(left), float(right)
@@ -125,7 +125,7 @@ def number_like(text: str, example: float) -> float:
 
 @_cached_if_long
 def whole_of(text: str, value_max: int) -> int:
-    """`Integer.valueOf` or `Long.valueOf`: a sign and digits of any script, nothing else. Raises EvaluationError."""
+    """Convert as `Integer.valueOf` or `Long.valueOf`: only a sign and digits of any script. Raises EvaluationError."""
     if len(text) < _SHORT and text.isascii() and text.isdigit():
         return int(text)
     found = _WHOLE.fullmatch(text)
@@ -146,7 +146,7 @@ def whole_of(text: str, value_max: int) -> int:
 
 @_cached_if_long
 def double_of(text: str) -> float:
-    """`Double.valueOf`. Raises EvaluationError."""
+    """Convert a text as `Double.valueOf` does. Raises EvaluationError."""
     trimmed = text.strip(_JAVA_BLANKS)
     if _DECIMAL.fullmatch(trimmed):
         return float(trimmed.rstrip("fFdD"))
@@ -162,17 +162,17 @@ def double_of(text: str) -> float:
 
 
 DEPTH_MAX: Final = 128
-"""Maximum nesting; Java catches a StackOverflowError at some thousands."""
+"""Maximum nesting. RocketMQ catches a StackOverflowError at a depth of several thousand."""
 DOUBLE_MIN: Final = 5e-324
 """`Double.MIN_VALUE`: smaller constants, including 0.0, are refused."""
 
 
 class Sql92Error(ValueError):
-    """An expression that RocketMQ cannot parse; the text says why."""
+    """An expression that RocketMQ cannot parse; the message says why."""
 
 
 class Sql92LimitError(Sql92Error):
-    """An expression above a limit of ours; RocketMQ may accept it."""
+    """An expression that exceeds a limit of this broker; RocketMQ may accept it."""
 
 
 @frozen
@@ -185,7 +185,7 @@ class Literal:
 
 @frozen
 class Property:
-    """A message's property by its name, case-sensitive."""
+    """A message's property by name; names are case-sensitive."""
 
     name: str
     depth: int = 0
@@ -193,7 +193,7 @@ class Property:
 
 @frozen
 class Negate:
-    """A minus sign; it negates a number and turns every other value into null."""
+    """A minus sign. It negates a number and turns every other value into null."""
 
     operand: Node
     depth: int
@@ -201,7 +201,7 @@ class Negate:
 
 @frozen
 class Truth:
-    """A property where a boolean is needed: null if missing, else FALSE, because no property is a boolean."""
+    """A property where a boolean is needed: null if it is missing, else FALSE, because no property is a boolean."""
 
     operand: Property
     depth: int = 1
@@ -209,7 +209,7 @@ class Truth:
 
 @frozen
 class Not:
-    """NOT; null stays null."""
+    """The operator NOT; null stays null."""
 
     operand: Node
     depth: int
@@ -217,7 +217,7 @@ class Not:
 
 @frozen
 class Logic:
-    """A chain of AND, or of OR."""
+    """A chain of AND operators, or of OR operators."""
 
     operator: str
     operands: tuple[Node, ...]
@@ -235,7 +235,7 @@ class Equal:
 
 @frozen
 class Relation:
-    """`>`, `>=`, `<` or `<=`."""
+    """One of the comparisons `>`, `>=`, `<` and `<=`."""
 
     operator: str
     left: Node
@@ -255,7 +255,7 @@ class In:
 
 @frozen
 class Part:
-    """Whether a text contains, starts or ends with another; FALSE for anything but a text, even negated."""
+    """Whether a text contains, starts or ends with another text; FALSE for other values, even if negated."""
 
     operator: str
     """CONTAINS, STARTSWITH or ENDSWITH."""
@@ -270,7 +270,7 @@ NULL: Final = Literal(None)
 
 
 def depth_over(*nodes: Node) -> int:
-    """Returns the depth of a node with these nodes below it. Raises Sql92Error above `DEPTH_MAX`."""
+    """Returns the depth of a node that has these child nodes. Raises Sql92Error above `DEPTH_MAX`."""
     depth = 1 + max(node.depth for node in nodes)
     if depth > DEPTH_MAX:
         raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; simplify it")
@@ -278,14 +278,14 @@ def depth_over(*nodes: Node) -> int:
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether RocketMQ's class of the node is a BooleanExpression."""
+    """Whether the node's class in RocketMQ is a BooleanExpression."""
     if isinstance(node, Literal):
         return node.value is None or isinstance(node.value, bool)
     return not isinstance(node, (Property, Negate))
 
 
 def as_boolean(node: Node) -> Node:
-    """`asBooleanExpression`. Raises Sql92Error."""
+    """Convert a node as `asBooleanExpression` does. Raises Sql92Error."""
     if isinstance(node, Property):
         return Truth(node)
     if not is_boolean(node):
@@ -294,7 +294,7 @@ def as_boolean(node: Node) -> Node:
 
 
 def make_decimal(text: str) -> Literal:
-    """`createFromDecimal`. Raises Sql92Error."""
+    """Create a node as `createFromDecimal` does. Raises Sql92Error."""
     digits = text.rstrip("lL")
     if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
         raise Sql92Error(f"a whole number is over {LONG_MAX}")
@@ -302,7 +302,7 @@ def make_decimal(text: str) -> Literal:
 
 
 def make_float(text: str) -> Literal:
-    """`createFloat`. Raises Sql92Error."""
+    """Create a node as `createFloat` does. Raises Sql92Error."""
     value = float(text)
     if not DOUBLE_MIN <= value <= sys.float_info.max:
         raise Sql92Error("a constant with a point or an exponent is 0, or too large; write 0 without a point")
@@ -310,19 +310,19 @@ def make_float(text: str) -> Literal:
 
 
 def make_not(operand: Node) -> Not:
-    """`createNOT`. Raises Sql92Error."""
+    """Create a node as `createNOT` does. Raises Sql92Error."""
     condition = as_boolean(operand)
     return Not(condition, depth_over(condition))
 
 
 def make_logic(operator: str, operands: list[Node]) -> Logic:
-    """`createAND` or `createOR`, a whole chain at once. Raises Sql92Error."""
+    """Create a node for a whole chain, as `createAND` or `createOR` does for two operands. Raises Sql92Error."""
     conditions = tuple(as_boolean(operand) for operand in operands)
     return Logic(operator, conditions, depth_over(*conditions))
 
 
 def make_equal(left: Node, right: Node) -> Equal:
-    """`createEqual`. Raises Sql92Error."""
+    """Create a node as `createEqual` does. Raises Sql92Error."""
     if NULL in {left, right}:
         raise Sql92Error("NULL cannot be compared; write IS NULL")
     if isinstance(left, Literal) and isinstance(right, Literal) and is_boolean(left) and not is_boolean(right):
@@ -331,12 +331,12 @@ def make_equal(left: Node, right: Node) -> Equal:
 
 
 def make_is_null(left: Node) -> Equal:
-    """`createIsNull`. Raises Sql92Error."""
+    """Create a node as `createIsNull` does. Raises Sql92Error."""
     return Equal(left, NULL, depth_over(left))
 
 
 def make_relation(operator: str, left: Node, right: Node) -> Relation:
-    """`createGreaterThan` and its like. Raises Sql92Error."""
+    """Create a node as `createGreaterThan` and similar methods do. Raises Sql92Error."""
     for side in (left, right):
         if is_boolean(side) or (isinstance(side, Literal) and isinstance(side.value, str)):
             raise Sql92Error(f"{operator} compares numbers only, and properties that are numbers")

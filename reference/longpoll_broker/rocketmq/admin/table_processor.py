@@ -1,5 +1,4 @@
-"""Returns a broker's tables, settings and statistics (21, 26, 28, 43, 45, 60, 61, 201, 305, 315, 907); changes them
-(25).
+"""Serves codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 305, 315 and 907: a broker's tables, settings and statistics.
 
 Only settings that can change at run time are accepted (25). Other settings are refused by name, while RocketMQ accepts
 every setting and reports success. Of the requests that clean up (306, 316, 329), only 329 does any work, because a

@@ -159,20 +159,20 @@ class OwnBroker:
 
 @define(slots=True, eq=False)
 class NameServer(Serving):
-    """Handles the connections and requests of the name server's listener."""
+    """Serves the connections and requests of the name server's listener."""
 
     own: OwnBroker | None = None
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = field(kw_only=True)
     """Returns the wall clock's time, ms."""
     access: AccessControl | None = field(default=None, kw_only=True)
-    """The access control, if any; with it only administrators change data of brokers and topics."""
+    """If set, only administrators may change the data of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
     _own_topics: OwnTopics | None = field(init=False)
     """The routed topics of the broker in this process."""
     settings: KvSettings = field(factory=KvSettings, init=False)
     _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
-    """For each broker and topic, the permission set here, and the topic's configuration at that time."""
+    """For each broker and topic, the permission set by an administrator, and the topic's configuration at that time."""
 
     def __attrs_post_init__(self) -> None:
         self._own_topics = None if self.own is None else OwnTopics(self.own.topics, self.traits.routes_outlive_topics)
@@ -182,12 +182,12 @@ class NameServer(Serving):
         channel.connection.wait_for(self.traits.first_size)
 
     def closed(self, channel: Channel) -> None:
-        """Remove the broker of a closed connection until it registers again."""
+        """Remove the brokers that registered on a closed connection, until they register again."""
         self.routes.closed(channel)
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """The quotas of all tables that peers fill."""
+        """Returns the quotas of all tables whose entries peers can create."""
         return (*self.routes.quotas, self.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
@@ -207,7 +207,7 @@ class NameServer(Serving):
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 105: return the queues of a topic and their brokers.
 
-        Answers 17 if there are none or no topic is given.
+        Answers 17 if no broker serves the topic or if the request names none.
         """
         fields = command.ext_fields or {}
         if "topic" not in fields:
@@ -224,8 +224,8 @@ class NameServer(Serving):
         addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
-                # This broker is a slave of the own broker, or its master, so the own broker has already listed the
-                # queues.
+                # The registered broker is a slave of the broker in this process, or its master, so its queues are
+                # already in the list.
                 continue
             brokers.append(self._broker(broker.cluster, broker.name, addresses[broker.name]))
             queues.append(self._queue_data(broker.name, topic))
@@ -274,7 +274,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.REGISTER_BROKER)
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 103: register another broker with its address and topics; answers 1 if it is refused."""
+        """Code 103: register another broker with its address and topics; answers 1 if the broker is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         problem = self._register_problem(header, command)
         if problem is not None:
@@ -285,7 +285,7 @@ class NameServer(Serving):
         topics = routed(table.topic_config_table)
         if len(topics) > TURN_COUNT:
             yield
-        # A broker with one new topic sends only that topic. No registration reports deleted topics, but 216 does.
+        # A broker with one new topic sends only that topic. No registration reports deleted topics; code 216 does.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
             known = None
@@ -309,7 +309,7 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS, None, told.encode())
 
     def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
-        """Returns the addresses of a slave's master, if known: the own broker, or a registered one."""
+        """Returns the addresses of a slave's master, if known: the broker in this process, or a registered one."""
         own = self.own
         if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
             return RegisterBrokerResponseHeader(master_addr=own.address)
@@ -328,7 +328,7 @@ class NameServer(Serving):
     def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """Code 322: return whether a broker must register again because its topics changed.
 
-        The broker counts as alive.
+        The request also shows that the broker is alive.
         """
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
         told = DataVersion.decode(command.body) if command.body else DataVersion()
@@ -363,11 +363,9 @@ class NameServer(Serving):
 
     @property
     def _own_name(self) -> str:
-        """The own broker's name; empty for a name server without a broker."""
         return "" if self.own is None else self.own.config.broker_name
 
     def _own_names(self) -> Iterator[str]:
-        """Yields the names of the own broker's routed topics."""
         return (topic.topic_name for topic in self._own_topics or ())
 
     def _permission(self, broker_name: str, topic: TopicConfig) -> int:
@@ -401,7 +399,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.PUT_KV_CONFIG)
     def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """100: store a setting; 1 if it is too long or there are too many."""
+        """Code 100: store a setting; answers 1 if it is too long or there are too many settings."""
         header = PutKVConfigRequestHeader.decode(command.ext_fields)
         problem = self.settings.put(header.namespace, header.key, header.value, channel)
         return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
@@ -425,7 +423,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 219: return all settings of a namespace; answers 22 if there are none."""
+        """Code 219: return all settings of a namespace; answers 22 if the namespace has no settings."""
         namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
         found = self.settings.of(namespace)
         if not found:
@@ -451,7 +449,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 216: remove a topic's routes; under `strict`, only 215 removes those to the own broker."""
+        """Code 216: remove a topic's routes. Under `strict`, only 215 removes routes to the process's own broker."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
         cluster = header.cluster_name or None
         self.routes.forget_topic(header.topic, cluster)
@@ -461,7 +459,7 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def cluster_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 224: return the names of a cluster's topics; none for an unknown cluster."""
+        """Code 224: return the names of a cluster's topics; an unknown cluster has no topics."""
         cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
         self.routes.expire(self.now_ms())
         is_own = self.own is not None and cluster == self.own.config.cluster_name
@@ -470,7 +468,10 @@ class NameServer(Serving):
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """304: return the names of clusters and brokers, which are topics too, and a broker's address for the rest."""
+        """Code 304: return the names of clusters and brokers, which are topics too.
+
+        The answer also has a broker's address, from which the client gets the other system topics.
+        """
         self.routes.expire(self.now_ms())
         names = {name for broker in self.routes for name in (broker.cluster, broker.name)}
         addresses = [broker.address for broker in self.routes]
@@ -488,9 +489,9 @@ class NameServer(Serving):
 
     @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 318: refuse changes of settings with 1 and the key.
+        """Code 318: refuse a change of settings with code 1 and the setting's key.
 
-        Answers 0 if all settings have these values already.
+        Answers 0 if all settings have the requested values already.
         """
         for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
             if SETTINGS.get(key) != value:
@@ -499,7 +500,7 @@ class NameServer(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> Generator[None, None, int]:
-        """Set the permission of all of a broker's topics in routes; yields between turns, returns their number."""
+        """Set the permission of a broker's topics in routes; yields between turns, returns the number of topics."""
         given = {}
         for number, topic in enumerate(self._topics_of(broker_name)):
             if number and number % TURN_COUNT == 0:
@@ -529,10 +530,10 @@ def _no_route(command: Command, name: str) -> Parts:
 
 
 def _table(command: Command) -> _Topics:
-    """Parse the topics of a registration; raises HeaderError for an invalid one, or too many."""
+    """Parse the topics of a registration; raises HeaderError for an invalid topic, or for too many topics."""
     body = command.body
-    # The topics are counted before parsing, because a hundred thousand small ones would block other clients. Each topic
-    # is one JSON object, in 5.x with another one for its attributes.
+    # The topics are counted before parsing, because parsing a hundred thousand small topics would block other clients.
+    # Each topic is one JSON object, in 5.x with a second object for its attributes.
     _check_count(bytes(body).count(b"{") // 2)
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
@@ -542,8 +543,8 @@ def _table(command: Command) -> _Topics:
 def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Topics) -> Version | None:
     """Returns the version of a broker's whole table after a registration; None if parts may be missing.
 
-    A registration is complete if it has a topic that every broker has. A registration of one change has the table's
-    version too; then nothing is missing only if it is the next change.
+    A registration is complete if it has a topic that every broker has. A registration of a single change has the whole
+    table's version too; nothing is missing only if it is the change after the last known version.
     """
     version = table.data_version.as_pair()
     if not {*SYSTEM_TOPICS, broker_name}.isdisjoint(table.topic_config_table):
@@ -560,9 +561,9 @@ def _check_count(count: int) -> None:
 
 
 def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
-    """Returns the names of the own and the brokers' topics, `TURN_COUNT` per turn, up to the size of an answer.
+    """Returns the names of the own and other brokers' topics, `TURN_COUNT` per turn, up to the size of an answer.
 
-    Unordered, as in Java: sorting would take longer than the rest.
+    As in RocketMQ, the names are unordered, because sorting would take longer than the rest of the work.
     """
     names: dict[str, None] = {}
     size = 0

@@ -1,7 +1,7 @@
 """Sends requests to a name server, one at a time on one connection.
 
-After a failure the next request connects again. With an account, every request is signed. Without one, a name server
-with accounts refuses requests unless this address is allow-listed. Requests: see `registrar`.
+After a failure, the next request connects again. If an account is set, every request is signed. A name server with
+accounts refuses unsigned requests unless this address is allow-listed. Requests: see `registrar`.
 
 Source: `BrokerOuterAPI.java` 4.9.7, `newAclRPCHook` 5.5.
 """
@@ -27,7 +27,7 @@ RECEIVE_SIZE: Final = 64 * KIB
 
 
 class PeerError(BrokerError):
-    """A peer did not answer or refused; the text names the peer and the reason."""
+    """A peer did not answer, or refused the request; the message names the peer and the reason."""
 
 
 @define(slots=True, eq=False)
@@ -64,7 +64,7 @@ class PeerClient:
         return found
 
     def tell(self, code: int, fields: dict[str, str]) -> None:
-        """Send a request without waiting for its answer, if there is a connection with room."""
+        """Send a request without waiting for its answer. Does nothing without a connection, and ignores errors."""
         self._opaque += 1
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -138,7 +138,7 @@ class PeerClient:
 
 
 def address_in(text: str | None, key: str = "an address") -> Address | None:
-    """Parse HOST:PORT, None for an empty text; raises ConfigError with the key."""
+    """Parse HOST:PORT; an empty text gives None. Raises ConfigError with the key for an invalid text."""
     if not text:
         return None
     host, _colon, port = text.rpartition(":")

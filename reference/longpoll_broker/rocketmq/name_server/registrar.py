@@ -1,10 +1,10 @@
 """Registers this broker at name servers: every 30 seconds, and at once when its topics change.
 
-As in Java, a change of topics is answered when every name server that accepted the broker before knows it. So a client
-that then asks for the new topic's route finds it. Java waits on the serving thread; here each name server has a thread,
-so a slow one delays no other.
+As in RocketMQ, a change of topics is answered when the name servers know the change, so that a client that then asks
+for a new topic's route finds it. Name servers that refused the last registration are not waited for. RocketMQ waits on
+the serving thread; here each name server has a thread, so a slow name server does not delay the others.
 
-Connections stay open, because a name server removes a broker whose connection closes. The other side: see
+Connections stay open, because a name server removes a broker whose connection closes. For the name server's side see
 `rocketmq.name_server.name_server`.
 
 Source: `BrokerController.registerBrokerAll`, `doRegisterBrokerAll`, `TopicConfigManager.java`, `BrokerOuterAPI.java`
@@ -40,19 +40,22 @@ from longpoll_runtime.services import ServiceThread
 log = logging.getLogger(__name__)
 
 REGISTER_MS: Final = 30_000
-"""`registerNameServerPeriod`: the interval between registrations."""
+"""`registerNameServerPeriod`: the interval between registrations, ms."""
 RETRY_MS: Final = 1_000
-"""Interval between attempts to reach a name server that does not answer."""
+"""Interval between attempts to reach a name server that does not answer, ms."""
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum answers that wait for a name server; further answers are sent without waiting."""
+"""Maximum answers that wait for a name server; beyond it, answers are sent without waiting."""
 
 OnRegistered = Callable[[Outbox], None]
-"""Called when the name servers know a change, or when waiting for them is impossible."""
+"""Called when the name servers know a change, or when it cannot wait for them."""
 
 
 @define(slots=True, eq=False)
 class _Countdown:
-    """Calls `on_registered` after all name servers. Invariant: the thread that decrements `count` to 0 calls it."""
+    """Calls `on_registered` once after all name servers know a change.
+
+    Invariant: the thread that decrements `count` to 0 makes the call.
+    """
 
     lock: Lock
     on_registered: OnRegistered
@@ -70,7 +73,7 @@ class _Countdown:
 
 @define(slots=True, eq=False)
 class _NameServerThread(ServiceThread):
-    """The thread of one name server. Invariant: the thread that removes a countdown from `_waiting` decrements it."""
+    """The thread for one name server. Invariant: the thread that removes a countdown from `_waiting` decrements it."""
 
     NAME = "registrar"
 
@@ -80,8 +83,7 @@ class _NameServerThread(ServiceThread):
     _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
-    """Whether the last registration succeeded, or none was tried; otherwise changes do not wait for this name
-    server."""
+    """False after a failed registration. Then changes do not wait for this name server."""
     _version: int = field(default=-1, init=False)
     """The version of the topic table that the name server knows."""
     _waiting: list[_Countdown] = field(factory=list, init=False)
@@ -110,7 +112,7 @@ class _NameServerThread(ServiceThread):
     def waits(self, countdown: _Countdown) -> bool:
         """Decrement the countdown once the name server knows all topics.
 
-        Returns false if nothing waits for this name server.
+        Returns false if the countdown need not wait for this name server.
         """
         with self.registrar.lock:
             if not self._takes or self._stop.is_set() or len(self._waiting) >= WAITING_COUNT_MAX:
@@ -137,7 +139,7 @@ class _NameServerThread(ServiceThread):
         self._asking.tell(RequestCode.UNREGISTER_BROKER, leaving(self.registrar.config, self.registrar.address))
 
     def _speak(self, outbox: Outbox, version: int | None) -> None:
-        """Decrement the countdowns of known changes; all of them if the name server failed."""
+        """Decrement the countdowns whose change the name server knows, or all countdowns if the name server failed."""
         with self.registrar.lock:
             self._takes = version is not None
             if version is not None:
@@ -150,7 +152,7 @@ class _NameServerThread(ServiceThread):
         outbox.flush()
 
     def _register(self) -> int | None:
-        """Register once; returns the version of the sent topics, None if the name server refused."""
+        """Register once; returns the version of the sent topics, or None if the name server refused."""
         registrar = self.registrar
         config, topics = registrar.config, registrar.topics
         header = RegisterBrokerRequestHeader(
@@ -160,7 +162,8 @@ class _NameServerThread(ServiceThread):
             ha_server_addr="",
             broker_id=config.broker_id,
         )
-        # The version is read first, so that a topic added meanwhile is sent again with the next registration.
+        # The version is read before the topics, so that a topic added in between is sent again with the next
+        # registration.
         version = topics.version
         body = RegisterBody(
             topic_config_serialize_wrapper=TopicTable(
@@ -185,18 +188,18 @@ class _NameServerThread(ServiceThread):
 
 @define(slots=True, eq=False)
 class Registrar:
-    """The name servers of a broker, each with a thread."""
+    """The name servers at which a broker registers, each with a thread."""
 
     runtime: Runtime
     config: BrokerConfig
     topics: Topics
     name_servers: tuple[Address, ...]
     address: str
-    """HOST:PORT for clients."""
+    """The HOST:PORT at which clients reach the broker."""
     started_ms: int
     """Start time of the topic table's version counter."""
     lock: Lock = field(init=False)
-    """Protects the data that the threads of name servers and of clients share."""
+    """Protects the data that the threads of name servers and clients share."""
     _threads: tuple[_NameServerThread, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -227,11 +230,11 @@ class Registrar:
             thread.wake()
 
     def when_registered(self, on_registered: OnRegistered, outbox: Outbox) -> None:
-        """Call `on_registered` when the name servers know the current topics: at once if they already do.
+        """Call `on_registered` when the name servers know the current topics, at once if they already do.
 
-        Skips a name server that refused the last registration.
+        A name server that refused the last registration is not waited for.
         """
-        # This method holds one count itself, so that no name server is the last one before all were asked.
+        # This method holds one count itself, so that the countdown cannot end before all name servers were asked.
         countdown = _Countdown(self.lock, on_registered, self.topics.version, 1)
         for thread in self._threads:
             with self.lock:
@@ -245,7 +248,7 @@ class Registrar:
         self.when_registered(lambda later: refuse(channel, command, parts, later), outbox)
 
     def around(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
-        """Wrap the processors, so that answers to topic changes wait for the name servers."""
+        """Wrap the processors, so that the answers to topic changes wait for the name servers."""
         return {code: self._waiting(processor) for code, processor in processors.items()}
 
     def _waiting(self, processor: Processor) -> Processor:
@@ -263,7 +266,7 @@ class Registrar:
 
 
 def leaving(config: BrokerConfig, address: str) -> dict[str, str]:
-    """Returns the fields of code 104, which removes this broker."""
+    """Returns the fields of a request with code 104, which unregisters this broker."""
     return UnRegisterBrokerRequestHeader(
         broker_name=config.broker_name,
         broker_addr=address,

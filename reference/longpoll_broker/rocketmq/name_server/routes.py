@@ -1,8 +1,8 @@
-"""The routed topics of a name server: those of registered brokers, and of the broker in its process.
+"""The topics in a name server's routes: those of registered brokers, and of the broker in its process.
 
-RocketMQ's name server is not notified of deleted topics: their routes stay until 216 removes them. If 216 removes an
-existing topic, its route returns when the topic changes, or when the broker creates a topic itself and registers all.
-Configuration of orderly topics is not supported.
+RocketMQ's name server is not notified of deleted topics, so their routes stay until 216 removes them. If 216 removes an
+existing topic, its route returns when the topic changes, or when the broker creates a topic itself and registers all
+topics. The configuration of ordered topics is not supported.
 
 Source: `RouteInfoManager.java`, `BrokerController.registerIncrementBrokerData` 4.9.7; seen on 4.9.7 and 5.5.0.
 """
@@ -20,16 +20,16 @@ from longpoll_broker.shared.topics import TOPIC_COUNT_MAX, TopicConfig, Topics
 from longpoll_protocol.names import FILTER_TYPES, name_problem
 
 BROKER_TOPIC_COUNT_MAX: Final = TOPIC_COUNT_MAX
-"""Maximum topics kept per broker, because each registration may add others, and none reports deletions."""
+"""Maximum topics stored per broker, because each registration may add topics, and no registration removes topics."""
 TOPIC_TOTAL_MAX: Final = 500_000
-"""Maximum topics of all brokers together, some 200 MB; a topic of two brokers counts twice."""
+"""Maximum topics of all brokers together, about 200 MB. A topic on two brokers counts twice."""
 BROKER_COUNT_MAX: Final = 1000
-"""Maximum registered brokers, because each may bring a large topic table."""
+"""Maximum registered brokers, because each broker may have a large topic table."""
 LIVE_MS_MAX: Final = 120_000
-"""`BROKER_CHANNEL_EXPIRED_TIME`: a broker that is silent for so long is removed."""
+"""`BROKER_CHANNEL_EXPIRED_TIME`: a broker is removed if it sends nothing for this time, ms."""
 
 Version = tuple[int, int]
-"""Counter and timestamp of a broker's table of topics (`DataVersion`)."""
+"""Counter and timestamp of a broker's topic table (`DataVersion`)."""
 
 
 @define(slots=True, eq=False)
@@ -47,14 +47,14 @@ class RegisteredBroker:
     """The version of the whole table; None while parts of it may be missing."""
     heard_ms: int
     topics: dict[str, TopicConfig]
-    """The registered topics; a slave's topics count while no master of its name is registered."""
+    """The registered topics. A slave's topics are used while no master of its name is registered."""
     ha_address: str = ""
-    """HOST:PORT from which its slaves copy the log."""
+    """The HOST:PORT from which the broker's slaves copy the log."""
 
 
 @define(slots=True, eq=False)
 class Routes:
-    """Every registered broker. Invariant: each address, and each pair of name and id, has at most one."""
+    """The registered brokers. Invariant: each address, and each pair of name and id, has at most one broker."""
 
     quota: Quota = field(factory=lambda: Quota("registered brokers", BROKER_COUNT_MAX), init=False)
     topics_quota: Quota = field(factory=lambda: Quota("topics of brokers", TOPIC_TOTAL_MAX), init=False)
@@ -62,7 +62,7 @@ class Routes:
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """The quotas of brokers and of their topics."""
+        """Returns the quotas of brokers and of their topics."""
         return self.quota, self.topics_quota
 
     def __iter__(self) -> Iterator[RegisteredBroker]:
@@ -73,7 +73,7 @@ class Routes:
         return self._by_address.get(address)
 
     def register(self, broker: RegisteredBroker) -> bool:
-        """Add or replace a broker; returns false if there are too many."""
+        """Add or replace a broker; returns false if there are too many brokers."""
         for other in self:
             is_same_place = (other.name, other.broker_id) == (broker.name, broker.broker_id)
             if is_same_place and other.address != broker.address:
@@ -85,9 +85,9 @@ class Routes:
         return True
 
     def has_room(self, broker: RegisteredBroker) -> bool:
-        """Reserve room for a broker's topics; returns false if there is none.
+        """Reserve room for a broker's topics; returns false if there is not enough room.
 
-        A new connection ends an old registration.
+        If the broker registered on another connection before, that registration ends.
         """
         known = self._by_address.get(broker.address)
         if known is not None and known.channel is not broker.channel:
@@ -107,13 +107,13 @@ class Routes:
                 self.remove(broker.address)
 
     def expire(self, now_ms: int) -> None:
-        """Remove brokers that were silent for too long."""
+        """Remove brokers that have sent nothing for too long."""
         for broker in self:
             if now_ms - broker.heard_ms > LIVE_MS_MAX:
                 self.remove(broker.address)
 
     def with_topic(self, topic: str) -> list[tuple[RegisteredBroker, TopicConfig]]:
-        """Returns the first broker of each name with a topic, usually the master, and the topic's configuration."""
+        """Returns the first broker of each name that has a topic (usually the master), and its configuration."""
         first: dict[str, RegisteredBroker] = {}
         for broker in self:
             known = first.get(broker.name)
@@ -123,13 +123,13 @@ class Routes:
         return [(broker, config) for broker, config in found if config is not None]
 
     def forget_topic(self, topic: str, cluster: str | None) -> None:
-        """Remove a topic from all brokers, or those of a cluster, until they register it again."""
+        """Remove a topic from all brokers, or from those of a cluster, until they register the topic again."""
         for broker in self:
             if cluster in {None, broker.cluster}:
                 broker.topics.pop(topic, None)
 
     def addresses_by_name(self) -> dict[str, dict[int, str]]:
-        """Returns the addresses of all brokers, by names and ids."""
+        """Returns the addresses of all brokers, by name and id."""
         found: dict[str, dict[int, str]] = {}
         for broker in self:
             found.setdefault(broker.name, {})[broker.broker_id] = broker.address
@@ -146,7 +146,7 @@ def usable(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 
 def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Returns usable topics without unusual texts, which no route needs and which may be very long."""
+    """Returns the usable topics without unusual text fields, which no route needs and which may be very long."""
     found = usable(topics)
     for name, topic in found.items():
         if topic.topic_name != name or topic.topic_filter_type not in FILTER_TYPES or topic.attributes:
@@ -156,7 +156,7 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
 
 
 def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
-    """Returns a broker's topics after a registration: the new ones, and old ones within the limit."""
+    """Returns a broker's topics after a registration: the registered topics, and old topics within the limit."""
     if len(whole := {**before, **told}) <= BROKER_TOPIC_COUNT_MAX:
         return whole
     room = max(BROKER_TOPIC_COUNT_MAX - len(told), 0)
@@ -166,19 +166,19 @@ def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfi
 
 @define(slots=True, eq=False)
 class OwnTopics:
-    """The own broker's routed topics. One thread reads and removes; the broker's threads change `topics`."""
+    """The routed topics of the process's own broker, whose threads change `topics`; one thread reads and removes."""
 
     topics: Topics
     outlive: bool
-    """Whether routes outlive the topic and may be removed before it."""
+    """Whether a route stays when its topic is deleted, and may be removed while the topic exists."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
-    """Topics removed by 216, each with its configuration and the count of complete registrations at that time."""
+    """Topics removed by 216, with their configuration and the number of complete registrations at that time."""
 
     def __attrs_post_init__(self) -> None:
         self.topics.keeps_gone = self.outlive
 
     def get(self, name: str) -> TopicConfig | None:
-        """Returns the topic, or None without a route."""
+        """Returns the topic, or None if it has no route."""
         topic = self.topics.get(name)
         if topic is None:
             return self.topics.gone.get(name)
