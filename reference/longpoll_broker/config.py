@@ -49,8 +49,7 @@ class StoreConfig:
     sync_flush_timeout_ms: int = field(default=5000)
     """`syncFlushTimeout`: a send that is not durable after this many ms is answered with 10 FLUSH_DISK_TIMEOUT."""
     visible_when_durable: bool = field(default=False)
-    """Whether a message becomes visible only when it is durable. The policy sets this field if `flush_disk_sync` is on.
-    """
+    """Whether a message becomes visible only when it is durable; the policy sets it if `flush_disk_sync` is on."""
     minimum_follows_log: bool = field(default=False)
     """Whether the minimum offset of an empty queue moves to the queue's end, as in 5.x; in 4.9 the minimum stays."""
     flush_interval_ms: int = field(default=500)

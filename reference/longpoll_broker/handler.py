@@ -154,8 +154,7 @@ class BrokerHandler:
         """Remove the pulls and group memberships of a closed connection."""
         self.shared.recording.connection("connection_closed", channel)
         if self.shared.policy.on_close == "drop":
-            # RocketMQ leaves the pulls of a closed connection in its hold table, and the next scan runs them for
-            # nothing.
+            # RocketMQ leaves the pulls of a closed connection in its hold table, and the next scan runs them.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)

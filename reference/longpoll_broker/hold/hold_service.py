@@ -54,8 +54,7 @@ SHARD_COUNT: Final = 8
 DROPPED_COUNT: Final = 10_000
 """Maximum pulls of a closed connection that are removed in one pass; removing so many takes about 7 ms."""
 EXPIRED_COUNT: Final = 2_000
-"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass: some 20 ms of work.
-"""
+"""Maximum pulls that expire in one call of `run`, or that a topic's deletion answers in one pass: about 20 ms."""
 RESUBSCRIBED_COUNT: Final = 200
 """Maximum held pulls that get a new filter in one pass, which takes about 2 ms."""
 LATER_MAX: Final = 16
@@ -175,8 +174,7 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # One connection may use only a fraction of the table and of each queue, so that other connections can hold
-        # pulls too.
+        # One connection may use only a part of the table and of each queue, so that others can hold pulls too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -240,8 +238,7 @@ class HoldService:
             return
         after_ns = self._events.now_ns()
         self._runtime.step("hold")
-        # Answers are queued outside the lock, because queueing may run the pull again, which takes time and other
-        # locks.
+        # Queue the answer outside the lock, because this may run the pull again, which takes time and other locks.
         with shard.lock:
             cause = self._hold_locked(shard.table, pull, bucket)
         if cause is not None:
@@ -283,8 +280,7 @@ class HoldService:
         removed = False
         walks = visible_end > pull.offset and self._policy.recheck == "walk"
         if visible_end > pull.offset and not walks:
-            # A notifier may take the same pull at this point; whichever thread gets the lock first removes and answers
-            # the pull.
+            # A notifier may take the same pull now; the thread that gets the lock first removes and answers it.
             with shard.lock:
                 removed = shard.table.recheck(pull)
         self._events.record("recheck", (pull,), after_ns, visible_end)
@@ -454,8 +450,7 @@ class HoldService:
 
     def wait_s(self) -> float | None:
         """Returns the seconds until the next deadline, or None if no deadline is armed."""
-        # From here on every new deadline wakes the clock's thread, so no deadline is missed between this check and the
-        # sleep.
+        # From here on a new deadline wakes the clock's thread, so none is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
         if not self._hold_limit.used:
             return None
@@ -679,8 +674,7 @@ class ScanService(ServiceThread):
 BATCH: Final = 256
 """Maximum messages made visible before their waiting pulls are notified."""
 ANNOUNCED_MAX: Final = 16
-"""Maximum attempts to announce one message if its traversals raise. RocketMQ retries forever and loses pulls each time.
-"""
+"""Maximum attempts to announce a message if its traversals raise; RocketMQ retries forever and loses more pulls."""
 
 
 @define(slots=True, eq=False)
@@ -730,8 +724,7 @@ class DispatchService:
             try:
                 arrivals = store.dispatch(BATCH)
             except FAULTS as error:
-                # The messages are in the log, so they are not lost: the flush thread and the next append retry the
-                # dispatch.
+                # The messages are in the log; the flush thread and the next append retry the dispatch.
                 told, self._last_error = self._last_error, str(error)
                 if self._last_error != told:
                     log.exception("messages could not be made visible; trying again")
@@ -751,8 +744,7 @@ class DispatchService:
     def show_waiting(self) -> None:
         """Make messages visible that the schedule delivered, or whose dispatch failed because the disk was full."""
         if not self.polls and (self.store.dispatched_end < self.store.log_end or self.store.is_behind):
-            # While flushes fail, the flush thread retries them and logs the error once, so this thread does not try a
-            # flush.
+            # While flushes fail, the flush thread retries them and logs the error once, so no flush is tried here.
             if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):
                     self.store.flush()
@@ -775,8 +767,7 @@ class DispatchService:
             try:
                 self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
             except FAULTS:
-                # A traversal raises only under `on_throw=drop_rest`, and then the remaining pulls of the bucket are
-                # already lost.
+                # A traversal raises only under `on_throw=drop_rest`, and has then lost the bucket's other pulls.
                 log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
             else:
                 return

@@ -106,8 +106,7 @@ Choose: TypeAlias = "Callable[[Collection[Pull]], tuple[list[Pull], list[Pull]]]
 
 
 SMALL_TABLE: Final = 1000
-"""A connection may hold this many pulls per shard. A table with at most this limit reserves no part for small channels.
-"""
+"""A connection may hold this many pulls per shard. A table with this limit or less reserves no part (`SMALL_PART`)."""
 SMALL_PART: Final = 8
 """An eighth of a larger table is reserved for channels with few pulls."""
 SHORT_SIZE_MAX: Final = 32

@@ -74,8 +74,7 @@ class BucketTraversal:
     _unsettled: list[Pull] = field(factory=list, init=False)
     """Pulls that were removed in place and that `end` must settle."""
     _rest: Iterator[Pull] | None = field(default=None, init=False)
-    """The pulls of the bucket at the start that are not yet compared. A pull inserted later rechecks the visible end.
-    """
+    """The bucket's pulls at the start that are not yet compared. A pull inserted later rechecks the visible end."""
     _sql_size: int = field(default=0, init=False)
     """Characters of SQL evaluated in this turn."""
     has_rest: bool = field(default=False, init=False)

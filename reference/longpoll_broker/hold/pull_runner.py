@@ -169,8 +169,7 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.checks.topics.get(pull.topic)
         ):
-            # If the topic was deleted between the check and the read, the client should get that error instead of a
-            # moved offset.
+            # If the topic was deleted before the read, the client should get that error instead of a moved offset.
             refused = check(pull, self.checks)
             if isinstance(refused, Refused):
                 return refused
@@ -300,8 +299,7 @@ class PullRunner:
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
             return
-        # RocketMQ answers a woken pull in JSON, its default serialisation, even if the request used another
-        # serialisation.
+        # RocketMQ answers a woken pull in JSON, its default serialisation, whatever the request used.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
         outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 

@@ -371,8 +371,7 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
-        # Held pulls refer to the channel, and under some policies they remain after the close, so release the received
-        # bytes here.
+        # Some policies keep pulls after the close, and pulls refer to the channel, so release the received bytes.
         self.connection = Connection(0)
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:

@@ -250,8 +250,7 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # Serving much input usually takes long, and the single send of another client must not wait for
-                    # fifty batches.
+                    # Serving much input takes long, and another client's single send must not wait for fifty batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -382,8 +381,7 @@ class IoLoop:
                     self._note_unread(channel, ended_a_frame=True)
                     return
         except RemoteProtocolError as error:
-            # The frames before the bad one were served in this pass, so send their answers before the connection
-            # closes.
+            # The frames before the bad one were served in this pass, so send their answers before the close.
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
@@ -505,8 +503,7 @@ class IoLoop:
         self._totals.unfinished.note(channel, 0)
         if reached is not None:
             self._totals.reached[reached] += 1
-        # The socket is closed after the counts are updated, because the peer may connect again as soon as it sees the
-        # close.
+        # Update the counts before closing, because the peer may connect again as soon as it sees the close.
         channel.close()
         log.info(
             "%s is closed: %s",

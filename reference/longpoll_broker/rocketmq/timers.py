@@ -167,8 +167,7 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # This message and the later ones are tried again in the next round; the earlier ones are not delivered
-                # again.
+                # This message and the later ones are tried again in the next round, but not the earlier ones.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
                 self._forget(taken[:number])

@@ -228,8 +228,7 @@ class TransactionChecks:
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:
-            # Any client may commit for this group. With an offset beyond the end, the next messages would never be
-            # checked.
+            # Any client may commit for this group. Beyond the end, the next messages would never be checked.
             log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
             self._commit(topic, end)
         return min(max(known, start), end), end

@@ -141,8 +141,7 @@ class GroupCommit:
                 return
             del self._open[request]
             if not self._running and not self._open:
-                # Wake the watcher, because otherwise it would wait for the deadline of a request that is already
-                # answered.
+                # Wake the watcher, because it would otherwise wait for the deadline of an answered request.
                 self._changed.notify_all()
         try:
             request.done(is_durable, outbox)

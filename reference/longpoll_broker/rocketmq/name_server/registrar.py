@@ -162,8 +162,7 @@ class _NameServerThread(ServiceThread):
             ha_server_addr="",
             broker_id=config.broker_id,
         )
-        # The version is read before the topics, so that a topic added in between is sent again with the next
-        # registration.
+        # The version is read before the topics, so that a topic added in between is sent again next time.
         version = topics.version
         body = RegisterBody(
             topic_config_serialize_wrapper=TopicTable(
