@@ -60,6 +60,7 @@ def drive(address: tuple[str, int], *, deletes: bool) -> None:
         asked = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
         other = asked | {"consumerGroup": "H", "commitOffset": "3"}
         client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other, flag=CommandFlag.ONE_WAY)
+        client.send(RequestCode.UPDATE_CONSUMER_OFFSET, other | {"commitOffset": "-1"}, flag=CommandFlag.ONE_WAY)
         # A proxy's intervals are wide, so the next event may have come before the commit.
         for number in range(30):
             send_message(client, "U", b"%d" % number)
@@ -92,5 +93,5 @@ def test_a_client_may_commit_a_lower_offset(tmp_path: Path, policy: Policy, dele
     result = judge([history], engine="local")
 
     said = [event for event in load(history).events if event.group == "H"]
-    assert [(event.code, event.commit_offset, event.request) for event in said] == [(15, 3, "")]
+    assert [(event.code, event.commit_offset, event.request) for event in said] == [(15, 3, ""), (15, -1, "")]
     assert (result.verdict, result.findings) == ("valid", [])

@@ -85,16 +85,26 @@ def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
     for place, lo, hi in begun_anew(record):
         if place == one.place and hi >= one.lo and lo <= query_answer.hi:
             return True
-    for reset in record.of("request_received"):
-        concerns = reset.code in RESETS and reset.group in {"", one.group} and reset.topic in {"", one.topic}
-        if concerns and _until(record, reset) >= one.lo and not before(query_answer, reset):
-            return True
-    return False
+    return any(_until(record, reset) >= one.lo for reset in _resets(record, one, query_answer))
+
+
+def _resets(record: Record, query: Seen, answer: Seen) -> Iterator[Seen]:
+    """The requests that may have changed a group's offset without a known commit, before an answer."""
+    for one in record.of("request_received"):
+        is_reset = one.code in RESETS and one.group in {"", query.group} and one.topic in {"", query.topic}
+        is_unsaid = one.code == UPDATE and one.commit_offset < 0 and _key(one) == _key(query)
+        if (is_reset or is_unsaid) and not before(answer, one):
+            yield one
 
 
 def _until(record: Record, reset: Seen) -> int:
     """The time until which a reset may take effect; the broker's reset stays until the group pulls."""
-    return lasts_until(record, reset) if reset.code in DELETIONS else FAR
+    return lasts_until(record, reset) if reset.code in {*DELETIONS, UPDATE} else FAR
+
+
+def _may_be_set(record: Record, query: Seen, answer: Seen) -> bool:
+    """Whether the group may have any offset, not committed by a recorded request."""
+    return any(one.code not in DELETIONS for one in _resets(record, query, answer))
 
 
 def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
@@ -188,7 +198,8 @@ def told_within(record: Record) -> Iterator[Said]:
         ends = [one.offset_max for one in shown if one.offset_max >= 0]
         possible = [one for one in commits(record, query) if not before(answer, one.request)]
         is_committed = any(one.offset >= answer.offset for one in possible)
-        if answer.code == 0 and ends and answer.offset > max(ends) and not is_committed:
+        is_explained = is_committed or _may_be_set(record, query, answer)
+        if answer.code == 0 and ends and answer.offset > max(ends) and not is_explained:
             yield unknown(query, f"{query.request} is told {answer.offset}, past the queue's end")
 
 
@@ -216,7 +227,8 @@ def told_written(record: Record) -> Iterator[Said]:
             and _until(record, one) < query.lo
         ]
         put_by = [one.request.hi for one in commits(record, query) if one.offset == value]
-        if value > 0 and deletions and put_by and max(put_by) < max(deletions):
+        is_old = value > 0 and deletions and put_by and max(put_by) < max(deletions)
+        if is_old and not _may_be_set(record, query, answer):
             yield unknown(query, f"{query.request} is told {value} of before a deletion")
         others = [
             asked.lo
@@ -256,9 +268,8 @@ def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
     if any(hi >= since and lo <= answer.hi for lo, hi in restarts(record, query.broker)):
         return True
     return any(
-        _until(record, reset) >= since and not before(answer, reset) and (value == 0 or reset.code not in DELETIONS)
-        for reset in record.of("request_received")
-        if reset.code in RESETS and reset.group in {"", query.group} and reset.topic in {"", query.topic}
+        _until(record, reset) >= since and (value == 0 or reset.code not in DELETIONS)
+        for reset in _resets(record, query, answer)
     )
 
 

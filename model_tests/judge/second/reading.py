@@ -315,7 +315,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
     if one.event != "request_received":
         return _NEEDED.get(one.event, ())
     if one.code in {QUERY, UPDATE}:
-        return ("code", "topic", "queue", "group", *(("commit_offset",) if one.code == UPDATE else ()))
+        return "code", "topic", "queue", "group"
     if one.code in PULLS and one.request:
         code = answered.get(one.about)
         needed = ("code", *(("topic", "queue", "offset") if code in {0, 19, 20} else ()))

@@ -92,14 +92,13 @@ def judge_exchanges(
     asked, answers = exchanges(table, native, own)
     twice = received_again(table)
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
-    resets = [_Reset.of(row, context) for row in asked.filter(is_reset).select(COLUMNS).to_pylist()]
+    is_unsaid = (integers_of(asked, "code") == UPDATE_CONSUMER_OFFSET) & (integers_of(asked, "commit_offset") < 0)
+    changes = asked.filter(compute.or_(is_reset, pa.array(is_unsaid))).select(COLUMNS)
+    resets = [_Reset.of(row, context) for row in changes.to_pylist()]
     resets += _unseen(context)
     asked = asked.filter(compute.invert(is_reset))
     lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
     lacks["queue"] = is_one_of(integers_of(asked, "code"), OFFSET_CODES) & (integers_of(asked, "queue") < 0)
-    lacks["commit_offset"] = (integers_of(asked, "code") == UPDATE_CONSUMER_OFFSET) & (
-        integers_of(asked, "commit_offset") < 0
-    )
     native, own = (asked[name].to_numpy() for name in ("native", "own"))
     rows: list[Row] = [
         ("missing", 0, int(np.count_nonzero(flags & own)), f"request_received without {name}")
@@ -168,9 +167,16 @@ class _Reset:
     @classmethod
     def of(cls, event: dict[str, Any], context: Context) -> _Reset:
         deletes = event["code"] in DELETIONS
-        is_bounded = deletes and event["source"] not in context.settable
+        is_update = event["code"] == UPDATE_CONSUMER_OFFSET
+        is_bounded = (deletes or is_update) and event["source"] not in context.settable
         until_ns = event["before_ns"] + DELETION_NS if is_bounded else NEVER
-        return cls(event["broker"], event["group"], event["topic"], event["after_ns"], until_ns, deletes)
+        names = event["broker"], event["group"], event["topic"]
+        return cls(*names, event["after_ns"], until_ns, deletes, queue=event["queue"] if is_update else -1)
+
+    @property
+    def sets_any(self) -> bool:
+        """Whether the group may have any offset afterwards."""
+        return not self.deletes and not self.is_restart
 
     def is_about(self, event: dict[str, Any]) -> bool:
         """Whether this reset may change the offset that the event commits or queries."""
@@ -276,7 +282,9 @@ class _Group:
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
             found = self._told(exchanges, question, about, context)
             end = ends.get((place["broker"], place["topic"], place["queue"]), NEVER)
-            yield from itertools.islice(itertools.chain(found, self._beyond(exchanges, question, end, context)), 1)
+            if not any(reset.sets_any for reset in about):
+                found = itertools.chain(found, self._beyond(exchanges, question, end, context))
+            yield from itertools.islice(found, 1)
         yield from self._unanswered(exchanges, context)
 
     def _joined(self) -> _Exchanges:
@@ -344,11 +352,8 @@ class _Group:
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
         # Commits from any observer that may have put the offset back by then: an explicit commit that was not certainly
-        # done before the greater one came, or a pull's commit that was not certainly received before that. An update
-        # without a recorded offset (-1) may have set any offset.
-        lower = (
-            (all_.is_explicit | (all_.value >= 0)) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
-        )
+        # done before the greater one came, or a pull's commit that was not certainly received before that.
+        lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         since_ns = all_.after_ns[commit]
         later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)
         if (lower & later).any():
@@ -439,7 +444,8 @@ class _Group:
         told = int(all_.told[question])
         ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
         written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
-        if told <= 0 or not ends or not written.any() or not (all_.before_ns[written] < max(ends)).all():
+        is_set = any(reset.sets_any for reset in resets)
+        if told <= 0 or is_set or not ends or not written.any() or not (all_.before_ns[written] < max(ends)).all():
             return
         commit = int(np.flatnonzero(written)[-1])
         why = f"{self._name} was told offset {told}, which it committed before its topic or the group was deleted"
