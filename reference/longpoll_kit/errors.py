@@ -31,13 +31,14 @@ HINTS: Final = {
     "heartbeats": "check what is sent to a poll while it waits, and that the timer of each poll is set again",
     "kept_by_restart": "check what is on disk when a publish is acknowledged",
 }
-"""Property -> where to look when it is broken."""
+"""Maps each property to advice where to look for the fault when the property is broken."""
 
 
 class ViolationError(LongpollError, AssertionError):
-    """The service broke a property; the text says what happened.
+    """The service broke a property; the message describes what happened.
 
-    A subject may raise it too, of a property of its own with its own hint; otherwise `prop` is a key of `HINTS`.
+    A subject may raise this error too, for its own property and with its own hint. Otherwise `prop` is a key of
+    `HINTS`.
     """
 
     def __init__(self, prop: str, what: str, hint: str | None = None) -> None:
@@ -46,12 +47,12 @@ class ViolationError(LongpollError, AssertionError):
 
 
 class SubjectError(UserError):
-    """The subject is not written as the kit needs it; the text says what to change."""
+    """The subject does not meet the requirements of the kit; the message says what to change."""
 
 
 class ServiceError(UserError):
-    """The service refuses requests, or is gone: nothing more can be learnt from it."""
+    """The service refuses requests or has stopped, so the test ends."""
 
 
 class StandstillError(LongpollError):
-    """The host paused for so long that lateness shows nothing; the example ends."""
+    """The host paused for so long that a late answer proves nothing, so the example ends."""

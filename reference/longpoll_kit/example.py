@@ -1,9 +1,9 @@
 """One example: performs the steps on a subject, checks all answers with the model, and lists the latest events.
 
 A step ends when every poll that is owed a message has been answered; other polls stay in flight across steps. The
-example waits only for answers that must come, and for deadlines.
+example waits only for answers that must arrive, and for deadlines.
 
-Choosing steps: `machine`. Recording failures: `run`.
+`machine` chooses the steps. `run` records failures.
 """
 
 from __future__ import annotations
@@ -41,33 +41,34 @@ Who = Literal["poll", "publish"]
 Order = Literal["cancel only", "cancel first", "together"]
 QUEUE_COUNT: Final = 2
 POLLS_MAX: Final = 8
-"""The most polls in flight at once."""
 LINES_MAX: Final = 40
-"""The most lines of a service before which a thread is stopped."""
+"""The maximum number of lines of a service's code before which the kit stops a thread."""
 MISSES_MAX: Final = 3
-"""Lines in a row at which no thread stopped: there are no more, because a busy machine rarely misses so many."""
+"""After this many lines in a row at which no thread stopped, the kit assumes that the service has no further lines,
+because even a busy machine rarely misses so many."""
 GIVEN_UP_MS: Final = 5_000
-"""A poll without an answer this long after it was late is never answered."""
+"""The kit gives up a poll that is still unanswered this long after it became late."""
 HELD_MS: Final = 5
-"""A poll sent this long before its message's publish began was already waiting, as far as known."""
+"""A poll that was sent at least this long before its message's publish began counts as waiting at that time."""
 HELD_SHARE: Final = 0.1
-"""A poll that ends empty before this share of its wait was not held."""
+"""A poll that ends empty before this fraction of its timeout was not held by the service."""
 DISTURBED_SHARE: Final = 0.8
-"""A message for others comes after this share of a poll's wait, so a wait that begins again is clearly late."""
+"""The kit publishes to another queue after this fraction of a poll's timeout, so a wait that starts again is clearly
+late."""
 HERD_MAX: Final = 200
-"""The most polls that wait at once, unless the user sets another number."""
+"""The maximum number of polls that wait at once, unless the user sets another number."""
 BODY_MAX: Final = 65_536
-"""Bytes of the largest body, unless the user sets another size."""
+"""The size of the largest message body in bytes, unless the user sets another size."""
 HELD_WAIT_MS: Final = 100
-"""A shorter wait shows little of how the service measures it."""
+"""A poll with a shorter timeout shows little about whether the service holds polls."""
 UNHELD_MAX: Final = 5
-"""Polls in a row that were not held, although nothing was there for them: the service holds none."""
+"""After this many polls in a row that ended empty at once, the kit reports that the service holds no polls."""
 REDELIVERY_MS_MAX: Final = 10_000
-"""The kit does not wait for a redelivery time longer than this."""
+"""The kit does not test redelivery if the service's redelivery time is longer than this."""
 BRINK_MS: Final = 4
-"""A poll's deadline and its message differ by at most this, where they are to meet."""
+"""In a test at the deadline, a message is published at most this long before or after the poll's deadline."""
 KEYS: Final = ("red", "blue", "red", "green")
-"""The keys of messages in turn, if the service orders messages by key; "red" comes twice as often."""
+"""The keys of successive messages, if the service orders messages by key; "red" occurs twice as often as the others."""
 NOTHING_DONE: Final = "nothing to do"
 
 FOUND: Final = "answered at once"
@@ -100,7 +101,7 @@ NEEDED: Final = {
 
 @define(eq=False)
 class Example:
-    """A subject with its own queues.
+    """Performs the steps of one example on its own subject and its own queues.
 
     Invariant: between two steps no poll in flight is owed a message.
     """
@@ -111,16 +112,16 @@ class Example:
     watch: HostPauseWatch
     allowances: Allowances
     name: str
-    """Unique among all examples against one service; part of the names of its queues."""
+    """Unique among all examples against one service, because the names of the example's queues contain it."""
     workers: Workers
     suspect: Callable[[ViolationError], None]
-    """Records a small delay; raises the violation if the run had such a delay before."""
+    """Records a small delay. Raises the violation if the run had such a delay before."""
     long_ms: int
     short_ms: int
     told: RecordedHistory
     counts: Counter[str] = field(factory=Counter)
     step_ms: float = inf
-    """After it, a step begins no further message of a burst."""
+    """The time limit of a burst: when it has passed, the step publishes no further message."""
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
@@ -128,17 +129,15 @@ class Example:
     """Delays for which the service is not blamed, because the host paused."""
     _asks: list[Ask] = field(factory=list)
     _past: list[Queue] = field(factory=list)
-    """All queues of the example, including those from before a restart."""
     _moments: list[Moment] = field(factory=list)
-    """Other events on the timeline."""
     _answered: list[Ask] = field(factory=list)
     _quiet: list[Ask] = field(factory=list)
-    """The polls of a silence that has begun."""
+    """The polls that a silence test holds, one for each queue."""
     _lives: int = 0
 
     @property
     def tried(self) -> frozenset[str]:
-        """The abilities that the steps try: no message comes again in time if the service does not promise it."""
+        """The abilities to test: `acknowledge` only if the service redelivers within `REDELIVERY_MS_MAX`."""
         again_ms = getattr(self.subject, "redelivery_ms", None)
         is_waited_for = again_ms is not None and again_ms <= REDELIVERY_MS_MAX
         return self.abilities if is_waited_for else self.abilities - {"acknowledge"}
@@ -163,20 +162,20 @@ class Example:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def publish(self, queue: Queue, payload: Any, count: int = 1) -> str:
-        """Publish `count` messages, one after another; the polls that wait for them must be answered."""
+        """Publish `count` messages one after another, and check that waiting polls are answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
         return ", ".join(map(str, messages))
 
     def send_burst(self, queue: Queue, count: int, size: int) -> str:
-        """Publish many messages of `size` bytes in a row, the first of them to a waiting poll; then read them."""
+        """Publish many messages of `size` bytes in a row to a queue with one waiting poll, then read them all."""
         self.poll(queue, "end", self.long_ms, 1)
         done = self._publish_many(queue, count, size)
         self._read_up(queue)
         return f"{done:,} of {size:,} bytes" if size else f"{done:,} messages"
 
     def _publish_many(self, queue: Queue, count: int, size: int = 0) -> int:
-        """Publish messages in a row while the step has time; returns the number of messages."""
+        """Publish up to `count` messages in a row within the time limit of a step; returns the number of messages."""
         ends_ns = self.runtime.monotonic_ns() + self.step_ms * MS
         done = 0
         while done < count and self.runtime.monotonic_ns() < ends_ns:
@@ -186,7 +185,7 @@ class Example:
         return done
 
     def together(self, queue: Queue, count: int) -> str:
-        """Publish `count` messages at the same time, to a waiting poll; their order among them is free."""
+        """Publish `count` messages at the same time while a poll waits. They may arrive in any order."""
         self.poll(queue, "end", self.long_ms, 1)
         begun_ns, number = self.runtime.monotonic_ns(), len(queue.messages)
         numbers = range(number, number + count)
@@ -205,7 +204,7 @@ class Example:
         return f"{count} messages"
 
     def take_turns(self, queue: Queue, count: int) -> str:
-        """Hold polls, each after the one before has certainly been seen; then wake them one by one."""
+        """Hold `count` polls that arrived one after another, then check that they are woken in this order."""
         self._end_polls(queue)
         waiting: list[Ask] = []
         for _ in range(count):
@@ -221,7 +220,7 @@ class Example:
         return f"{count} polls"
 
     def poll(self, queue: Queue, place: Any, timeout_ms: int, count: int) -> str:
-        """Poll from some position, `count` times at once."""
+        """Send `count` polls at once from some position, and leave the unanswered polls in flight."""
         if len(self.polls.under_way) + count > self.polls_max:
             return NOTHING_DONE
         asks = [self._begin(queue, self._first(queue, place), timeout_ms) for _ in range(count)]
@@ -231,17 +230,18 @@ class Example:
         return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
 
     def wake(self, queue: Queue, payload: Any, count: int, place: Any = "end") -> str:
-        """Hold polls until the service has certainly seen them, as a later poll's deadline shows; then publish."""
+        """Hold polls until the service has certainly received them, as a later poll's deadline shows, then publish."""
         self.poll(queue, place, self.long_ms, count)
         other = self._other(queue)
         self.expire(other, self.short_ms)
         return self.publish(queue, payload)
 
     def expire(self, queue: Queue, timeout_ms: int, place: Any = "end", other: Queue | None = None) -> str:
-        """Let a poll wait until its deadline; meanwhile publish to the other queue, which must not end the wait."""
+        """Let a poll wait until its deadline. A message in the other queue must not end its wait."""
         ask = self._expire(queue, timeout_ms, place, other)
         if ask.is_suspected:
-            self._expire(queue, timeout_ms, place, other)  # a service that is late is late again
+            # Repeat the step, because a slow service will be late again and a host pause is over.
+            self._expire(queue, timeout_ms, place, other)
         tried = 1
         while self._was_not_held(ask):
             if tried == UNHELD_MAX:
@@ -255,7 +255,7 @@ class Example:
         return str(ask)
 
     def herd(self, queue: Queue, count: int, place: Any = "end") -> str:
-        """Hold many polls of a queue at once, serve the other queue meanwhile, and wake them all."""
+        """Hold many polls of a queue at once, serve the other queue meanwhile, and then wake all of the polls."""
         other = self._other(queue)
         first, is_shared = self._first(queue, place), isinstance(queue, OffsetQueue)
         self._first(other, place)
@@ -266,7 +266,7 @@ class Example:
         return f"{self._publish_many(queue, 1 if is_shared else count)} messages"
 
     def herd_ends(self, queue: Queue, count: int, timeout_ms: int, place: Any = "end") -> str:
-        """Hold many polls to their deadlines; meanwhile publish one message, which at most one of them gets."""
+        """Hold many polls until their deadlines, while one published message ends the wait of at most one of them."""
         other = queue if isinstance(queue, ConsumingQueue) else self._other(queue)
         first = self._first(queue, place)
         asks = [self._begin(queue, first, timeout_ms) for _ in range(count)]
@@ -280,13 +280,13 @@ class Example:
         return f"{sum(ask.answer is not None and not ask.answer.bodies for ask in asks)} of {count} got nothing"
 
     def begin_silence(self, timeout_ms: int) -> None:
-        """Begin to hold one poll of each queue for long, after its first message, while nothing happens to them."""
+        """Start the polls of a silence test: one long poll of each queue, after its first message."""
         for queue in self.queues:
             self._publish(queue, b"")
         self._quiet = [self._begin(queue, self._first(queue, "end"), timeout_ms) for queue in self.queues]
 
     def silence(self, timeout_ms: int) -> str:
-        """Hold a poll through a long silence until its deadline, and wake another shortly before its own."""
+        """Hold a poll until its deadline while nothing happens, and wake another poll shortly before its deadline."""
         if not self._quiet:
             self.begin_silence(timeout_ms)
         woken, expired = self._quiet
@@ -300,7 +300,7 @@ class Example:
         return f"{woken.timeout_ms:,} ms"
 
     def beyond(self, queue: Queue, count: int = 3) -> str:
-        """Poll from a position behind the end: any answer will do, if it comes in time."""
+        """Poll from a position behind the end of the queue. Any answer is correct if it arrives in time."""
         other = self._other(queue)
         if not (isinstance(queue, OffsetQueue) and isinstance(other, OffsetQueue)):
             return NOTHING_DONE
@@ -317,9 +317,10 @@ class Example:
         return str(ask)
 
     def fall_silent(self, queue: Queue, count: int) -> str:
-        """Let clients send polls and read nothing more: others are served, also of their queue once their time is up.
+        """Let clients send polls and then read nothing, and check that the service still serves other clients.
 
-        At last they read their answers, which may be anything, so that no connection is left.
+        After the deadlines of these polls, other clients of the same queue must be served too. At the end the silent
+        clients read their answers, which may be anything, so that no connection stays open.
         """
         self._end_polls(queue)
         first = self._first(queue, "end")
@@ -343,7 +344,7 @@ class Example:
         return f"{count} at once"
 
     def brink(self, queue: Queue, payload: bytes, rounds: int, timeout_ms: int) -> str:
-        """Publish a message just when a poll's time is up, repeatedly, some before and some after the deadline."""
+        """Publish messages close to a poll's deadline, some before and some after the deadline."""
         for number in range(rounds):
             ask = self._begin(queue, self._first(queue, "end"), timeout_ms)
             self.polls.wait_sent(ask)
@@ -355,7 +356,7 @@ class Example:
         return f"{rounds} times"
 
     def redeliver(self, queue: Queue, payload: bytes) -> str:
-        """Take a message without acknowledging it: it must come again after the redelivery time."""
+        """Take a message without acknowledging it, and check that it is delivered again when this is due."""
         again_ms = getattr(self.subject, "redelivery_ms", None)
         if again_ms is None or "acknowledge" not in self.tried:
             return NOTHING_DONE
@@ -377,7 +378,10 @@ class Example:
         return str(message)
 
     def cross(self, queue: Queue, payload: Any, rounds: int, gap_us: int, place: Any = "end") -> str:
-        """Poll and publish at the same time, repeatedly, with gaps up to `gap_us`; with 0 either may be first."""
+        """Poll and publish at the same time, repeatedly, with gaps of up to `gap_us` microseconds.
+
+        If `gap_us` is 0, the poll and the publish race, and either may reach the service first.
+        """
         for number in range(rounds):
             ask = self._begin(queue, self._first(queue, place), self.long_ms)
             if gap_us:
@@ -389,9 +393,9 @@ class Example:
         return f"{rounds} times"
 
     def preempt(self, queue: Queue, payload: bytes, who: Who) -> str | None:
-        """Stop a poll between two lines of the service's code, and publish there; or the reverse.
+        """Stop a poll between two lines of the service's code and publish meanwhile, or vice versa.
 
-        If the service is not Python in this process, these are plain polls and publishes.
+        If the service is not Python code in this process, the polls and publishes are not stopped.
         """
         reached, missed = 0, 0
         for line in range(LINES_MAX):
@@ -404,7 +408,7 @@ class Example:
         return f"before each of {reached} lines" if reached else None
 
     def cancel(self, queue: Queue, payload: Any, order: Order, gap_us: int, place: Any = "end") -> str:
-        """Cancel a waiting poll, with a message published never, right after or at the same time."""
+        """Cancel a waiting poll, and publish a message never, right after the cancel or at the same time."""
         ask = self._begin(queue, self._first(queue, place), self.long_ms)
         self.polls.wait_sent(ask)
         if ask.error is None:
@@ -421,7 +425,7 @@ class Example:
         return str(ask)
 
     def several(self, queue: Queue, payload: Any, place: Any = "end") -> str:
-        """Poll all queues at once, and publish to one of them; then the same with another one."""
+        """Send one poll of all queues and publish to the first queue, then repeat this with the second queue."""
         for woken in (queue, self._other(queue)):
             firsts = [self._first(each, place) for each in self.queues]
             ask = self._asked(Ask(0, queue.name, 0, None, wait_of(self.subject, self.long_ms), 0))
@@ -436,7 +440,7 @@ class Example:
         return str(ask)
 
     def delete_queue(self, queue: Queue) -> str:
-        """Delete a queue while a poll waits: however it ends, it must end in time, and so must the other's polls."""
+        """Delete a queue while a poll waits, and check that the polls of both queues end in time."""
         ask, other = self._begin(queue, self._first(queue, "end"), self.long_ms), self._other(queue)
         self.polls.wait_sent(ask)
         self.expire(other, self.short_ms)
@@ -456,7 +460,7 @@ class Example:
         return self.wake(other, b"", 1)
 
     def restart(self) -> str:
-        """Restart the service; acknowledged messages must survive, if that is promised."""
+        """Restart the service, and check that acknowledged messages survive if the service promises it."""
         held, now_ns = list(self.polls.under_way), self.runtime.monotonic_ns()
         for ask in held:
             self.told.abandoned(ask)
@@ -477,7 +481,7 @@ class Example:
         return f"{len(held)} polls were in flight"
 
     def end(self) -> None:
-        """Wait for all polls, read everything, and check that nothing more comes."""
+        """Wait for all polls, read every queue to its end, and check that no further message arrives."""
         self.settle()
         for queue in self.queues:
             self._end_polls(queue)
@@ -490,7 +494,7 @@ class Example:
             for ask in asks:
                 self._wait_over(ask)
             self.settle()
-            # a message in doubt may come after all
+            # A message that an unanswered poll may have taken can still arrive, so poll such queues again.
             left = [self._queue(ask) for ask in asks if ask.answer is None or ask.answer.bodies]
         self._look_for_second_answers()
 
@@ -515,7 +519,6 @@ class Example:
         self._moments.append((self.runtime.monotonic_ns(), what))
 
     def _publish(self, queue: Queue, payload: bytes, size: int = 0) -> Message:
-        """Publish a message, of at least `size` bytes."""
         number = len(queue.messages)
         body = self._body(queue, number, payload, size)
         message = queue.publish(body, self.runtime.monotonic_ns(), self._key(number))
@@ -535,7 +538,6 @@ class Example:
 
     @staticmethod
     def _body(queue: Queue, number: int, payload: bytes = b"", size: int = 0) -> bytes:
-        """Return a body that no other message has."""
         return (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
 
     def _begin(self, queue: Queue, first: Any, timeout_ms: int, pause: Pause | None = None) -> Ask:
@@ -548,7 +550,7 @@ class Example:
         return self._asked(Ask(0, queue.name, *self._position(queue, first), wait_of(self.subject, timeout_ms), 0))
 
     def _asked(self, ask: Ask) -> Ask:
-        """Give a poll that is about to begin its number and time."""
+        """Register a poll that is about to be sent, with its number and start time."""
         self._asks.append(ask)
         ask.number, ask.begun_ns = len(self._asks), self.runtime.monotonic_ns()
         return ask
@@ -557,7 +559,7 @@ class Example:
         return self.queues[self.queues.index(queue) - 1]
 
     def _position(self, queue: Queue, first: Any) -> tuple[int, Any]:
-        """The number of the first message to ask for, and its position for the subject."""
+        """Return the number of the first requested message, and its position for the subject."""
         return first, queue.positions[first] if isinstance(queue, OffsetQueue) else None
 
     def _preempt_poll(self, queue: Queue, payload: bytes, pause: Pause) -> bool:
@@ -585,7 +587,7 @@ class Example:
         return is_reached
 
     def _first(self, queue: Queue, place: Any) -> Any:
-        """The number of the first message to ask for. Reads everything first to find the end."""
+        """Return the number of the first message to request. For "end", read the whole queue first."""
         if place == "end":
             self._read_up(queue)
             return queue.end if isinstance(queue, OffsetQueue) else 0
@@ -599,7 +601,7 @@ class Example:
         return known[len(known) // 2]
 
     def _read_up(self, queue: Queue) -> None:
-        """Read until the queue's end is known, or nothing is left to take."""
+        """Read until the queue's end is known, or until a consuming queue is empty."""
         if isinstance(queue, OffsetQueue):
             while queue.end not in queue.positions:
                 self._read(queue, max(queue.positions))
@@ -611,7 +613,6 @@ class Example:
                     raise queue.passed_over(ask, message)
 
     def _read_all(self) -> None:
-        """Read every queue from its first message on."""
         for queue in self.queues:
             if not isinstance(queue, OffsetQueue):
                 self._read_up(queue)
@@ -621,7 +622,6 @@ class Example:
                 first = max(first, self._read(queue, first).reached)
 
     def _read(self, queue: Queue, first: int) -> Ask:
-        """Poll for an available message."""
         ask = self._begin(queue, first, self.long_ms)
         self.polls.wait_sent(ask)
         self.settle()
@@ -638,7 +638,10 @@ class Example:
         return ask
 
     def _was_not_held(self, ask: Ask) -> bool:
-        """Whether a poll ended empty long before its deadline, where it may; other services are accused for it."""
+        """Whether a poll ended empty long before its deadline, for a service that may answer early.
+
+        For other services, the model already reports such an answer as a violation.
+        """
         if not self.allowances.may_answer_early or ask.timeout_ms < HELD_WAIT_MS:
             return False
         if ask.answer is None or ask.answer.bodies or ask.ended_ns is None:
@@ -653,7 +656,7 @@ class Example:
     # -- judging -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Check arrived answers, and wait until no poll is owed a message; raises ViolationError."""
+        """Check the answers that have arrived, and wait until no poll is owed a message. Raises ViolationError."""
         self._judge_ended()
         while (owed := self._owed()) is not None:
             since_ns = self.runtime.monotonic_ns()
@@ -702,7 +705,7 @@ class Example:
         self._count(ask, queue)
 
     def _judge_parts(self, ask: Ask) -> None:
-        """Judge the messages of each queue separately; a queue without any may have had none."""
+        """Judge the messages of each queue separately. A queue without messages in the answer is not judged."""
         assert ask.answer is not None
         bodies = list(ask.answer.bodies)
         for part in ask.parts:
@@ -718,7 +721,7 @@ class Example:
         self.counts[SEVERAL] += 1
 
     def _judge_heartbeats(self, ask: Ask) -> None:
-        """Check a poll's heartbeats; each may be late, and during a host pause none can come."""
+        """Check that enough heartbeats arrived for a poll; host pauses do not count."""
         every_ms = getattr(self.subject, "heartbeat_ms", None)
         if every_ms is None or "heartbeats" not in self.abilities or ask.sent_ns is None or ask.ended_ns is None:
             return
@@ -735,13 +738,13 @@ class Example:
         now_ns, bodies = self.runtime.monotonic_ns(), set(ask.answer.bodies)
         again_ms = getattr(self.subject, "redelivery_ms", None)
         for message in queue.messages:
-            # An acknowledgement that may have come after the redelivery time need not count.
+            # An acknowledgement may be ineffective if it arrived after the redelivery time.
             is_in_time = not again_ms or now_ns < max(ask.begun_ns, message.begun_ns) + again_ms * MS
             if message.body in bodies and is_in_time:
                 message.read_ns = now_ns
 
     def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:
-        """Record an answer in the history; a delay that may be the machine's is recorded as none."""
+        """Record an answer in the history, without its delay if the host may have caused the delay."""
         end_ns = ask.ended_ns
         assert end_ns is not None
 
@@ -754,7 +757,7 @@ class Example:
         assert ask.answer is not None
         assert ask.ended_ns is not None
         if ask.is_suspected or ask.is_excused or ask.parts:
-            return  # it shows nothing, or is counted already
+            return  # The timing of this answer proves nothing, or the poll was already counted.
         if not ask.answer.bodies:
             is_early = ask.ended_ns < self.allowances.deadline_ns(ask)
             if ask.cancelled_ns is None and ask.timeout_ms > 0:
@@ -781,17 +784,16 @@ class Example:
         return None
 
     def _suspect(self, ask: Ask, error: ViolationError) -> None:
-        """Record a late poll, once."""
         if not ask.is_suspected:
             ask.is_suspected = True
             self.suspect(error)
 
     def _excuse_wait(self, since_ns: int) -> None:
-        """Count a wait that would have been too long without the host pause."""
+        """Count a wait that was longer than allowed only because the host paused."""
         self.excused[WOKEN] += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
 
     def _wait_lost(self, ask: Ask, message: Message) -> None:
-        """Wait for an overdue poll: one that is answered before its deadline was only late."""
+        """Wait for an overdue poll. If its answer arrives before its deadline, the poll was only late."""
         lost = self._lost(ask, message)
         if not self._is_over(ask):
             raise lost
@@ -802,7 +804,7 @@ class Example:
         self._suspect(ask, lost)
 
     def _wait_ended_by(self, ask: Ask, prop: str, event: str) -> None:
-        """Wait for the end of a poll that the event just before must end."""
+        """Wait for the end of a poll that the given event must end."""
         now_ns, wake_ms = self.runtime.monotonic_ns(), self.allowances.wake_ms
         if self.polls.wait_ended(ask, now_ns, wake_ms):
             self._excuse_wait(now_ns)
@@ -828,7 +830,7 @@ class Example:
                 raise self._late(ask)
 
     def _is_over(self, ask: Ask) -> bool:
-        """Wait until a poll has ended; false if it has not by its deadline and the allowance."""
+        """Wait until a poll has ended; return false if it has not ended by its deadline plus the allowed lateness."""
         since_ns = ask.begun_ns if ask.sent_ns is None else ask.sent_ns
         allowed_ms = ask.timeout_ms + self.allowances.late_ms
         return ask.ended_ns is not None or self.polls.wait_ended(ask, since_ns, allowed_ms)

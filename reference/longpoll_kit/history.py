@@ -1,10 +1,10 @@
 """Record a run's publishes and polls in a history, so that the judge can check them too.
 
-Without a history, nothing is recorded. Events are observed from outside and so recorded as
-intervals. A poll was received between the start and the end of `start_poll`. An answer was sent before it was seen,
-earlier by at least the host pauses in between.
+Without a history, nothing is recorded. The kit observes events from outside, so it records each event as an interval:
+the service received a poll between the start and the end of `start_poll`, and it sent an answer before the kit saw the
+answer, earlier by at least the host pauses in between.
 
-Writing: `longpoll.HistoryWriter`. Judging: `longpoll.judge`.
+`longpoll.HistoryWriter` writes histories. `longpoll.judge` checks them.
 """
 
 from __future__ import annotations
@@ -21,32 +21,36 @@ from longpoll_runtime import Lock, Runtime
 
 
 class History(Protocol):
-    """A history being written, such as `longpoll.HistoryWriter`. Its clock is the machine's."""
+    """A history that is being written, such as `longpoll.HistoryWriter`.
+
+    Its timestamps come from the host's monotonic clock.
+    """
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
-        """A message was acknowledged to its publisher."""
+        """Record that the service acknowledged a message to its publisher."""
         ...
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> Any:
-        """A poll was received; the returned object identifies it."""
+        """Record that the service received a poll; the returned object identifies the poll."""
         ...
 
     def answered(
         self, poll: Any, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
     ) -> None:
-        """A poll was answered with the messages at these offsets of its queue, whose end was seen as `end`."""
+        """Record the answer to a poll: the offsets of its messages, and the queue's `end` if the answer shows it."""
         ...
 
     def abandoned(self, poll: Any) -> None:
-        """A poll need not be answered any more."""
+        """Record that a poll no longer needs an answer."""
         ...
 
 
 @define(eq=False)
 class RecordedHistory:
-    """Records one example in a history, if there is one.
+    """Records one example in a history. Without a history, every method does nothing.
 
-    Invariant: `_open` are the recorded polls without a recorded end; it and `_is_left` change under `_lock`.
+    Invariant: `_open` holds the recorded polls whose ends are not recorded yet; `_lock` protects `_open` and
+    `_is_left`.
     """
 
     history: History | None
@@ -55,20 +59,23 @@ class RecordedHistory:
     _is_left: bool = False
 
     def published(self, queue: Queue, message: Message) -> None:
-        """Record a publish, whose message was acknowledged some time after the publish began."""
+        """Record a publish. The message was acknowledged some time after the publish began."""
         if self.history is not None:
             self.history.published(queue.name, message.number, since_ns=message.begun_ns)
 
     def sent(self, ask: Ask) -> None:
-        """Record a poll, which the service received some time after its start; called on the poll's own thread."""
+        """Record a poll, which the service received some time after its start.
+
+        The poll's own thread calls this method.
+        """
         with self._lock:
             if self.history is not None and not self._is_left:
                 self._open[ask] = self.history.polled(ask.queue, ask.first, ask.timeout_ms, since_ns=ask.begun_ns)
 
     def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
-        """With the numbers of its messages, not before the time that `since_ns` returns.
+        """Record an answer with the numbers of its messages, sent no earlier than the time that `since_ns` returns.
 
-        An unpublished message gets an unused number.
+        A message that was never published gets an unused number.
         """
         poll = self._take(ask)
         if self.history is None or poll is None:
@@ -76,19 +83,19 @@ class RecordedHistory:
         assert ask.answer is not None
         numbers = {message.body: message.number for message in queue.messages}
         offsets = [numbers.get(body, len(queue.messages)) for body in ask.answer.bodies]
-        # The service has certainly seen messages that were acknowledged before the poll's start.
+        # The service has certainly seen the messages that were acknowledged before the poll's start.
         seen = sum(message.is_sure(ask.begun_ns) for message in queue.messages)
         end = max(seen, offsets[-1] + 1) if offsets else None
         self.history.answered(poll, offsets, end=end, since_ns=since_ns())
 
     def abandoned(self, ask: Ask) -> None:
-        """Record that a poll's client disconnected, so that the poll's end is not recorded."""
+        """Record that a poll's client disconnected. The end of this poll is not recorded."""
         poll = self._take(ask)
         if self.history is not None and poll is not None:
             self.history.abandoned(poll)
 
     def left(self) -> None:
-        """Record that all clients of open polls disconnected, and record no later poll."""
+        """Record that all clients of open polls disconnected. Polls that start later are not recorded."""
         with self._lock:
             self._is_left = True
             asks = list(self._open)
@@ -103,7 +110,7 @@ class RecordedHistory:
 def history_for(
     history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances
 ) -> RecordedHistory:
-    """The recorder of an example; raises SubjectError for a service that the judge does not support."""
+    """Return the recorder of an example. Raises SubjectError if the judge does not support the service."""
     if history is not None and subject.semantics != "offsets":
         raise SubjectError("the judge needs offsets, but this subject is consuming; test it without a history")
     if history is not None and allowances.visible_ms:

@@ -1,14 +1,14 @@
-"""The rules: the possible steps for a subject, in any order, as a Hypothesis state machine to derive from.
+"""A Hypothesis state machine whose rules are the possible steps for a subject, in any order.
 
     class Mine(longpoll.LongPollMachine):
         subject = MySubject
 
     TestMine = Mine.TestCase
 
-No rule draws inside its body, and only missing abilities of a subject are preconditions, so the choices never depend on
-time. The same seed makes the same choices, whatever the service does.
+No rule draws a random value inside its body, and preconditions depend only on the abilities of the subject. Therefore
+the same seed makes the same choices, whatever the service does and however long it takes.
 
-Performing and judging steps: `example`, `model`.
+`example` performs the steps. `model` judges the answers.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ from longpoll_runtime.recoverable import FAULTS
 
 Arguments = ParamSpec("Arguments")
 Extreme: TypeAlias = "tuple[str, str, Callable[[LongPollMachine], None]]"
-"""Axis, how far a step goes on it (empty: as the step says), and the step; further steps go further."""
+"""The axis of an extreme step, the value that the step reaches on this axis, and the step.
+
+If the value is empty, the step returns it. Later steps of an axis reach larger values."""
 
 
 def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
-    """A method that passes `body` to its machine, as `machine.do(name, arguments, body)`."""
+    """Return a method that passes `body` to its machine, as `machine.do(name, arguments, body)`."""
 
     @functools.wraps(body)
     def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
         machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
 
-    # Hypothesis disables rules at random for whole examples, by this name. With different names most examples would
-    # have polls without publishes, or the reverse; under one name all rules stay enabled.
+    # Hypothesis disables rules at random for whole examples, by this name. With different names, most examples would
+    # have only polls or only publishes; with one name, all rules stay enabled.
     wrapped.__name__ = "step"
     return wrapped
 
 
 def example_step(method: Callable[..., object]) -> Callable[..., None]:
-    """A step of a machine's example as one of the machine, with a queue's number in place of the queue."""
+    """Turn a step of `Example` into a step of the machine, which gets the number of a queue instead of the queue."""
 
     @functools.wraps(method)
     def body(machine: Any, **arguments: Any) -> object:
@@ -71,27 +73,27 @@ def _can(ability: str) -> Callable[[Any], bool]:
 
 
 LARGE_COUNT: Final = 24
-"""The number of the largest messages published in a row."""
+"""How many messages of the largest size are published in a row."""
 HERDS: Final = (12, 40)
-"""Waiting polls at once, before as many as there may be: a fault is shown with few of them."""
+"""Numbers of polls that wait at once. They come before the full herd, because a small herd shows most faults faster."""
 BRINK_ROUNDS: Final = 5
 WIDE_TEXT: Final = " \u00fc\u20ac\U0001f600 ".encode()
-"""Letters of two, three and four bytes, and spaces around them."""
+"""Characters of two, three and four bytes in UTF-8, with a space before and after them."""
 CANCELS: Final = "without, before and with a message"
 PUBLISHERS: Final = 8
 SILENT_MAX: Final = 12
 TURNS: Final = 4
-"""The number of polls that wait in line for their messages."""
+"""How many polls wait when the kit tests that the longest waiting poll is served first."""
 EXTREME_TRIES: Final = 2
 """How often an extreme step is tried if the host pauses during it."""
 EXTREMES_SHARE: Final = 0.7
-"""The share of a run's time after which no extreme step begins, except the first of an axis."""
+"""No extreme step begins after this fraction of a run's time, except the first step of each axis."""
 STEP_SHARE: Final = 0.1
-"""The share of a run's time after which a step publishes no further message."""
+"""A step publishes no further message after this fraction of a run's time."""
 SHARED_MS: Final = 500
-"""Services whose waits are multiples of this have one example for all extremes."""
+"""If the shortest wait of a service is at least this long, all extreme steps share one example to save time."""
 FEW_EXAMPLES: Final = 3
-"""The number of random examples between two checks of the clock."""
+"""In a run with a time limit, the number of random examples between two checks of the clock."""
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
@@ -100,46 +102,47 @@ payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
 class LongPollMachine(RuleBasedStateMachine):
     """One example: steps on a new subject, judged by the model.
 
-    Invariant: `_is_sound` is false from the start of a step to its successful end; an unsound example is not checked
-    again.
+    Invariant: `_is_sound` is false from the start of a step to its successful end. After a step failed, the example
+    does no further step.
     """
 
     kind: ClassVar[Callable[..., Example]] = Example
-    """Performs the steps."""
+    """The class that performs the steps."""
     subject: ClassVar[Callable[[], LongPollSubject]]
-    """Make a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
+    """Creates a subject for every example. Start a service that outlives an example in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
-    """The longest time from when a message and a poll for it are both there to the poll's answer."""
+    """The longest time from when a message and a poll for it are both present to the poll's answer."""
     late_ms: ClassVar[int] = 250
     """The longest time from a poll's deadline to its answer."""
     early_ms: ClassVar[int] = 2
-    """How long before its deadline a poll may get an empty answer, for clocks with milliseconds."""
+    """How long before its deadline a poll may get an empty answer, because the service's clock may count milliseconds.
+    """
     visible_ms: ClassVar[int] = 0
-    """How long after its publish is acknowledged, a message may still be invisible to polls."""
+    """How long a message may stay invisible to polls after its publish was acknowledged."""
     long_ms: ClassVar[int] = 2_000
-    """The timeout of most polls; nearly all are answered long before."""
+    """The timeout of most polls; nearly all are answered long before it."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
-    """The timeouts of polls that run to their deadlines; the last are the rarest."""
+    """The timeouts of polls that wait until their deadlines, from the most frequent to the rarest."""
     burst: ClassVar[int] = 1_100
-    """The number of messages published in a row, once in a run."""
+    """How many messages the longest burst of a run publishes in a row."""
     body_max: ClassVar[int] = BODY_MAX
-    """Bytes of the largest published body; a service may reject larger ones."""
+    """The size of the largest published message body in bytes; a service may declare a smaller limit."""
     polls_max: ClassVar[int] = HERD_MAX
-    """The number of polls that wait at once, once in a run."""
+    """How many polls wait at once in the largest herd of a run."""
     silence_ms: ClassVar[int] = 6_000
-    """The longest wait, once in a run, in which nothing happens; 0 for none."""
+    """The length of the silence test, in which polls wait while nothing happens to their queues; 0 skips the test."""
     may_answer_early: ClassVar[bool] = False
-    """Whether a poll may get an empty answer at any time, unless a message was there before it."""
+    """Whether a poll may get an empty answer at any time, unless a message was present before the poll."""
     seed: ClassVar[int | None] = None
     """The seed of all random choices; with None each run makes different choices."""
 
     def __init_subclass__(cls) -> None:
-        """Give each machine its own test case; Hypothesis's would lose a failure that does not recur."""
+        """Give each machine its own test case, because Hypothesis's test case loses a failure that does not recur."""
         names = {"machine": cls, "__module__": cls.__module__, "__qualname__": f"{cls.__qualname__}.TestCase"}
         cls.TestCase = type(f"{cls.__name__}.TestCase", (MachineTestCase,), names)  # type: ignore[assignment]
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example, of a run or alone."""
+        """Begin an example that belongs to a run, or a single example."""
         super().__init__()
         self._steps: list[str] = []
         self._calls: list[str] = []
@@ -198,16 +201,16 @@ class LongPollMachine(RuleBasedStateMachine):
         history: History | None = None,
         example_done: Callable[[int], None] = lambda _done: None,
     ) -> KitReport:
-        """Run examples until one fails; a violation does not raise, but an exception of the subject does.
+        """Run examples until one fails; return violations in the report, and raise the subject's exceptions.
 
         Args:
             chosen: The number of examples and steps.
-            seed: The seed of all choices; by default the machine's, or a random one.
-            seconds: End after this time, whatever the number of examples in `chosen`; a step that has begun is ended.
-                On a slow service or a busy host, fewer extremes fit, and the report names how far each axis went.
-            history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
+            seed: The seed of all random choices; by default the machine's seed, or a random one.
+            seconds: Stop after this time, whatever the number of examples in `chosen`; a started step ends first.
+                On a slow service or a busy host, fewer extreme steps fit, and the report lists how far each axis went.
+            history: A `longpoll.HistoryWriter` on a `RealRuntime`, which records every publish and poll for
                 `longpoll.judge`; only for a subject with the semantics `offsets`.
-            example_done: Called after each example with their number so far.
+            example_done: Called after each example with the number of examples so far.
 
         Raises:
             SubjectError: The subject is invalid, or the judge does not support it.
@@ -228,7 +231,8 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.example_done = example_done
                 cls._run_random(run, chosen)
             except FAULTS:
-                # The run keeps what a step raised. Hypothesis may only report that it did not recur.
+                # The run keeps the exception of a step, because Hypothesis may only report that the exception did not
+                # recur.
                 if run.failure is None:
                     raise
         is_told = (ViolationError, ServiceError) if run.judged or run.counts else (ViolationError,)
@@ -239,7 +243,6 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _run_random(cls, run: Run, chosen: settings) -> None:
-        """Run random examples: the chosen number, or a few at a time until the time is over."""
         if run.until_ns is None:
             run_examples(lambda: cls(run), chosen, run.seed)
             return
@@ -250,7 +253,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _run_short(cls, run: Run) -> None:
-        """Run each kind of step alone, and the extremes of each axis; a failure needs no shrinking."""
+        """Run each kind of step alone, and the extreme steps of each axis. Their failures need no shrinking."""
         quiet = cls(run)
         subject, silence_ms = quiet.example.subject, cls.silence_ms
         is_done = False
@@ -258,7 +261,7 @@ class LongPollMachine(RuleBasedStateMachine):
             if silence_ms:
                 with quiet._kept(f"silence(timeout_ms={silence_ms})"):
                     quiet.example.begin_silence(silence_ms)
-            # The end of an example is a wait, which is long where waits are whole seconds.
+            # Each example ends with a wait. Share one example if this wait is long, as with timeouts in whole seconds.
             shared = cls(run) if wait_of(subject, 1) >= SHARED_MS else None
             try:
                 cls._run_extremes(run, quiet.example, shared)
@@ -270,12 +273,13 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.axes["silence"] = f"{wait_of(subject, silence_ms):,} ms"
             is_done = True
         finally:
-            quiet._is_sound = quiet._is_sound and is_done  # after a failure, the silence is not waited for
+            # After a failure, do not wait for the end of the silence test.
+            quiet._is_sound = quiet._is_sound and is_done
             quiet.teardown()
 
     @classmethod
     def _run_extremes(cls, run: Run, example: Example, shared: LongPollMachine | None) -> None:
-        """Run each step that can end in time; one during which the host paused is tried again."""
+        """Run each extreme step that fits into the remaining time. Repeat a step during which the host paused."""
         begun_ns = run.runtime.monotonic_ns()
         whole_ns = inf if run.until_ns is None else run.until_ns - begun_ns
         spent: dict[object, tuple[int, float]] = {}
@@ -293,7 +297,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 done = cls._run_alone(run, body, shared)
                 spent[kind] = count, run.runtime.monotonic_ns() - now_ns
                 if cls._excused(run, shared) == before:
-                    # A step that reached nothing does not count as tried.
+                    # A step without a result did not run, so its axis does not count as tested.
                     run.axes |= {axis: reached or done} if reached or done else {}
                     break
             else:
@@ -301,7 +305,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @classmethod
     def _extremes(cls, subject: LongPollSubject, abilities: frozenset[str]) -> Iterator[Extreme]:
-        """The steps: the least of each axis first, those that take longest last."""
+        """Yield the extreme steps: the smallest value of each axis first, and the slowest steps last."""
         first: dict[str, Any] = {"queue": 0, "payload": b""}
         yield "queues", str(QUEUE_COUNT), partial(cls.wake, **first, count=2)
         yield "text", "beyond ASCII", partial(cls.wake, queue=0, payload=WIDE_TEXT, count=1)
@@ -351,14 +355,15 @@ class LongPollMachine(RuleBasedStateMachine):
     def _run_alone(
         cls, run: Run, body: Callable[[LongPollMachine], None], shared: LongPollMachine | None = None
     ) -> str:
-        """Run one step, in an example of its own or a shared one; returns what it says."""
+        """Run one step, in its own example or a shared one; return the result of the step as text."""
         machine, said = shared or cls(run), ""
         try:
             body(machine)
-            said = machine.said  # before the end of the example, which is a step too
+            said = machine.said  # Read the result before the example ends, because the end is a step too.
         except ViolationError:
             if shared is not None and shared.said:
-                cls._run_alone(run, body)  # perhaps it needs no step before it
+                # Try the step in a new example, which gives a shorter failure if the step fails alone.
+                cls._run_alone(run, body)
             raise
         finally:
             if shared is None:
@@ -367,17 +372,18 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @staticmethod
     def _excused(run: Run, shared: LongPollMachine | None) -> int:
-        """The late answers so far during host pauses, those of a shared example included."""
+        """Return the number of late answers during host pauses so far, including those of a shared example."""
         return run.excused.total() + (shared.example.excused.total() if shared is not None else 0)
 
     @property
     def said(self) -> str:
-        """The last step that was done, and what it says of itself; empty before the first."""
+        """The last completed step with its result as text; empty before the first step."""
         return self._steps[-1] if self._steps else ""
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
-        """Do one step."""
-        is_needed = name in {"end", "silence"} and self.run.failure is None  # polls wait
+        """Do one step, unless an earlier step failed or the run's time is over."""
+        # These steps are needed because polls still wait.
+        is_needed = name in {"end", "silence"} and self.run.failure is None
         if not self._is_sound or (self.run.is_over and not is_needed):
             return
         self._is_sound = False
@@ -395,7 +401,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _kept(self, call: str) -> Iterator[None]:
-        """Record in the run what this step raises."""
+        """Record the exceptions of this step in the run."""
         try:
             yield
         except StandstillError:
@@ -407,7 +413,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 error = ServiceError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
             calls = [*self._calls, call] if made and call not in {"end()", "close()"} else self._calls
             code = "\n".join([f"machine = {name}()", *(f"machine.{each}" for each in calls), "machine.teardown()"])
-            # A service that is gone can neither end nor begin again.
+            # After the service is gone, `close` and a new subject fail too, and must not replace the first failure.
             if (made and call != "close()") or self.run.failure is None:
                 self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
             if error is not raised:
@@ -415,7 +421,7 @@ class LongPollMachine(RuleBasedStateMachine):
             raise
 
     def teardown(self) -> None:
-        """Wait for and read everything, and close the subject."""
+        """Wait for all polls, read every queue to its end, and close the subject."""
         try:
             self.do("end", {}, self.example.end)
         finally:
@@ -444,7 +450,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @step
     def wait(self, queue: int, timeout_ms: int) -> str:
-        """Let a poll with any timeout wait until its deadline, although another queue gets a message."""
+        """Let a poll with any timeout wait until its deadline while another queue gets a message."""
         queues = self.example.queues
         return self.example.expire(queues[queue], timeout_ms, other=queues[queue - 1])
 
@@ -469,7 +475,7 @@ class LongPollMachine(RuleBasedStateMachine):
     @rule(queue=queues, place=st.sampled_from(["end", "end", "start", "known"]), count=st.sampled_from([1, 1, 2, 4]))
     @step
     def poll(self, queue: int, place: Place, count: int) -> str:
-        """Poll, one or several at once, and leave unanswered ones in flight."""
+        """Send `count` polls at once, and leave the unanswered polls in flight."""
         return self.example.poll(self.example.queues[queue], place, self.long_ms, count)
 
     @rule(queue=queues, which=st.sampled_from([0, 0, 0, 0, 1, 1, 1, 2]))

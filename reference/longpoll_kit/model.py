@@ -1,10 +1,10 @@
 """The correct answers: the messages of each queue, and for each answer whether it can be right.
 
-Everything is observed from outside. A message is certainly available from its acknowledgement on, and possibly from the
-start of its publish on. A poll is received at some time after its start. So every violation rests on an order that the
-tester has seen, never on transit times.
+The kit observes everything from outside. A message is certainly available after its publish was acknowledged, and
+possibly available after its publish began. A poll is received at some time after its start. Therefore every violation
+follows from an order of events that the kit has seen, and never from transit times.
 
-Time limits: `waiting`. Sending polls: `polls`.
+`example` applies the time limits. `polls` sends the polls.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from longpoll_kit.subject import LongPollSubject, MessageOrder, Polled
 MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 SHOWN_MAX: Final = 60
-"""The most characters of a body in a message."""
+"""The maximum number of characters of a body in an error message."""
 
 
 @frozen
 class Allowances:
-    """Time limits for a service, in milliseconds; during host pauses the first two do not elapse.
+    """Time limits for a service, in milliseconds. Host pauses do not count for `wake_ms` and `late_ms`.
 
-    `wake_ms`: from the time when a message and a poll for it are both there, to the poll's answer. `late_ms`: from a
-    poll's deadline to its answer. `early_ms`: how long before its deadline a poll may get an empty answer, for clocks
-    with milliseconds. `visible_ms`: from a publish's acknowledgement until a poll must find its message.
-    `may_answer_early`: whether a poll may get an empty answer at any time, unless a message was there before it.
+    - `wake_ms`: from the time when a message and a poll for it are both present to the poll's answer.
+    - `late_ms`: from a poll's deadline to its answer.
+    - `early_ms`: how long before its deadline a poll may get an empty answer, because its clock may count milliseconds.
+    - `visible_ms`: from the acknowledgement of a publish until a poll must find the message.
+    - `may_answer_early`: whether a poll may get an empty answer at any time, unless a message was present before it.
     """
 
     wake_ms: int = 500
@@ -41,38 +42,38 @@ class Allowances:
     may_answer_early: bool = False
 
     def deadline_ns(self, ask: Ask) -> int:
-        """The earliest possible deadline of a poll: the service received it after its start."""
+        """The earliest possible deadline of a poll, because the service received the poll after its start."""
         return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
 
     def earliest_end_ns(self, ask: Ask) -> int:
-        """Before this time an empty answer is too early, and an earlier message must be seen."""
+        """The earliest time of an empty answer. A message that is present before this time must be returned."""
         return ask.begun_ns if self.may_answer_early else self.deadline_ns(ask)
 
 
 @define(eq=False)
 class Message:
-    """A message that is or was being published."""
+    """A message whose publish has at least begun."""
 
     number: int
     """The index of the message in its queue: 0, 1, 2, ..."""
     body: bytes
     begun_ns: int
     acked_ns: int | None = None
-    """When the publish of this message returned; None while it has not."""
+    """When the publish of this message returned; None while the publish is in progress."""
     taken_by: Ask | None = None
     """The poll that got this message from a consuming service."""
     in_doubt: bool = False
-    """Whether a poll that ended without an answer may have taken this message, so no other poll need get it."""
+    """Whether a poll that ended without an answer may have taken this message. Then no other poll needs to get it."""
     read_ns: int | None = None
     """When the reader's acknowledgement of this message returned; only for a service with `acknowledge`."""
 
     key: str = ""
     """The ordering key: messages of one key are in order. Empty if the whole queue is in order."""
     is_unordered: bool = False
-    """Whether the order of this message among others published at the same time is still unknown."""
+    """Whether the position of this message is still unknown, because others were published at the same time."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
-        """Return whether the message was acknowledged, optionally before a given time."""
+        """Return whether the publish of the message was acknowledged, optionally before a given time."""
         return self.acked_ns is not None and (moment_ns is None or self.acked_ns < moment_ns)
 
     def __str__(self) -> str:
@@ -104,11 +105,12 @@ class Ask:
     is_excused: bool = False
     """Whether the answer was late, but by no more than the host paused."""
     is_stopped: bool = False
-    """Whether the kit stopped this poll on its way, so it may have reached the service long after it was sent."""
+    """Whether the kit stopped the thread of this poll, so the poll may have reached the service long after its start.
+    """
     is_stray: bool = False
-    """Whether the poll's position is not one of its queue, so any answer in time is right."""
+    """Whether any answer in time is correct, for example because the position is not in the queue."""
     is_kept: bool = False
-    """Whether the kit does not acknowledge the messages of this poll, to see whether they come again."""
+    """Whether the kit does not acknowledge the messages of this poll, to test their redelivery."""
     parts: list[Ask] = field(factory=list)
     """For a poll of several queues: one `Ask` for each queue."""
     reached: int = 0
@@ -122,10 +124,10 @@ class Ask:
 
 @define(eq=False)
 class Queue(ABC):
-    """One queue as the tester knows it.
+    """A queue as the kit has observed it.
 
-    Invariant: `messages[n].number == n`; all but the last are acknowledged, because they are published one after
-    another.
+    Invariant: `messages[n].number == n`; all messages except the last are acknowledged, because the kit publishes them
+    one after another.
     """
 
     name: str
@@ -147,18 +149,18 @@ class Queue(ABC):
 
     @abstractmethod
     def owed(self, ask: Ask) -> Message | None:
-        """A message for which a poll in flight must be answered now; None if there is none."""
+        """A message for which a poll in flight must be answered now; None if the poll may still wait."""
 
     @abstractmethod
     def judge(self, ask: Ask) -> None:
-        """Check and record the answer of a poll that has ended; raises ViolationError."""
+        """Check and record the answer of a poll that has ended. Raises ViolationError."""
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Record that a poll ended without an answer, by a cancel or a restart."""
+        """Record that a poll ended without an answer because of a cancel or a restart."""
         assert ask.cancelled_ns is not None
 
     def judge_moment(self, ask: Ask) -> None:
-        """Check that nothing came too early, or from after a cancel."""
+        """Check that an answer did not come too early, and has no message from after the poll's cancel."""
         assert ask.answer is not None
         assert ask.ended_ns is not None
         early_ns = self.allowances.earliest_end_ns(ask) - ask.ended_ns
@@ -166,7 +168,7 @@ class Queue(ABC):
             raise ViolationError("not_early", f"{ask} got an empty answer {early_ns / MS:.1f} ms too early")
 
     def judge_after_cancel(self, ask: Ask, messages: Sequence[Message]) -> None:
-        """Check that no message was published only after the poll was cancelled."""
+        """Check that no message in the answer was published after the poll was cancelled."""
         if ask.cancelled_ns is None:
             return
         for message in messages:
@@ -174,7 +176,7 @@ class Queue(ABC):
                 raise ViolationError("cancelled_is_over", f"{ask} got {message}, which was published after its cancel")
 
     def passed_over(self, ask: Ask, message: Message) -> ViolationError:
-        """The violation: a poll got an empty answer although a message was there."""
+        """The violation that a poll got an empty answer although a message was available."""
         assert message.acked_ns is not None
         since_ms = (self.allowances.earliest_end_ns(ask) - message.acked_ns) / MS
         when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
@@ -189,26 +191,26 @@ class Queue(ABC):
         return "kept_by_restart" if message.acked_ns < self.restarted_ns else "nothing_lost"
 
     def must_have_seen(self, ask: Ask, message: Message) -> bool:
-        """Whether a message was certainly there when the poll's time was up."""
+        """Whether a message was certainly available at a poll's deadline."""
         visible_ns = self.allowances.visible_ms * MS
         return message.is_sure(self.allowances.earliest_end_ns(ask) - visible_ns)
 
 
 @define(eq=False)
 class OffsetQueue(Queue):
-    """A queue that is read by position. Invariant: `positions[n]` leads to message n."""
+    """A queue from which polls read by position. Invariant: `positions[n]` is the position of message n."""
 
     positions: dict[int, Any] = field(factory=lambda: {0: None})
     is_confirming: bool = False
-    """Whether a position confirms what is before it, so that no earlier one can be read again."""
+    """Whether a poll's position confirms all messages before it, so that earlier positions can no longer be read."""
 
     def owed(self, ask: Ask) -> Message | None:
-        """Return the message that the poll requests, once that message is there."""
+        """Return the first message that the poll requests, if that message is available."""
         message = self.messages[ask.first] if ask.first < len(self.messages) else None
         return message if message is not None and message.is_sure() else None
 
     def judge(self, ask: Ask) -> None:
-        """Check that the answer has the messages from the requested one on, in order and without gaps."""
+        """Check that the answer starts with the requested message and continues in order without gaps."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:
@@ -224,7 +226,6 @@ class OffsetQueue(Queue):
         self.positions[ask.reached] = ask.answer.position_next
 
     def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
-        """Return the messages of an answer; raises ViolationError."""
         for number, body in enumerate(bodies, ask.first):
             self._judge_body(ask, number, body)
         return self.messages[ask.first : ask.first + len(bodies)]
@@ -237,7 +238,7 @@ class OffsetQueue(Queue):
             self.positions[ask.first] = ask.answer.position_next
 
     def _place(self, number: int, body: bytes) -> None:
-        """Give a message that was published at the same time as others the number at which it is read."""
+        """Assign a message that was published at the same time as others the number at which a poll read it."""
         group = [message for message in self.messages[number:] if message.is_unordered]
         found = next((message for message in group if message.body == body), None)
         if found is not None and group[0].number == number:
@@ -259,10 +260,10 @@ class OffsetQueue(Queue):
 
 @define(eq=False)
 class NewestQueue(OffsetQueue):
-    """A queue whose polls get the newest message after their position, and perhaps some before it."""
+    """A queue whose polls get the newest message after their position, and possibly some messages before it."""
 
     def _judge_bodies(self, ask: Ask, bodies: Sequence[bytes]) -> Sequence[Message]:
-        """They rise from the position on, to a message that is not older than what was there before the poll."""
+        """Check that messages rise from the requested position and end with one at least as new as the poll."""
         by_body = {message.body: message for message in self.messages}
         found: list[Message] = []
         for body in bodies:
@@ -284,23 +285,23 @@ def _number(message: Message) -> int:
 
 
 def never_published(ask: Ask, body: bytes) -> ViolationError:
-    """The violation: a poll got a message of another queue, or of none."""
+    """The violation that a poll got a body that was never published to its queue."""
     return ViolationError("right_messages", f"{ask} got {shown(body)}, which was never published to its queue")
 
 
 @define(eq=False)
 class ConsumingQueue(Queue):
-    """A queue of which each message goes to one poll.
+    """A queue that delivers each message to one poll.
 
-    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline; every
-    message before `_first_free` is assigned or in doubt.
+    Invariant: `_answers` has the polls that ended with messages, and `_nothings` the polls that ended empty at their
+    deadlines. Every message before `_first_free` was delivered or is in doubt.
     """
 
     order: MessageOrder = "total"
     redelivery_ms: int | None = None
-    """The time after a delivery, from which a message may come again; None if it never may."""
+    """How long after its delivery a message may be delivered again; None if this never happens."""
     client_ends_wait: bool = False
-    """Whether a poll that has ended with nothing may have taken a message that came at its end."""
+    """Whether a poll that ended empty may still have taken a message that arrived at its end."""
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: dict[str, list[tuple[Ask, int]]] = field(factory=dict)
     """Maps each key to its answered polls, with the highest message number that each poll took."""
@@ -308,14 +309,14 @@ class ConsumingQueue(Queue):
     _first_free: int = 0
 
     def publish(self, body: bytes, begun_ns: int, key: str = "") -> Message:
-        """Record the start of a message's publish; bodies are unique."""
+        """Record the start of a publish. The body must be unique."""
         message = super().publish(body, begun_ns, key)
         assert body not in self._by_body
         self._by_body[body] = message
         return message
 
     def waiting(self) -> Message | None:
-        """The first message that some poll must still get; None if there is none."""
+        """The first message that some poll must still get; None if every message was delivered or is in doubt."""
         for message in self.messages[self._first_free : self.end]:
             if message.taken_by is None and not message.in_doubt:
                 return message
@@ -323,11 +324,11 @@ class ConsumingQueue(Queue):
         return None
 
     def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
-        """Return any unassigned message: while there is one, no poll may wait."""
+        """Return any message that was not delivered yet, because no poll may wait while there is such a message."""
         return self.waiting()
 
     def judge(self, ask: Ask) -> None:
-        """Check that each message is new, in order, and after those of polls that ended before this poll began."""
+        """Check that each message is new, in order, and later than the messages of earlier polls."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:
@@ -347,13 +348,13 @@ class ConsumingQueue(Queue):
             self._judge_order(ask, key, [each.number for each in sure if each.key == key])
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Mark every message that the poll could have taken as in doubt: the answer may have been in transit."""
+        """Mark every message that the poll may have taken as in doubt, because the answer may have been in transit."""
         super().ended_unanswered(ask)
         assert ask.cancelled_ns is not None
         self._doubt(ask, ask.cancelled_ns)
 
     def _doubt(self, ask: Ask, ended_ns: int) -> None:
-        """Mark the messages that a poll may have taken by its end."""
+        """Mark the messages that a poll may have taken by its end as in doubt."""
         for message in self.messages:
             is_due = ask.cancelled_ns is None and self.must_have_seen(ask, message)
             if message.taken_by is None and message.begun_ns < ended_ns and not is_due:
@@ -375,7 +376,7 @@ class ConsumingQueue(Queue):
         return message
 
     def _judge_again(self, ask: Ask, message: Message, earlier: Ask) -> None:
-        """Check that a message that was given before may be given again."""
+        """Check that a message that was delivered before may be delivered again."""
         what = f"{ask} got {message}, which {earlier} got before"
         if self.redelivery_ms is None or earlier is ask:
             raise ViolationError("answered_once", what)
@@ -402,7 +403,7 @@ class ConsumingQueue(Queue):
 
 
 def queue_for(subject: LongPollSubject, name: str, allowances: Allowances) -> Queue:
-    """A new queue as a service's documentation describes it."""
+    """Create a queue model for the semantics that the subject declares."""
     match subject.semantics:
         case "consuming":
             order: MessageOrder = getattr(subject, "order", "total")
@@ -418,6 +419,6 @@ def queue_for(subject: LongPollSubject, name: str, allowances: Allowances) -> Qu
 
 
 def shown(body: bytes) -> str:
-    """A body for an error message, escaped and truncated."""
+    """Return a body as text for an error message, escaped and truncated."""
     text = repr(body)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}... ({len(body)} bytes)"

@@ -1,6 +1,6 @@
-"""Polls in flight, each on its own thread, and waiting for their answers.
+"""Polls in flight: each poll runs on its own thread, and the kit waits for the answers.
 
-Checking answers: `model`.
+`model` checks the answers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.recoverable import FAULTS
 
 PATIENCE_MAX_MS: Final = 30_000
-"""A host pause longer than this ends the example, because lateness shows nothing then."""
+"""A host pause longer than this ends the example, because late answers then prove nothing."""
 
 
 WAITING_MAX: Final = 1
-"""A worker has one task at a time."""
+"""The capacity of a worker's task queue: a worker has one task at a time."""
 
 
 class Workers:
-    """Worker threads shared by all examples of a run: the stall watch covers only threads that live on.
+    """Worker threads that all examples of a run share, because the watch for host pauses needs threads that live on.
 
-    Invariant: `_idle` are the queues of the workers without a task; it changes under `_lock`.
+    Invariant: `_idle` has the task queues of the workers without a task; `_lock` protects it.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -40,7 +40,7 @@ class Workers:
         self._threads: dict[Queue[Callable[[], None] | None], Thread] = {}
 
     def do(self, body: Callable[[], None]) -> None:
-        """Run something on an idle or new worker; it must not raise."""
+        """Run a function on an idle or new worker. The function must not raise an exception."""
         with self._lock:
             worker = self._idle.pop() if self._idle else None
             if worker is None:
@@ -50,7 +50,7 @@ class Workers:
         worker.offer(body)
 
     def end(self) -> None:
-        """End the idle workers; the others end when the service answers their polls."""
+        """End the idle workers. Busy workers end when the service answers their polls."""
         with self._lock:
             idle, self._idle, self._has_ended = self._idle, [], True
         for worker in idle:
@@ -70,8 +70,8 @@ class Workers:
 class Polls:
     """The polls of one example.
 
-    Invariant: an ask is in `under_way` from `begin` until `take_ended` returns it for checking; its fields change under
-    `_changed`.
+    Invariant: a poll is in `under_way` from `begin` until `take_ended` returns it for checking; `_changed` protects the
+    fields of its `Ask`.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class Polls:
         workers: Workers,
         sent: Callable[[Ask], None] = lambda _ask: None,
     ) -> None:
-        """`sent` is called on a poll's own thread when it has been sent, before other threads can see it."""
+        """Create an empty set of polls.
+
+        A poll's own thread calls `sent` when the poll has been sent, before other threads can see this.
+        """
         self._sent = sent
         self.under_way: list[Ask] = []
         self._runtime = runtime
@@ -92,7 +95,7 @@ class Polls:
         self._changed = runtime.condition()
 
     def begin(self, ask: Ask, pause: Pause | None = None) -> None:
-        """Start a poll on its own thread, which may be stopped on its way."""
+        """Start a poll on its own thread, which `pause` may stop inside the service's code."""
         self.under_way.append(ask)
         self._workers.do(partial(self._run_to, pause, ask) if pause else partial(self._run, ask))
 
@@ -130,14 +133,14 @@ class Polls:
             self._changed.notify_all()
 
     def take_ended(self) -> list[Ask]:
-        """The polls that have ended and were not taken yet, in the order of their ends."""
+        """Return the polls that have ended since the last call, in the order in which they ended."""
         with self._changed:
             ended = [ask for ask in self.under_way if ask.ended_ns is not None]
             self.under_way = [ask for ask in self.under_way if ask.ended_ns is None]
         return sorted(ended, key=lambda ask: ask.ended_ns or 0)
 
     def apart(self, body: Callable[[], object], pause: Pause | None = None) -> Callable[[], None]:
-        """Run something on its own thread; returns a function that waits for its end, and raises what it raised."""
+        """Run a function on its own thread; return a function that waits for its end and raises its exception."""
         errors: list[Exception] = []
         ended = self._runtime.event()
 
@@ -167,19 +170,19 @@ class Polls:
                 self._changed.wait()
 
     def wait_any(self, since_ns: int, allowed_ms: float) -> bool:
-        """Wait until any poll in flight has ended; false if none had in time. Host pauses do not count."""
+        """Wait until any poll in flight has ended; return false after `allowed_ms`. Host pauses do not count."""
         return self._wait(lambda: any(ask.ended_ns is not None for ask in self.under_way), since_ns, allowed_ms)
 
     def wait_ended(self, ask: Ask, since_ns: int, allowed_ms: float) -> bool:
-        """Wait until a poll has ended; false if it had not in time. Host pauses do not count."""
+        """Wait until a poll has ended; return false after `allowed_ms`. Host pauses do not count."""
         return self._wait(lambda: ask.ended_ns is not None, since_ns, allowed_ms)
 
     def let_pass(self, gap_us: int) -> None:
-        """Let some microseconds pass, in which other threads may run: either may come first."""
+        """Wait for some microseconds, in which other threads may run."""
         self._wait_plainly(lambda: False, gap_us / 1000)
 
     def awake_ms(self, begin_ns: int, end_ns: int) -> float:
-        """The time between two past times, without host pauses."""
+        """The time between two past timestamps without host pauses, in milliseconds."""
         self._watch.wait_seen(end_ns)
         return (end_ns - begin_ns) / MS - self._watch.stalled_ms(begin_ns, end_ns)
 

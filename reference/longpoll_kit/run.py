@@ -1,6 +1,7 @@
-"""One run: the state shared by its examples, its report, and its start by Hypothesis, as a test case or by a call.
+"""One run: the state that its examples share, its report, and its start by Hypothesis as a test case or by a call.
 
-Hypothesis's deadlines are off, and a failure that does not recur is kept, because a race does not happen every time.
+Hypothesis's deadlines are off, and the run keeps a failure that does not recur, because a race does not happen every
+time.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 LESS_BUSY: Final = "run it on a host that is less busy, or with larger wake_ms and late_ms"
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
-"""The interval of checks for host pauses; the allowances are much longer."""
+"""The interval of checks for host pauses, much shorter than the allowed delays."""
 EXCUSED_SHARE: Final = 0.5
-"""If more wakes or deadlines than this were excused, the others do not speak for the service."""
+"""If host pauses excused more than this fraction of all wakes or deadlines, the others prove too little."""
 NOT_SHOWN: Final = "not shown"
-"""The text that a report gives for an axis on which no step counts."""
+"""The text of a report for an axis on which no step counts."""
 NO_FURTHER: Final = " (no further, because "
 PAUSED: Final = "the host paused"
 TIME_OVER: Final = "the time was over"
 QUANTILE: Final = 1.96
 SHRINK_MS: Final = 5_000
-"""The longest time in which a failing example is shrunk."""
+"""The time limit for shrinking a failing example."""
 
 
 @frozen
@@ -44,11 +45,11 @@ class KitReport:
     """The result of a run."""
 
     verdict: Verdict
-    """unknown: no violation, but not every required situation occurred."""
+    """`unknown` means that no violation was found, but not every required situation occurred."""
     why: str
-    """The violation, or the missing situation; empty for valid."""
+    """The violation, or the missing situation; empty for `valid`."""
     property: str
-    """The violated property; empty if no property was violated."""
+    """The violated property; empty if the run found no violation."""
     steps: tuple[str, ...]
     """The steps of the shortest failing example."""
     counts: Mapping[str, int]
@@ -56,17 +57,17 @@ class KitReport:
     rule_counts: Mapping[str, int]
     """How often each step was done."""
     left_out: tuple[str, ...]
-    """The abilities that the subject lacks, which were not used."""
+    """The optional methods that the subject lacks, so the run did not test them."""
     examples: int
     excused: int
-    """Delays for which the service is not blamed, because the host paused."""
+    """The number of late answers that a host pause explains."""
     late: int
-    """Delays that no host pause explains."""
+    """The number of late answers that no host pause explains."""
     timed: int
-    """The wakes and deadlines that were measured."""
+    """The number of wakes and deadlines that were measured."""
     seed: int
     axes: Mapping[str, str]
-    """How far the run went on each axis, such as waits, polls at once and silence."""
+    """Maps each axis, such as waits, polls at once or silence, to the largest value that the run reached."""
     timeline: tuple[str, ...] = ()
     """The latest events of the failing example."""
     code: str = ""
@@ -94,7 +95,7 @@ class KitReport:
 
 
 def interval(hits: int, tries: int) -> tuple[float, float]:
-    """Bounds of a rate, Wilson's at 95 %; 0 and 1 without tries."""
+    """The 95 % confidence interval of a rate, by Wilson; (0, 1) without tries."""
     if not tries:
         return 0.0, 1.0
     share, spread = hits / tries, QUANTILE**2 / tries
@@ -114,42 +115,41 @@ class Failure:
 
 @define(eq=False)
 class Run:
-    """State shared by the examples of one run; a context manager that watches for host pauses.
+    """State that the examples of one run share. As a context manager, it watches for host pauses.
 
-    Invariant: `failure` has the fewest steps of those seen; once it is set, `ends_ns` is set too.
+    Invariant: `failure` is the failure with the fewest steps so far; once it is set, `ends_ns` is set too.
     """
 
     runtime: Runtime
     name: str
     seed: int = 0
     history: History | None = None
-    """Records every example; None for no history."""
     counts: Counter[str] = field(factory=Counter)
     rule_counts: Counter[str] = field(factory=Counter)
     example_done: Callable[[int], None] = lambda _done: None
-    """Gets the number of examples so far."""
+    """Called with the number of examples so far."""
     abilities: frozenset[str] = frozenset()
     examples: int = 0
-    """Examples up to the first failure."""
+    """The number of examples before the first failure."""
     started: int = 0
-    """The number of all examples, so that no two examples have the same queues."""
+    """The number of all started examples, which makes the queue names of each example unique."""
     excused: Counter[str] = field(factory=Counter)
-    """Late answers during host pauses, by the kind of poll: WOKEN or TIMED."""
+    """Counts late answers during host pauses by the kind of poll: WOKEN or TIMED."""
     standstills: int = 0
-    """Examples that ended because the host paused for too long."""
+    """The number of examples that ended because the host paused for too long."""
     excused_alone: int = 0
-    """Those of the steps that were tried alone: their axis says that it was not shown."""
+    """The number of excused late answers in the steps that ran alone. Their axes are reported as not shown."""
     judged: Counter[str] = field(factory=Counter)
-    """The counts of the steps that were tried alone, which `counts` leaves out."""
+    """The counts of the steps that ran alone, which `counts` does not include."""
     axes: dict[str, str] = field(factory=dict)
     suspicions: list[ViolationError] = field(factory=list)
-    """The violations for answers that came, but late."""
+    """The violations of answers that arrived late."""
     failure: Failure | None = None
     ends_ns: int | None = None
     until_ns: int | None = None
-    """When the run ends; None if it ends after its number of examples."""
+    """When the run ends; None if a number of examples limits the run."""
     step_ms: float = inf
-    """After it, a step that takes one thing after another begins no further one."""
+    """The time limit of a burst: when it has passed, the step publishes no further message."""
     watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S))
     workers: Workers = field(init=False)
 
@@ -166,18 +166,18 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is over: that of the run, or after a failure that for shrinking."""
+        """Whether the time of the run is over, or after a failure the time for shrinking."""
         ends_ns = self.until_ns if self.ends_ns is None else self.ends_ns
         return ends_ns is not None and self.runtime.monotonic_ns() > ends_ns
 
     def goes_no_further(self, axis: str, why: str) -> None:
-        """Record that a step of an axis was left out, or shows nothing."""
+        """Record that a step of an axis was skipped or proves nothing."""
         self.axes[axis] = f"{self.axes.get(axis, NOT_SHOWN).partition(NO_FURTHER)[0]}{NO_FURTHER}{why})"
 
     def suspect(self, error: ViolationError) -> None:
-        """Record a lateness; raises it unless it is the first of the run.
+        """Record a late answer. Raises the violation if the run had a late answer before.
 
-        One unexplained delay may still be the machine's; two are the service's.
+        One unexplained delay may be the host's fault; two delays are the service's fault.
         """
         self.suspicions.append(error)
         if len(self.suspicions) > 1:
@@ -216,7 +216,8 @@ class Run:
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
         """The verdict, the reason, and the violated property."""
         if self.failure is not None:
-            if not isinstance(self.failure.error, ViolationError):  # another exception of the subject is raised
+            # An exception of the subject other than a violation fails the test as an error.
+            if not isinstance(self.failure.error, ViolationError):
                 why = f"the service refused requests or was gone in step {self.failure.steps[-1]}: {self.failure.error}"
                 return "unknown", f"{why}; look why it ended, for example in its log, and start it again", ""
             return "invalid", str(self.failure.error), self.failure.error.property
@@ -224,7 +225,7 @@ class Run:
         return "unknown" if why else "valid", why, ""
 
     def _open_questions(self, left_out: tuple[str, ...]) -> Iterator[str]:
-        """Yield each reason why the run proves nothing, with advice."""
+        """Yield each reason why the run proves nothing, with advice for the user."""
         judged = self.judged + self.counts
         if self.standstills or any(late > EXCUSED_SHARE * (late + judged[kind]) for kind, late in self.excused.items()):
             yield (
@@ -241,7 +242,8 @@ class Run:
                 f"once, which can be the machine's doing: {self.suspicions[0]}; run it again: a second such answer in "
                 "one run is a violation"
             )
-        is_in_time = self.until_ns is not None  # then the extremes leave little time to a slow service's random steps
+        # With a time limit, the extreme steps may leave a slow service little time for random steps.
+        is_in_time = self.until_ns is not None
         missing = [name for name, can in NEEDED.items() if not (judged if can or is_in_time else self.counts)[name]]
         missing = [name for name in missing if NEEDED[name] not in left_out]
         if missing:
@@ -249,11 +251,14 @@ class Run:
 
 
 SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
-"""The default for a test case: some seconds."""
+"""The default settings of a test case, which runs for some seconds."""
 
 
 def run_examples(machine: Callable[[], RuleBasedStateMachine], chosen: settings, seed: int) -> None:
-    """Run examples until one fails; raises the failure, or that it did not recur. Their run keeps the failure."""
+    """Run examples until one fails, and raise the failure or an error that it did not recur.
+
+    The run keeps the failure.
+    """
     plain = settings(
         chosen,
         deadline=None,
@@ -274,7 +279,7 @@ def run_examples(machine: Callable[[], RuleBasedStateMachine], chosen: settings,
 
 
 class MachineTestCase(unittest.TestCase):
-    """A test of one machine; a derived case's `settings` give the number of examples and steps."""
+    """A unittest test of one machine. Set `settings` in a derived class to choose the number of examples and steps."""
 
     machine: ClassVar[Any]
     """The class of the machine."""

@@ -1,9 +1,10 @@
 """The interface to implement for a service under test: publish, poll, and optional abilities.
 
-A queue is a named, ordered sequence of messages; it exists once it is named. A poll asks one queue for messages: it is
-answered at once if there are some, otherwise when one comes or its deadline passes.
+A queue is a named, ordered sequence of messages, which exists once it is named. A poll requests messages of one queue.
+It is answered at once if the queue has such messages; otherwise it is answered when a message arrives or when its
+deadline passes.
 
-Starting the service is the subject's own task, usually in its `__init__` or a module.
+The subject starts the service itself, usually in its `__init__` or in its module.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from attrs import field, frozen
 from longpoll_kit.errors import SubjectError
 
 Semantics = Literal["consuming", "offsets", "confirming", "newest"]
-"""consuming: a message goes to one poll, which removes it from the queue (like BLPOP of Redis). offsets: a poll names
-the position from which it reads, and removes nothing (like an event feed over HTTP). confirming: as offsets, but a
-poll's position confirms everything before it, which may then be gone (like getUpdates of Telegram). newest: a poll
-names the position that it knows, and gets the newest value after it; values in between may be left out (like a watch
-of Consul).
-"""
+"""How polls read a queue:
+
+- consuming: a message goes to one poll, which removes it from the queue (like BLPOP of Redis).
+- offsets: a poll names the position from which it reads, and removes nothing (like an event feed over HTTP).
+- confirming: like offsets, but a poll's position confirms all messages before it, which may then be removed (like
+  getUpdates of Telegram).
+- newest: a poll names the position that it knows, and gets the newest value after this position; values in between may
+  be left out (like a watch of Consul)."""
 MessageOrder = Literal["total", "key", "none"]
 
 
@@ -30,10 +33,11 @@ class Polled:
     """The answer to a poll."""
 
     bodies: Sequence[bytes] = ()
-    """The messages, in order; none if the deadline passed."""
+    """The messages in order; empty if the deadline passed."""
     position_next: Any = field(default=None, kw_only=True)
-    """The position after these messages, as the service defines it: any value, which a later poll gets back. For a
-    poll of several queues: a mapping from queue to position."""
+    """The position after these messages, in any form that the service defines; the kit passes it to a later poll.
+
+    For a poll of several queues, a mapping from queue to position."""
 
 
 def _not_written(method: str) -> SubjectError:
@@ -41,65 +45,65 @@ def _not_written(method: str) -> SubjectError:
 
 
 class LongPollSubject(Protocol):
-    """A service under test. Derive from it, and write `semantics`, `publish`, `start_poll` and `finish_poll`.
+    """A service under test. Derive from this class, and write `semantics`, `publish`, `start_poll` and `finish_poll`.
 
-    The attributes declare what the service's documentation promises, and the kit tests that it keeps it.
+    The attributes declare what the service's documentation promises, and the kit tests these promises.
 
-    Leave out a method of `OPTIONAL` if the service cannot do it: the kit then never calls it, and the report lists
-    it. Several threads call `publish`, `start_poll`, `finish_poll` and `cancel` at
-    once. An exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in
-    flight during a restart.
+    Leave out a method of `OPTIONAL` if the service lacks the ability: the kit then never calls the method, and the
+    report lists it. Several threads call `publish`, `start_poll`, `finish_poll` and `cancel` at once. An exception from
+    any of these methods ends the test, except from `finish_poll` of a poll that was cancelled or in flight during a
+    restart.
     """
 
     semantics: Semantics
     order: MessageOrder = "total"
-    """Of a consuming service. key: the messages of one key come in order, like a FIFO queue of SQS; the kit then calls
-    `publish_keyed`. none: they come in any order, like a standard queue of SQS.
-    """
-    redelivery_ms: int | None = None
-    """A consuming service may give a message again this long after it gave it; None: never. 0: at any time.
+    """The delivery order of a consuming service.
 
-    With `acknowledge`, only an unacknowledged message may come again, and must.
-    """
+    key: the messages of one key are delivered in order, like a FIFO queue of SQS; the kit then calls `publish_keyed`.
+    none: messages are delivered in any order, like a standard queue of SQS."""
+    redelivery_ms: int | None = None
+    """How long after its delivery a consuming service may deliver a message again; None: never, 0: at any time.
+
+    With `acknowledge`, the service must deliver an unacknowledged message again, and no acknowledged message."""
     wait_unit_ms: int = 1
-    """The timeout of each poll is a multiple of this: 1,000 for a service that counts whole seconds."""
+    """The timeout of each poll is a multiple of this value, such as 1,000 for a service that counts whole seconds."""
     wait_min_ms: int = 0
-    """The shortest wait that the service accepts; 1 or more if 0 means to wait for ever, as for BLPOP of Redis."""
+    """The shortest timeout that the service accepts; at least 1 if 0 means to wait forever, as for BLPOP of Redis."""
     wait_max_ms: int | None = None
-    """The longest wait that the service accepts; None: any."""
+    """The longest timeout that the service accepts; None if it accepts any timeout."""
     client_ends_wait: bool = False
-    """Whether a consuming service learns late that a wait is over, because its client ends it: a message that comes
-    then may be given to that poll, so that no other one gets it in time.
-    """
+    """Whether the client ends the wait, so that a consuming service learns late that the wait is over.
+
+    A message that arrives at the end of the wait may then go to the ended poll, and no other poll gets it in time."""
     polls_max: int | None = None
-    """How many polls the service accepts at once; None if it accepts as many as the test begins."""
+    """How many polls the service accepts at once; None if it accepts any number."""
     body_max: int | None = None
-    """Bytes of the largest message that the service accepts; None if it accepts every size that the test sends."""
+    """The size in bytes of the largest message that the service accepts; None if it accepts any size."""
     gone: tuple[type[Exception], ...] = ()
-    """Exceptions of the client that mean the service refuses requests or is gone; they end the test as unknown."""
+    """Exceptions which mean that the service refuses requests or has stopped; they end the test as unknown."""
     visible_ms: int = 0
-    """How long after its publish returns, a message may still be invisible to polls."""
+    """How long a message may stay invisible to polls after its publish returns."""
     serves_longest_waiting: bool = False
     """Whether a consuming service gives a message to the poll that has waited longest, as BLPOP of Redis does."""
     durable: bool = False
     """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     heartbeat_ms: int | None = None
-    """The interval of heartbeats to a held poll, which `heartbeats` counts; None for a service without them."""
+    """The interval at which the service sends heartbeats to a held poll; None for a service without heartbeats."""
     ends_at_deletion: bool = False
     """Whether the deletion of a queue ends its polls at once; otherwise they may wait until their deadlines."""
     process_id: int | None = None
-    """The process of a service on this machine, so that its waits for a processor are not counted against it."""
+    """The process of a service on this host. The time that this process waits for a processor does not count."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish a message; returns when it is acknowledged, after which a poll can get it."""
+        """Publish a message. Return when it is acknowledged, so that a poll can get it."""
         ...
 
     def publish_keyed(self, queue: str, key: str, body: bytes) -> None:  # noqa: ARG002 - who derives takes it
-        """Publish a message with a key, as `publish` does."""
+        """Publish a message with an ordering key. Return when it is acknowledged."""
         raise _not_written("publish_keyed")
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Any:
-        """Send a poll that may wait for `timeout_ms`, without waiting for its answer; returns a handle of any kind.
+        """Send a poll that may wait for `timeout_ms`, without waiting for its answer; return any object as its handle.
 
         `position` is None for the queue's first message, or the `position_next` of an earlier answer; with the
         semantics `consuming` it is always None.
@@ -111,18 +115,21 @@ class LongPollSubject(Protocol):
         ...
 
     def acknowledge(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
-        """Acknowledge the messages of a poll's answer, which then never come again; called after `finish_poll`."""
+        """Acknowledge the messages of a poll's answer, which must not be delivered again.
+
+        The kit calls this method after `finish_poll`.
+        """
         raise _not_written("acknowledge")
 
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
-        """Cancel a poll; returns when the service gives it no further message.
+        """Cancel a poll. Return when the service will give this poll no further message.
 
-        Its `finish_poll` then returns earlier messages, or nothing, or raises.
+        The poll's `finish_poll` then returns earlier messages or none, or raises an exception.
         """
         raise _not_written("cancel")
 
     def answered_again(self, handle: Any) -> bool:  # noqa: ARG002 - who derives takes it
-        """Return whether the service answered a poll a second time; does not wait."""
+        """Return, without waiting, whether the service answered a poll a second time."""
         raise _not_written("answered_again")
 
     def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Any:  # noqa: ARG002 - who derives takes it
@@ -130,15 +137,15 @@ class LongPollSubject(Protocol):
         raise _not_written("start_poll_of")
 
     def delete_queue(self, queue: str) -> None:  # noqa: ARG002 - who derives takes it
-        """Delete a queue. Its polls may end in any way, but must end by their deadlines."""
+        """Delete a queue. Polls of this queue may end in any way, but must end by their deadlines."""
         raise _not_written("delete_queue")
 
     def heartbeats(self, handle: Any) -> int:  # noqa: ARG002 - who derives takes it
-        """The number of heartbeats that came for a poll before its answer; called after `finish_poll`."""
+        """Return the number of heartbeats that arrived for a poll before its answer; called after `finish_poll`."""
         raise _not_written("heartbeats")
 
     def restart(self) -> None:
-        """Restart the service; returns when it serves. Polls in flight may end in any way."""
+        """Restart the service. Return when it accepts requests; polls in flight may end in any way."""
         raise _not_written("restart")
 
     def close(self) -> None:
@@ -153,7 +160,7 @@ NEEDED: Final = ("publish", "start_poll", "finish_poll")
 
 
 def abilities_of(subject: object) -> frozenset[str]:
-    """The optional methods that a subject implements; raises SubjectError for an unusable one."""
+    """The optional methods that a subject implements. Raises SubjectError if the subject is invalid."""
     name = type(subject).__name__
     semantics = getattr(subject, "semantics", None)
     if semantics not in get_args(Semantics):
@@ -180,7 +187,7 @@ def wait_of(subject: LongPollSubject, wanted_ms: int) -> int:
 
 
 def polled_of(answer: object, subject: object) -> Polled:
-    """Check the result of `finish_poll`; raises SubjectError if it is not an answer."""
+    """Check the result of `finish_poll`. Raises SubjectError if the result is not a `Polled`."""
     if isinstance(answer, Polled) and all(isinstance(body, bytes) for body in answer.bodies):
         return answer
     raise SubjectError(

@@ -1,4 +1,4 @@
-"""The story of an example: its events in order, with the milliseconds since the first that is shown."""
+"""The timeline of an example: its latest events in order, with milliseconds since the first listed event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from longpoll_kit.model import MS, Ask, Queue, shown
 
 EVENTS_MAX: Final = 12
-"""The most lines of a story: earlier events ended well."""
+"""The maximum number of lines of a timeline, because older events rarely explain a failure."""
 Moment: TypeAlias = tuple[int, str]
 """The time of an event, in ns, and its text."""
 

@@ -1,4 +1,4 @@
-"""Programs on standard input and output as services under test: every short schedule, in virtual time.
+"""Test programs that speak a protocol on standard input and output, with every short schedule in virtual time.
 
-Users call `longpoll dojo`; the protocol is on its page, docs/dojo.md.
+Users call `longpoll dojo`; docs/dojo.md describes the protocol.
 """

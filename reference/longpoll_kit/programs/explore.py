@@ -1,9 +1,9 @@
-"""Try every schedule up to a bound, the shortest first, then extremes and random schedules; reduce what fails.
+"""Try every schedule up to a bound, the shortest first, then extremes and random schedules, and reduce a failing one.
 
-To play a schedule: reset, its steps, and an end at which everything owed is due. The steps that continue a paused
-message are not counted. In a *plain* schedule a message that stops at a scheduling point continues at once; in an
-*interleaved* one other steps may come first. Names are assigned in the order of first use, so no two schedules differ
-only in names.
+A play of a schedule consists of a reset, the steps, and ticks at the end until every owed answer is due. Steps that
+continue a paused message are not counted. In a *plain* schedule, a message that stops at a scheduling point continues
+at once; in an *interleaved* schedule, other steps may come first. Names are assigned in the order of first use, so no
+two schedules differ only in names.
 """
 
 from __future__ import annotations
@@ -39,29 +39,30 @@ from longpoll_kit.programs.schedule import (
 from longpoll_runtime import Runtime
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
-"""The timeouts of the first, second, ... pull of a schedule: not round, and a later pull may be due sooner."""
+"""The timeouts of the successive pulls of a schedule. They are not round numbers, and a later pull may be due sooner.
+"""
 QUEUES: Final = "abcdefghi"
 ODD_WAITS_MS: Final = (1, 7, 999, 1_000, 1_001, 3_600_000)
-"""Timeouts that may be rounded wrongly, or taken for none; in schedules of up to two steps."""
+"""Timeouts that a program may round wrongly or treat as no timeout; used in schedules of up to two steps."""
 LARGE_COUNT: Final = 24
-# No tick fits between a pull and its deadline of 1 ms, so `tick_before` is first.
+# `tick_before` is first, so that it can be left out: no tick fits between a pull and its deadline of 1 ms.
 EXTREME_KINDS: Final[tuple[Kind | None, ...]] = ("tick_before", None, "arrive", "arrive_late", "tick")
 BURSTS: Final = (16, 150, 300)
-"""The smaller numbers of messages in a row, which the search tries before the full burst."""
+"""Burst lengths that the search tries before the full burst."""
 HERDS: Final = (12, 40)
-"""The smaller numbers of waiting pulls, which the search tries before the full herd."""
+"""Numbers of waiting pulls that the search tries before the full herd."""
 FRESH_SCHEDULES: Final = 3
-"""The number of schedules of the exhaustive search that fresh processes play again."""
+"""How many schedules of the exhaustive search are played again by new processes."""
 RANDOM_FACTOR: Final = 4
-"""The most that a random schedule may have, as a multiple of the exhaustive search's bounds."""
+"""The bounds of a random schedule are at most this multiple of the exhaustive search's bounds."""
 Name = TypeVar("Name")
 
 
 class Driven(Partner, Protocol):
-    """A partner for a search, with its error output."""
+    """A partner of a search that also provides its error output."""
 
     def complaint(self) -> str:
-        """The end of its standard error."""
+        """Return the last bytes of the program's standard error."""
         ...
 
 
@@ -74,9 +75,9 @@ class Bounds:
     """Bounds of a schedule."""
 
     moves: int = 5
-    """The most steps of a plain schedule."""
+    """The maximum number of steps of a plain schedule."""
     interleaved: int = 3
-    """The most steps of an interleaved schedule."""
+    """The maximum number of steps of an interleaved schedule."""
     pulls: int = 3
     arrivals: int = 2
     closes: int = 1
@@ -84,12 +85,12 @@ class Bounds:
     queues: int = 2
     connections: int = 2
     burst: int = 1_100
-    """The number of messages of the full burst, which arrive in a row."""
+    """How many messages the full burst sends in a row."""
     herd: int = 200
-    """The number of pulls of the full herd, which wait at once."""
+    """How many pulls of the full herd wait at once."""
 
     def as_json(self) -> dict[str, int]:
-        """The bounds for other tools."""
+        """The bounds as a JSON object for other tools."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -103,7 +104,7 @@ class Bounds:
 
 @frozen
 class Finding:
-    """A violation, in the smallest schedule that shows it."""
+    """A violation, and the smallest schedule that shows it."""
 
     played: Played
     violation: ViolationError
@@ -111,7 +112,7 @@ class Finding:
     """The end of the program's standard error."""
 
     def as_json(self) -> dict[str, Any]:
-        """The finding for other tools."""
+        """The finding as a JSON object for other tools."""
         return {
             "property": self.violation.property,
             "said": str(self.violation),
@@ -127,7 +128,7 @@ class Finding:
 
 @define(eq=False)
 class Search:
-    """The search so far; it stays valid when Ctrl-C interrupts the search.
+    """The state of the search, which stays valid when Ctrl-C interrupts the search.
 
     Invariant: `plain` and `interleaved` have an entry for each completed number of steps.
     """
@@ -137,9 +138,9 @@ class Search:
     plain: dict[int, int] = field(factory=dict)
     """Maps a number of steps to the number of plain schedules of that length."""
     interleaved: dict[int, int] = field(factory=dict)
-    """The same map for interleaved schedules; empty if the program has no scheduling points."""
+    """Maps a number of steps to the number of interleaved schedules; empty if the program has no scheduling points."""
     played: int = 0
-    """All schedules, including those of an incomplete number of steps."""
+    """The number of schedules played, including those of an incomplete number of steps."""
     drawn: int = 0
     turns: int = 0
     step_points: Counter[str] = field(factory=Counter)
@@ -196,7 +197,7 @@ class Search:
     # -- extremes ----------------------------------------------------------------------------------------------------
 
     def _extreme(self, partner: Partner) -> Played | None:
-        """Odd timeouts, and more pulls and messages than a table may have room for; the fewest that break it."""
+        """Play odd timeouts, large herds and long bursts; return the violation with the fewest pulls or messages."""
         for wait_ms in ODD_WAITS_MS:
             for kind in EXTREME_KINDS[wait_ms == 1 :]:
                 steps = [Step("pull", 1, QUEUES[0], wait_ms), *([Step(kind, queue=QUEUES[0])] if kind else [])]
@@ -211,7 +212,7 @@ class Search:
         )
 
     def _fewest(self, partner: Partner, chooser: Callable[[int], Chooser], counts: Sequence[int]) -> Played | None:
-        """The violation with the fewest pulls or messages, if one of these numbers shows one."""
+        """Return the violation with the fewest pulls or messages, found by bisection; None without a violation."""
         right, failed = 0, None
         for count in counts:
             failed = self._once(partner, chooser(count))
@@ -240,7 +241,7 @@ class Search:
 
 
 def up_to(counts: Iterable[int], most: int) -> list[int]:
-    """The counts below a bound, and the bound."""
+    """Return the counts below a bound, followed by the bound."""
     return sorted({count for count in counts if count < most} | {most})
 
 
@@ -259,13 +260,13 @@ def shortest(found: Finding, start: Start, limits: Allowances) -> Finding:
 
 
 def examined(start: Start, limits: Allowances, steps: Sequence[Step], odd: Played | None = None) -> Finding | None:
-    """Play steps with a new process, again after a reset, and with another new process: all must be alike, and right.
+    """Play a schedule twice in a new process and once in another, and check that all three answers are equal and right.
 
     Args:
-        start: Starts a process. Each call has its own, because a failed one may not answer any more.
+        start: Starts a process. Each process is used once, because a failed process may not answer any more.
         limits: How late the program may be.
         steps: The schedule. Raises TokenError if it cannot be played.
-        odd: How a process played it after other schedules.
+        odd: The result when a process played this schedule after other schedules.
     """
     with start() as partner:
         first = play(partner, limits, given(steps))
@@ -304,16 +305,16 @@ def first_difference(one: Played, other: Played) -> str:
 
 
 def orders(partner: Partner, bounds: Bounds, limits: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:
-    """Each schedule of a length, depth first; a violating one is included as the last.
+    """Play each schedule of a given length, depth first; a schedule with a violation is the last.
 
-    A program that behaves differently for the same prefix breaks `forgets_at_reset`, or else `same_again`.
+    If the program answers the same prefix differently, it breaks `forgets_at_reset`, or else `same_again`.
     """
     path: list[tuple[list[Step], int]] = []
     before: Played | None = None
     while True:
         try:
             played = play(partner, limits, _walk(path, bounds, moves, plain=plain))
-        except TokenError:  # what it paused at before it does not pause at now
+        except TokenError:  # The program no longer pauses where it paused in the schedule before.
             assert before is not None
             played = Played(before.steps, before.turns, ODD)
         if played.violation is None and before is not None and _is_odd(before, played):
@@ -331,7 +332,7 @@ def orders(partner: Partner, bounds: Bounds, limits: Allowances, moves: int, *, 
 
 
 def _is_odd(before: Played, played: Played) -> bool:
-    """Whether a step that two schedules share, or the reset before them, was answered differently."""
+    """Whether the program answered the reset or a shared first step of two schedules differently."""
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.steps, played.steps, strict=False))
     shared = 1 + sum(1 for _ in alike)
     pairs = zip(before.turns[:shared], played.turns[:shared], strict=False)
@@ -339,7 +340,7 @@ def _is_odd(before: Played, played: Played) -> bool:
 
 
 def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
-    """Return a chooser that follows the path, then takes each first choice and records the others."""
+    """Return a chooser that follows the path and then always takes the first choice, recording the other choices."""
     depth = itertools.count()
 
     def choose(order: Schedule) -> Step | None:
@@ -356,7 +357,7 @@ def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, pla
 
 
 def possible(order: Schedule, bounds: Bounds, moves: int, *, plain: bool = False) -> list[Step]:
-    """The possible next steps in a schedule with a given number of steps."""
+    """The possible next steps of a schedule that may have at most `moves` steps."""
     choices = [Step("go", number) for number in order.paused]
     if plain and choices:
         return choices[:1]
@@ -386,19 +387,19 @@ def _wanted(order: Schedule, counts: Mapping[str, int], bounds: Bounds) -> Itera
 
 
 def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
-    """Return the names in use, and the first unused name."""
+    """Return the used names and the first unused name."""
     return list(known[: len(set(used)) + 1])
 
 
 def herd(then: Kind, count: int) -> Chooser:
-    """Many pulls of one queue at once; then a message wakes all, or a tick before their deadlines wakes none."""
+    """Send many pulls of one queue, then a message that wakes all, or a tick before their deadlines that wakes none."""
     pulls = [Step("pull", connection, QUEUES[0], WAITS_MS[0]) for connection in range(1, count + 1)]
     rest = iter([*pulls, Step(then, queue=QUEUES[0] * (then == "arrive"))])
     return lambda order: Step("go", next(iter(order.paused))) if order.paused else next(rest, None)
 
 
 def burst(kind: Kind, count: int) -> Chooser:
-    """A waiting pull, `count` messages in a row, and pulls on the same connection until all are read."""
+    """Send a waiting pull, then `count` messages in a row, then pulls on its connection until all are read."""
     queue = QUEUES[0]
 
     def choose(order: Schedule) -> Step | None:
@@ -415,7 +416,7 @@ def burst(kind: Kind, count: int) -> Chooser:
 
 
 def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
-    """A random schedule beyond the bound: more of everything, timeouts of any length."""
+    """Choose a random schedule beyond the bounds, with more events and with timeouts of any length."""
     longer = Bounds(
         moves=choices.randint(bounds.moves, bounds.moves * RANDOM_FACTOR),
         pulls=bounds.pulls * RANDOM_FACTOR, arrivals=bounds.arrivals * RANDOM_FACTOR,

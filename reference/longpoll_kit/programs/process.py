@@ -1,9 +1,8 @@
-"""The program under test as a process: send a message, read lines until its turn ends.
+"""The program under test as a process: send a message, and read lines until the program ends its turn.
 
-It runs without a shell in its own process group, and is killed by the group's number. One thread does everything, so
-limits guard against a program that writes without end, or not at all:
-
-    line  64 KiB    a turn's lines  1,000    a turn's time  `answer_s`    until the first message is done  `start_s`
+The program runs without a shell in its own process group, and the kit kills the whole group. One thread does
+everything, so limits stop a program that writes endlessly or not at all: a line has at most 64 KiB, a turn has at most
+1,000 lines and `answer_s` seconds, and the first message must be handled within `start_s` seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LINE_MAX: Final = 65_536
 LINES_MAX: Final = 1_000
 CHUNK: Final = 65_536
 COMPLAINT_MAX: Final = 1_000
-"""How many of the last bytes of the program's standard error are kept."""
+"""How many bytes at the end of the program's standard error are kept."""
 ANSWER_S: Final = 5.0
 START_S: Final = 30.0
 END_S: Final = 1.0
@@ -33,10 +32,10 @@ END_S: Final = 1.0
 
 
 class Program:
-    """A running program; leaving the `with` block ends it. Invariant: between turns all its output has been read."""
+    """A running program, which ends with the `with` block. Invariant: between turns all its output has been read."""
 
     def __init__(self, words: Sequence[str], *, answer_s: float = ANSWER_S, start_s: float = START_S) -> None:
-        """Start it. Raises StartError."""
+        """Start the program. Raises StartError."""
         self._name = words[0]
         self._answer_s = answer_s
         self._start_s = start_s
@@ -76,7 +75,7 @@ class Program:
         return self._process.pid
 
     def turn(self, message: bytes) -> list[Reply]:
-        """Send a message, and read until the program ends the turn. Raises ProgramError."""
+        """Send a message, and read lines until the program ends the turn. Raises ProgramError."""
         limit_s = self._start_s if self._is_new else self._answer_s
         until_s = time.monotonic() + limit_s
         self._write(message)
@@ -104,7 +103,7 @@ class Program:
             pipe.close()
 
     def _write(self, message: bytes) -> None:
-        """Write a message without blocking: a line fits into a pipe, and the program has read the previous line."""
+        """Write a message without blocking: it fits into a pipe, because the program has read the previous line."""
         try:
             os.write(self._in.fileno(), message + b"\n")
         except BrokenPipeError:

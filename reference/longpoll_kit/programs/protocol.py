@@ -1,4 +1,4 @@
-"""The lines that a program writes, which are untrusted input, and the properties that only a program can break."""
+"""The lines that a program writes, which are untrusted input, and the properties that apply only to programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ HINTS: Final = {
     "speaks_the_protocol": "answer each message with lines of JSON that end with "
     '{"done": ID} or {"at": "...", "id": ID}, and flush the output after each line',
 }
-"""Property of programs alone -> what to check after a violation. The others are the kit's."""
+"""Maps each property that applies only to programs to advice after a violation. Other properties:
+`longpoll_kit.errors`."""
 NUMBER_MAX: Final = 2**53
-"""Integers that every language's JSON can represent; those of a schedule are small."""
+"""The largest integer that JSON parsers of every language represent exactly."""
 SHOWN_MAX: Final = 120
-"""The most letters of a program's line in an error message."""
+"""The maximum number of characters of a program's line in an error message."""
 
 
 class ProgramError(LongpollError):
@@ -37,7 +38,7 @@ class TokenError(UserError):
 
 
 def broken(prop: str, what: str) -> ViolationError:
-    """The violation of a property of `HINTS`."""
+    """Return the violation of a property of `HINTS`."""
     return ViolationError(prop, what, HINTS[prop])
 
 
@@ -45,7 +46,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """The answer to a pull. It does not end the turn."""
+    """The answer to a pull, which does not end the turn."""
 
     answer: Number
     messages: tuple[str, ...]
@@ -53,21 +54,21 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True
 
 
 class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """The work on a message pauses at a scheduling point, and the turn ends."""
+    """A report that the program paused its work on a message at a scheduling point. It ends the turn."""
 
     at: str
     id: Number
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """The work on a message is done, and the turn ends."""
+    """A report that the program's work on a message is done. It ends the turn."""
 
     done: Number
 
 
 Reply = Answer | At | Done
 KINDS: Final[dict[str, type[Reply]]] = {"answer": Answer, "at": At, "done": Done}
-"""The key that identifies the kind of a line."""
+"""Maps the key that identifies the kind of a line to the type of the line."""
 _lines: Final = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -84,6 +85,6 @@ def reply_of(line: bytes) -> Reply:
 
 
 def shown(line: bytes) -> str:
-    """An untrusted line for an error message: escaped and truncated."""
+    """Return an untrusted line for an error message, escaped and truncated."""
     text = escaped(line[: SHOWN_MAX + 1].decode("utf-8", "backslashreplace"))
     return repr(text) if len(line) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(line)} bytes)"

@@ -1,14 +1,15 @@
-"""One schedule of a program: its steps as a token, what they send, and the kit's model of what may come back.
+"""One schedule of a program: its steps as a token, the messages they send, and the kit's model of correct answers.
 
     p1a2070  connection 1 pulls queue a and waits up to 2070 ms     c1  connection 1 closes
     aa       a message arrives in queue a                           w   the wall clock is set back by an hour
-    la       the same, exactly at the next deadline                 g3  message 3 continues at its scheduling point
+    la       a message arrives in queue a at the next deadline      g3  message 3 continues at its scheduling point
     ba       a message of 2,000 letters arrives in queue a
     tb       a tick one millisecond before the next deadline        td  a tick at the next deadline
 
-Time is virtual. Each event has a stamp: the milliseconds of the schedule, and as many nanoseconds as events came before
-it, so that no two are at once. A pull is a poll of the kit, and an arrival is a publish that is acknowledged when its
-work is done. Nothing is owed while a message is paused at a scheduling point, because its thread still has to act.
+Time is virtual. Each event has a timestamp: the milliseconds since the start of the schedule, plus one nanosecond for
+each earlier event, so that no two events have the same timestamp. The model treats a pull as a poll, and an arrival as
+a publish that is acknowledged when the program has handled it. While a message is paused at a scheduling point, no
+answer is owed, because the paused thread may still send it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from longpoll_kit.timeline import Moment, lines_of
 Kind = Literal["pull", "arrive", "arrive_late", "arrive_large", "tick_before", "tick", "close", "set_back", "go"]
 PREFIX: Final = "dojo1"
 TOKEN_MAX: Final = 20_000
-"""Letters of a token: some thousand steps."""
+"""The maximum length of a token, which is enough for some thousand steps."""
 WORDS: Final[dict[str, Kind]] = {
     "p": "pull", "a": "arrive", "l": "arrive_late", "b": "arrive_large",
     "tb": "tick_before", "td": "tick", "c": "close", "w": "set_back", "g": "go",
@@ -47,7 +48,7 @@ class Step:
 
     kind: Kind
     number: int = 0
-    """The connection of `pull` and `close`; of `go` the message that continues."""
+    """For `pull` and `close`: the connection. For `go`: the message that continues."""
     queue: str = ""
     wait_ms: int = 0
 
@@ -56,12 +57,12 @@ class Step:
 
 
 def token_of(steps: Sequence[Step]) -> str:
-    """The steps as a token."""
+    """Return the steps as a token."""
     return ".".join([PREFIX, *map(str, steps)])
 
 
 def steps_of(token: str) -> list[Step]:
-    """The steps of a token. Raises TokenError."""
+    """Parse a token into steps. Raises TokenError if the token is invalid."""
     prefix, *words = token.split(".")
     if prefix != PREFIX or len(token) > TOKEN_MAX:
         raise TokenError(f"{token[:40]!r} is not a dojo token; copy one from a finding, it begins with {PREFIX}.")
@@ -78,7 +79,7 @@ def _step_of(word: str) -> Step:
 
 
 def without(steps: Sequence[Step], place: int) -> list[Step]:
-    """The steps without one and without those that continue its message; later messages are renumbered."""
+    """Remove one step and the steps that continue its message, and renumber later messages."""
     left = [*steps[:place], *steps[place + 1 :]]
     if steps[place].kind in {"go", "set_back"}:
         return left
@@ -94,24 +95,25 @@ WALL_MS: Final = 1_700_000_000_000
 """The wall-clock time at the start of every schedule."""
 SET_BACK_MS: Final = 3_600_000
 LARGE_SIZE: Final = 2_000
-"""The letters of a large message: an answer with `explore.LARGE_COUNT` of them fits into a line."""
+"""The number of characters of a large message, so that an answer with `explore.LARGE_COUNT` of them fits into a line.
+"""
 STOPS_MAX: Final = 20
-"""The most scheduling points of one message; more indicate an endless loop."""
+"""The maximum number of scheduling points of one message; more indicate an endless loop."""
 EVENTS_MAX: Final = 40
-"""The most lines of a story."""
+"""The maximum number of lines of a timeline."""
 STRICT: Final = Allowances(wake_ms=0, late_ms=0, early_ms=0)
 
 
 def allowances(wake_ms: int, late_ms: int) -> Allowances:
-    """How late a program may be, if it scans; in virtual time nothing else is late or early."""
+    """How late a program that scans its pulls may be. Virtual time needs no other tolerance."""
     return Allowances(wake_ms, late_ms, early_ms=0, visible_ms=wake_ms)
 
 
 class Partner(Protocol):
-    """Answers messages: a `process.Program`, or a fake in a test."""
+    """The other side of the protocol: a `process.Program`, or a fake in a test."""
 
     def turn(self, message: bytes) -> list[Reply]:
-        """Send it a message, and read until its turn has ended. Raises ProgramError."""
+        """Send a message, and read until the turn has ended. Raises ProgramError."""
         ...
 
 
@@ -123,17 +125,20 @@ class Turn:
     replies: tuple[Reply, ...] = ()
 
     def heard(self) -> tuple[str, ...]:
-        """The output in a canonical order: answers of one turn may come in any order."""
+        """The output in a canonical order, because the answers of one turn may come in any order."""
         return tuple(sorted(map(repr, self.replies)))
 
 
 @define(eq=False)
 class Pull(Ask):
-    """A poll of a connection. Its `sent_ns` is when its own message was done, its `cancelled_ns` when that closed."""
+    """A poll of a connection.
+
+    `sent_ns` is the time when the program had handled the pull, and `cancelled_ns` the time when its connection closed.
+    """
 
     connection: int = field(default=0, kw_only=True)
     owed_since_ms: int | None = field(default=None, kw_only=True)
-    """Since when a message for it was there and no thread was about to act."""
+    """The time since when a message for this pull was present and no message was paused."""
 
     @property
     def deadline_ms(self) -> int:
@@ -142,19 +147,19 @@ class Pull(Ask):
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer to this pull is still to come."""
+        """Whether this pull is neither answered nor cancelled."""
         return self.answer is None and self.cancelled_ns is None
 
 
 @define(eq=False)
 class Work:
-    """A message to the program whose work is not done."""
+    """A message to the program that the program has not finished handling."""
 
     kind: str
     what: str
     begun_ns: int
     is_alone: bool = True
-    """Whether no other work has run since this work began."""
+    """Whether no other message was handled since the program received this one."""
     pull: Pull | None = None
     arrived: Message | None = None
     stops: int = 0
@@ -164,8 +169,8 @@ class Work:
 class Schedule:
     """A schedule in progress.
 
-    Invariant: `steps` lead from the reset to this state, and `turns` are their turns; `paused` has exactly the messages
-    at a scheduling point, in the order they stopped.
+    Invariant: `steps` lead from the reset to this state, and `turns` has a turn for each message sent; `paused` has the
+    messages that are paused at a scheduling point, in the order in which they paused.
     """
 
     partner: Partner
@@ -195,11 +200,11 @@ class Schedule:
         self._send(Work("reset", "the reset", self._stamp()))
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of any pull so far, answered or not: the program may have forgotten to remove something."""
+        """The next deadline of any pull so far, even an answered one, which the program may not have removed."""
         return min((pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms), default=None)
 
     def is_possible(self, step: Step) -> bool:
-        """Whether a step is possible now."""
+        """Whether a step can follow the steps so far."""
         deadline_ms = self.next_deadline_ms()
         match step.kind:
             case "pull":
@@ -219,7 +224,7 @@ class Schedule:
                 return True
 
     def make(self, step: Step) -> None:
-        """Make a step. Raises ViolationError, and TokenError if it is impossible."""
+        """Make a step. Raises ViolationError, and TokenError if the step is impossible."""
         if not self.is_possible(step):
             raise TokenError(f"the token is invalid: step {step} is impossible at its place; copy the whole token")
         self.steps.append(step)
@@ -248,7 +253,7 @@ class Schedule:
                 self._tick()
 
     def finish(self) -> None:
-        """Continue all paused messages, and tick until everything owed is due. Raises ViolationError."""
+        """Continue all paused messages, and tick until every owed answer is due. Raises ViolationError."""
         self._let_go()
         for moment_ms in self._last_ticks_ms():
             self._pass_until(moment_ms)
@@ -260,7 +265,7 @@ class Schedule:
             self._go(next(iter(self.paused)))
 
     def _last_ticks_ms(self) -> list[int]:
-        """The times of the ticks at a schedule's end, by which everything owed is due."""
+        """The times of the ticks at a schedule's end, by which every owed answer is due."""
         moments = {pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms}
         last_ms = max([self.now_ms, *(pull.deadline_ms for pull in self.pulls.values())])
         allowed_ms = max(self.limits.wake_ms, self.limits.late_ms)
@@ -342,7 +347,7 @@ class Schedule:
     # -- what came back ----------------------------------------------------------------------------------------------
 
     def _take(self, number: int, work: Work, replies: Sequence[Reply]) -> None:
-        """Check a turn's output, whose last line ends it. Raises ViolationError."""
+        """Check the output of a turn. Raises ViolationError."""
         *answers, end = replies
         for answer in answers:
             assert isinstance(answer, Answer)
@@ -387,14 +392,14 @@ class Schedule:
         self.offsets[pull.connection, pull.queue] = wanted
 
     def _judge_waiting(self, ended: Work) -> None:
-        """Check, while no message is paused, that each waiting pull has a reason to wait."""
+        """Check that each waiting pull may still wait. Call it only while no message is paused."""
         for pull in self.pulls.values():
             if not pull.is_open or pull.sent_ns is None:
                 continue
             message = self.queues[pull.queue].owed(pull)
             if message is not None:
                 self._judge_owed(pull, message, is_tick=ended.kind == "tick")
-            # A tick checks deadlines, unless another thread was handling a pull meanwhile.
+            # A tick checks the deadline of each pull, unless another thread was handling the pull meanwhile.
             looked = ended.kind == "tick" and ended.is_alone and pull.sent_ns < ended.begun_ns
             late_ms = ended.begun_ns // MS - pull.deadline_ms
             if looked and late_ms >= self.limits.late_ms:
@@ -412,7 +417,7 @@ class Schedule:
 
 @frozen
 class Played:
-    """A schedule that was played to its end, or to a violation."""
+    """A schedule that was played to its end or to a violation."""
 
     steps: tuple[Step, ...]
     turns: tuple[Turn, ...]
@@ -420,7 +425,7 @@ class Played:
     story: tuple[str, ...] = field(default=(), eq=False)
 
     def is_alike(self, other: Played) -> bool:
-        """Whether the program behaved the same in both."""
+        """Whether the program behaved the same in two plays."""
         return [turn.heard() for turn in self.turns] == [turn.heard() for turn in other.turns]
 
 
@@ -429,7 +434,7 @@ Chooser = Callable[[Schedule], Step | None]
 
 
 def play(partner: Partner, limits: Allowances, choose: Chooser) -> Played:
-    """Play the chosen schedule. Raises TokenError for impossible steps."""
+    """Play the steps that a chooser returns. Raises TokenError if a step is impossible."""
     order, found = Schedule(partner, limits), None
     try:
         order.begin()
@@ -442,6 +447,6 @@ def play(partner: Partner, limits: Allowances, choose: Chooser) -> Played:
 
 
 def given(steps: Sequence[Step]) -> Chooser:
-    """Return a chooser that chooses exactly these steps."""
+    """Return a chooser that returns exactly these steps."""
     rest: Iterator[Step] = iter(steps)
     return lambda _order: next(rest, None)

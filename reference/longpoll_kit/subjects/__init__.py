@@ -1,7 +1,7 @@
-"""Ready subjects: services that the kit tests without a line of your own, by their URL.
+"""Ready-made subjects: the kit tests these services by their URL, without any code of yours.
 
-One module per service, on the client that its users know. Their `longpoll.LongPollSubject` declares what the service's
-documentation promises, and names the place.
+Each module has one service, and uses a client library that its users know. Its `longpoll.LongPollSubject` declares what
+the service's documentation promises, and cites the source.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ SCHEMES: Final[Mapping[str, Mapping[str, str]]] = {
     "http": HTTP,
     "https": HTTP,
 }
-"""The scheme of a URL -> mode -> module and class; the first mode is the default."""
+"""Maps the scheme of a URL and a mode to a module and class; the first mode of a scheme is the default."""
 
 
 def subject_for(url: str, mode: str | None = None, service: Path | None = None) -> Callable[[], LongPollSubject]:
-    """A function that makes subjects of the service at a URL; it raises ServiceError if the service does not answer.
+    """Return a function that creates subjects of the service at a URL.
+
+    The returned function raises ServiceError if the service does not answer.
 
     Args:
         url: Such as `redis://127.0.0.1:6379` or `http://127.0.0.1:8080`.
@@ -66,12 +68,12 @@ def subject_for(url: str, mode: str | None = None, service: Path | None = None) 
             else f"--service describes a service over HTTP; {scheme}:// needs none"
         )
     module, _, name = modes[how].partition(".")
-    found = import_module(f"longpoll_kit.subjects.{module}")  # only one service's client is needed
+    # Import only this module, because the other services' clients may not be installed.
+    found = import_module(f"longpoll_kit.subjects.{module}")
     return partial(_made, url, getattr(found, name), how if service is None else read(service))
 
 
 def _made(url: str, kind: Any, how: object) -> LongPollSubject:
-    """A new subject; raises ServiceError."""
     try:
         made: LongPollSubject = kind(url, how)
     except kind.gone as error:

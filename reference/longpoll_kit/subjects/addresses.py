@@ -1,4 +1,4 @@
-"""What subjects share: addresses and processes, queues made at their first use, connections closed on errors."""
+"""Helpers of the subjects: parse addresses, find processes, create queues on first use, close connections on errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LISTENS: Final = "0A"
 
 
 def address_of(url: str, port: int) -> tuple[str, int]:
-    """The host and port of a URL; by default this machine, and the service's usual port."""
+    """The host and port of a URL; by default this host and the service's usual port."""
     split = urlsplit(url)
     return split.hostname or "127.0.0.1", split.port or port
 
 
 def local_process(host: str | None, port: int | None) -> int | None:
-    """The process of this machine that listens at an address; None if there is none, or another user's.
+    """The process of this host that listens at an address; None if not found or owned by another user.
 
-    Its waits for a processor are then not counted against the service.
+    The kit does not count the time that this process waits for a processor against the service.
     """
     if host not in LOOPBACK or port is None:
         return None
@@ -40,7 +40,7 @@ def local_process(host: str | None, port: int | None) -> int | None:
 
 @contextmanager
 def closed_on_error(connection: Any) -> Iterator[Any]:
-    """Close a connection if the block raises, because no other code has it."""
+    """Close a connection if the block raises, because no other code could close it."""
     with ExitStack() as stack:
         stack.callback(connection.close)
         yield connection
@@ -48,7 +48,7 @@ def closed_on_error(connection: Any) -> Iterator[Any]:
 
 
 class MadeOnce:
-    """Makes each queue when it is first named, also where several threads name it at once."""
+    """Creates each queue once, when a thread first names it."""
 
     def __init__(self, make: Callable[[str], Any]) -> None:
         self._make = make
@@ -56,7 +56,7 @@ class MadeOnce:
         self.made: dict[str, Any] = {}
 
     def __call__(self, queue: str) -> Any:
-        """What `make` returned for a queue."""
+        """Return the result of `make` for a queue."""
         with self._lock:
             if queue not in self.made:
                 self.made[queue] = self._make(queue)

@@ -1,4 +1,4 @@
-"""An event loop on a thread, for the client of a service that has asyncio alone."""
+"""An event loop on its own thread, for services whose client library supports only asyncio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 
 class EventLoop:
-    """A running loop; `close` ends its calls, itself and its thread."""
+    """A running event loop with its own thread."""
 
     def __init__(self, name: str, call_s: float) -> None:
         self._call_s = call_s
@@ -20,11 +20,11 @@ class EventLoop:
         self._thread.start()
 
     def do(self, work: Coroutine[Any, Any, Made]) -> Made:
-        """The result of a call; raises TimeoutError after `call_s`."""
+        """Run a coroutine and return its result. Raises TimeoutError after `call_s`."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._call_s)
 
     def wait(self, answer: asyncio.Future[Made]) -> Made:
-        """The result of a future of this loop, which may take any time."""
+        """Wait without a time limit for the result of a future of this loop."""
 
         async def awaited() -> Made:
             return await answer
@@ -32,7 +32,7 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
 
     def close(self) -> None:
-        """End each call that still waits, because a closed loop can no longer end it; then the loop."""
+        """Cancel all pending calls, which a closed loop would never complete, then end the loop and its thread."""
         self.do(self._give_up())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""The description of a long poll over HTTP: its requests, its answers and its contract, in a TOML file."""
+"""The TOML description of a long-polling service over HTTP: its requests, its answers and its contract."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How to publish and to poll; the file has these names."""
+    """The contents of a description file; its keys are the attribute names."""
 
     publish: Request
-    """The request that publishes, such as `POST /{queue}`; its body is the message, if `publish_body` is empty."""
+    """The request that publishes, such as `POST /{queue}`. Its content is the message if `publish_body` is empty."""
     publish_body: str = ""
-    """The name that the message has in the JSON object that is published; empty if the message is the body."""
+    """The key of the message in the published JSON object; empty if the request's content is the message."""
     headers: Mapping[str, str] = {}
     """Headers of each request, such as `Authorization`."""
     poll: Request
-    """The request that polls, such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}`: seconds."""
+    """The request that polls, such as `GET /{queue}?offset={position}&timeout_ms={wait_ms}`; `{wait_s}` is in seconds.
+    """
     first: str = "0"
     """The position of a queue's first message."""
     messages: str = ""
@@ -57,7 +58,7 @@ class Service(Contract, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def read(file: Path) -> Service:
-    """Read a description; raises SubjectError for a mistake in it, OSError."""
+    """Read a description. Raises SubjectError if the file is invalid, and OSError if it cannot be read."""
     try:
         return msgspec.toml.decode(file.read_bytes(), type=Service)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,11 +1,11 @@
-"""Kafka's share groups: topics as queues from which each message goes to one consumer (Kafka 4.2, or 4.1 as a preview).
+"""Kafka's share groups: topics as queues that deliver each message to one consumer (Kafka 4.2, or 4.1 as a preview).
 
-Promised by kafka.apache.org/documentation (design, share groups; KIP-932): a message is given at least once and in any
-order; it is given again when its consumer does not acknowledge it within `group.share.record.lock.duration.ms`. A
-consumer may subscribe to several topics, and a group has at most `group.share.max.size` consumers.
+Promised by kafka.apache.org/documentation (design, share groups; KIP-932): a message is delivered at least once and in
+any order, and again when its consumer does not acknowledge it within `group.share.record.lock.duration.ms`. A consumer
+may subscribe to several topics, and a group has at most `group.share.max.size` consumers.
 
-The test sets the shortest lock that the broker allows. Each poll is a separate consumer, because after an empty poll
-the client goes on fetching until it has a message, which no other consumer gets before the lock ends.
+The test sets the shortest lock that the broker allows. Each poll uses its own consumer, because after an empty poll the
+client continues to fetch, and a message that it fetches is locked for all other consumers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from longpoll_kit.subjects.kafka_topics import CALL_S, FETCH_MS, Topics, bodies_
 
 NEEDED: Final = "use Kafka 4.2 or later, or enable share groups in Kafka 4.1"
 LOCK_MS: Final = 3_000
-"""The shortest time to acknowledge, if the broker allows it."""
+"""The time limit for an acknowledgement; a broker may require a longer limit."""
 LOOK_MS: Final = 50
 LOOKS_MAX: Final = 3
-"""Looks whether a consumer has its partitions. A group gives a new topic to consumers that join a moment later."""
+"""How often to check whether a consumer got its partitions. If it got none, another consumer joins, because a group
+assigns a new topic only to consumers that join later."""
 JOINS_MAX: Final = 100
 OTHERS: Final = 8
-"""Consumers next to a herd, such as those that read another queue."""
+"""How many consumers the group must have room for in addition to a herd, for example to read another queue."""
 
 
 @define(eq=False)
 class Share:
-    """A poll: its consumer, which keeps its messages until they are acknowledged."""
+    """A poll: the consumer holds its messages until they are acknowledged."""
 
     consumer: Any
     wait_s: float
@@ -51,7 +52,7 @@ class ShareSubject(Topics):
     client_ends_wait = True
 
     def __init__(self, url: str, mode: str) -> None:
-        """Connect, and set the group up; raises one of `gone`."""
+        """Connect, and configure the group. Raises one of the exceptions in `gone` if the broker does not answer."""
         super().__init__(url, mode)
         if not hasattr(confluent_kafka, "ShareConsumer"):
             raise SubjectError("this confluent-kafka has no share groups; install confluent-kafka 2.16 or later")
@@ -65,7 +66,7 @@ class ShareSubject(Topics):
         self.set_up_group(self._group, {"share.auto.offset.reset": "earliest"} | lock)
 
     def start_poll(self, queue: str, position: None, timeout_ms: int) -> Share:
-        """Let a new consumer join the group; it fetches when it is asked for messages."""
+        """Let a new consumer join the group. The consumer fetches only in `finish_poll`."""
         return self.start_poll_of([queue], [position], timeout_ms)
 
     def start_poll_of(self, queues: Sequence[str], positions: Sequence[None], timeout_ms: int) -> Share:  # noqa: ARG002 - the group has them
@@ -79,7 +80,7 @@ class ShareSubject(Topics):
         raise ServiceError(f"no consumer of a share group is given {', '.join(queues)}")
 
     def _joined(self, queues: list[str]) -> Any:
-        """A consumer that has the partition of each topic; None if it did not get them soon."""
+        """Return a consumer with the partition of each topic, or None if it did not get them soon."""
         counts = [0]
         own: dict[str, Any] = {"group.id": self._group, "share.acknowledgement.mode": "explicit"}
         own |= {"fetch.wait.max.ms": FETCH_MS, "statistics.interval.ms": LOOK_MS}
@@ -88,12 +89,12 @@ class ShareSubject(Topics):
         consumer.subscribe(queues)
         for _ in range(LOOKS_MAX):
             threading.Event().wait(LOOK_MS / 1_000)
-            consumer.commit_async()  # it delivers the statistics without a fetch
+            consumer.commit_async()  # This call delivers the statistics without a fetch.
             if counts[-1] == len(queues):
                 self.consumers.add(consumer)
                 return consumer
         try:
-            consumer.poll(0)  # it raises what went wrong
+            consumer.poll(0)  # This call raises the consumer's error.
         except confluent_kafka.KafkaException as error:
             raise ServiceError(f"no consumer joins a share group: {error.args[0].str()}; {NEEDED}") from None
         finally:
@@ -101,20 +102,21 @@ class ShareSubject(Topics):
         return None
 
     def finish_poll(self, handle: Share) -> Polled:
-        """Wait for a message; without one, leave the group."""
+        """Wait for a message. If none arrives, leave the group."""
         handle.messages = handle.consumer.poll(handle.wait_s)
         if not handle.messages:
             self._end(handle)
         return Polled(bodies_of(handle.messages))
 
     def acknowledge(self, handle: Share) -> None:
-        """Accept the messages, and leave the group; what the consumer took beyond them is free again."""
+        """Accept the messages and leave the group, which releases further messages that the consumer fetched."""
         for message in handle.messages:
             handle.consumer.acknowledge(message)
         handle.consumer.commit_sync(CALL_S)
         self._end(handle)
 
     def _end(self, poll: Share) -> None:
-        consumer, poll.consumer = poll.consumer, None  # the client has room for some 1,000 of them
+        # Drop the reference, because the client supports only about 1,000 consumers.
+        consumer, poll.consumer = poll.consumer, None
         self.consumers.discard(consumer)
         consumer.close()

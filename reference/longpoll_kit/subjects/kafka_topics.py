@@ -1,6 +1,6 @@
-"""Topics of one partition as queues, made and published to by confluent-kafka; `on_kafka` and `kafka_share` read them.
+"""Topics of one partition as queues, created and written with confluent-kafka; `on_kafka` and `kafka_share` read them.
 
-Promised by kafka.apache.org/documentation (design): acknowledged messages survive a restart of a sole broker.
+Promised by kafka.apache.org/documentation (design): acknowledged messages survive a restart of a single broker.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from longpoll_kit.subjects.addresses import MadeOnce, address_of, local_process
 PORT: Final = 9_092
 CALL_S: Final = 10
 QUIET: Final = logging.getLogger(__name__)
-QUIET.disabled = True  # the client raises its errors too
+QUIET.disabled = True  # Logging is off because the client also raises its errors.
 FETCH_MS: Final = 100
-"""A consumer that is used again, or closed, first waits for the fetch that the broker still holds for it."""
+"""The longest time for which the broker holds a fetch. A consumer waits for its last fetch before it is reused or
+closed."""
 
 
 class Topics(LongPollSubject):
-    """The topics of a cluster, to which the kit publishes; `close` deletes them."""
+    """The topics to which the kit publishes; `close` deletes them."""
 
     durable = True
     gone = (KafkaException, TimeoutError)
 
     def __init__(self, url: str, _mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the broker does not answer."""
         host, port = address_of(url, PORT)
         self.process_id = local_process(host, port)
         self.config: dict[str, Any] = {"bootstrap.servers": f"{host}:{port}", "log_level": 0, "logger": QUIET}
@@ -83,7 +84,7 @@ class Topics(LongPollSubject):
 
 
 def bodies_of(messages: Any) -> list[bytes]:
-    """The bodies of the messages that a consumer returned; raises ServiceError if it returned an error."""
+    """The bodies of the messages that a consumer returned. Raises ServiceError if the consumer returned an error."""
     for wrong in (message.error() for message in messages):
         if wrong is not None:
             raise ServiceError(f"a consumer got {wrong.str()}")

@@ -1,8 +1,8 @@
-"""beanstalkd: tubes as queues, by `reserve-with-timeout` of greenstalk.
+"""beanstalkd: tubes as queues, read by `reserve-with-timeout` of greenstalk.
 
 Promised by doc/protocol.txt of beanstalkd: jobs of one priority leave a tube first in, first out; waits are whole
-seconds; a reserved job that its client does not delete within its time to run (TTR) is ready again, and so are the jobs
-of a closed connection. A job has at most 65,535 bytes unless the server is started with `-z`.
+seconds; a reserved job becomes ready again if its client does not delete it within its time to run (TTR), or if the
+client's connection closes. A job has at most 65,535 bytes unless the server is started with `-z`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TTR_S: Final = 3
 
 @define(eq=False)
 class Reserve:
-    """A poll: its own connection, which keeps its job reserved until the job is deleted."""
+    """A poll with its own connection, which keeps the job reserved until the job is deleted."""
 
     connection: socket.socket
     client: Any
@@ -44,7 +44,7 @@ class BeanstalkdSubject(LongPollSubject):
     gone = (OSError, greenstalk.Error)
 
     def __init__(self, url: str, _mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the server does not answer."""
         self._address = address_of(url, PORT)
         self.process_id = local_process(*self._address)
         self._writers: dict[str, list[Any]] = {}
@@ -65,30 +65,31 @@ class BeanstalkdSubject(LongPollSubject):
         return reserve
 
     def finish_poll(self, handle: Reserve) -> Polled:
-        """Reserve a job; without one, close the connection."""
+        """Reserve a job. If none arrives, close the connection."""
         try:
             job = handle.client.reserve(handle.wait_s)
         except greenstalk.TimedOutError:
             job = None
         with handle.lock:
-            handle.job = None if handle.is_cancelled else job  # the server takes it back with the connection
+            # Drop the job of a cancelled poll, because the server takes the job back when the connection closes.
+            handle.job = None if handle.is_cancelled else job
         if handle.job is None:
             self._end(handle)
             return Polled()
         return Polled([handle.job.body])
 
     def acknowledge(self, handle: Reserve) -> None:
-        """Delete the job, unless its time is up."""
+        """Delete the job, unless its time to run is over."""
         with suppress(greenstalk.NotFoundError):
             handle.client.delete(handle.job)
         self._end(handle)
 
     def cancel(self, handle: Reserve) -> None:
-        """Break the connection off, unless it has reserved a job."""
+        """Disconnect, unless the connection has reserved a job."""
         with handle.lock:
             handle.is_cancelled = handle.job is None
             if handle.is_cancelled:
-                with suppress(OSError):  # it has ended
+                with suppress(OSError):  # The connection may already be closed.
                     handle.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -105,7 +106,7 @@ class BeanstalkdSubject(LongPollSubject):
                         writer.delete(writer.reserve(0))
 
     def _connect(self, tube: str) -> tuple[socket.socket, Any]:
-        """A connection and its client, which uses and watches a tube."""
+        """Return a connection, and its client which uses and watches a tube."""
         with closed_on_error(socket.create_connection(self._address)) as connection:
             client = greenstalk.Client(connection, None)
         with closed_on_error(client):
@@ -115,6 +116,6 @@ class BeanstalkdSubject(LongPollSubject):
         return connection, client
 
     def _end(self, reserve: Reserve) -> None:
-        """Close its connection; its job is ready again if it was not deleted."""
+        """Close the connection of a poll; the server makes its job ready again if the job was not deleted."""
         self._open.discard(reserve)
         reserve.client.close()

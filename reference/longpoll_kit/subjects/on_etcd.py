@@ -1,8 +1,8 @@
-"""etcd: a key as a queue, each put a message, read by a watch through etcd3gw and the gateway that it speaks to.
+"""etcd: a key as a queue and each put as a message, read by a watch with etcd3gw through the JSON gateway.
 
 Promised by etcd.io/docs/v3.5/learning/api_guarantees (watch APIs): a watch from a revision gets every later event of
-its key, in order and once, unless the history was compacted. A watch has no deadline of its own; the client ends it.
-Mode `newest` is how most programs use it: read the key, and watch from the next revision.
+its key, in order and once, unless the history was compacted. A watch has no deadline; the client ends it. Mode `newest`
+reads the key and then watches from the next revision, as most programs do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK: Final = 65_536
 
 @define(eq=False)
 class Watch:
-    """A poll: the open answer of a watch, or the value that was there before it."""
+    """A poll: the open response of a watch, or the value that was present before the poll."""
 
     answer: requests.Response | None = None
     found: Polled | None = None
@@ -41,7 +41,7 @@ class EtcdSubject(LongPollSubject):
     durable = True
 
     def __init__(self, url: str, mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the server does not answer."""
         host, port = address_of(url, PORT)
         self.semantics = "newest" if mode == "newest" else "offsets"
         self._client = etcd3gw.client(host, port)
@@ -67,15 +67,16 @@ class EtcdSubject(LongPollSubject):
         )
         with closed_on_error(begun) as answer:
             answer.raise_for_status()
-            answer.raw.connection.sock.settimeout(max(1, timeout_ms) / 1_000)  # the wait begins when the watch is there
+            # The timeout begins when the server has confirmed the watch.
+            answer.raw.connection.sock.settimeout(max(1, timeout_ms) / 1_000)
         return Watch(answer)
 
     def finish_poll(self, handle: Watch) -> Polled:
-        """Read the first events; the deadline is the client's."""
+        """Read the first events, until the deadline that the client keeps."""
         if handle.found is not None or handle.answer is None:
             return handle.found or Polled()
         try:
-            # A line is one response, even where it comes in several parts.
+            # Each line is one response, even if the line arrives in several chunks.
             for line in handle.answer.iter_lines(CHUNK):
                 events = _events(json.loads(line)) if line else []
                 if events:
@@ -89,7 +90,7 @@ class EtcdSubject(LongPollSubject):
         return Polled()
 
     def cancel(self, handle: Watch) -> None:
-        """Break the connection off."""
+        """Disconnect the watch."""
         if handle.answer is not None and handle.answer.raw.connection is not None:
             handle.answer.raw.connection.sock.shutdown(socket.SHUT_RDWR)
 
@@ -103,7 +104,7 @@ class EtcdSubject(LongPollSubject):
 
 
 def _events(line: Mapping[str, Any]) -> list[Any]:
-    """The puts of one response of a watch; raises ServiceError if the server has ended it."""
+    """The puts in one response of a watch. Raises ServiceError if the server has ended the watch."""
     result = line.get("result", {})
     if "error" in line or result.get("canceled"):
         raise ServiceError(f"the server ended a watch: {line.get('error') or result.get('cancel_reason')}")

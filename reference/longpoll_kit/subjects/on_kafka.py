@@ -1,8 +1,8 @@
-"""Kafka: topics read from an offset by fetches of confluent-kafka, or (`kafka_share`) by a share group.
+"""Kafka: fetches of confluent-kafka read a topic from an offset. Share groups: `kafka_share`.
 
 Promised by kafka.apache.org/documentation (design; `fetch.min.bytes`, `fetch.max.wait.ms`): a fetch from an offset gets
-the messages from there on in order, and otherwise waits. The client fetches in the background, so the deadline of a
-poll is the client's.
+the messages from there on in order, and waits if there are none. The client fetches in the background, so the client
+keeps the deadline of a poll.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ IDLE_MAX: Final = 8
 
 @frozen
 class Fetch:
-    """A poll: its consumer, the topic and offset that it reads, and how long it may wait."""
+    """A poll: its consumer, the topic and offset that it reads, and its timeout."""
 
     consumer: Any
     queue: str
@@ -32,12 +32,12 @@ class Fetch:
 
 
 class FetchSubject(Topics):
-    """Consumers that read a topic from an offset. They are used again, because each has threads of its own."""
+    """Consumers that read a topic from an offset. They are reused, because each starts several threads."""
 
     semantics = "offsets"
 
     def __init__(self, url: str, mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the broker does not answer."""
         super().__init__(url, mode)
         self._lock = threading.Lock()
         self._idle: list[Fetch] = []
@@ -58,12 +58,13 @@ class FetchSubject(Topics):
         self.consumers.add(consumer)
         if not ready:
             consumer.assign([TopicPartition(queue, 0, offset)])
-            with suppress(KafkaException):  # a new topic, which it finds in a moment
-                consumer.get_watermark_offsets(TopicPartition(queue, 0), CALL_S)  # it has found the partition's broker
+            with suppress(KafkaException):  # The consumer may not know a new topic yet, but will find it soon.
+                # After this call, the consumer has found the partition's broker.
+                consumer.get_watermark_offsets(TopicPartition(queue, 0), CALL_S)
         return Fetch(consumer, queue, offset, timeout_ms / 1_000)
 
     def finish_poll(self, handle: Fetch) -> Polled:
-        """Wait for messages."""
+        """Wait for messages until the poll's deadline."""
         messages = handle.consumer.consume(1, handle.wait_s)
         messages += handle.consumer.consume(MESSAGES_MAX, 0) if messages else []
         bodies = bodies_of(messages)

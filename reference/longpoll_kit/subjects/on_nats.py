@@ -1,8 +1,8 @@
 """NATS JetStream: a stream as a queue, read by pull requests of nats-py to one durable consumer.
 
 Promised by docs.nats.io (JetStream, consumers; "Pull consumers" and ADR-37): a request waits until `expires` and then
-gets status 408; a message that is not acknowledged within `ack_wait` is given again; messages are given in the order
-of the stream. A request with `no_wait` is answered at once.
+gets status 408; a message that is not acknowledged within `ack_wait` is delivered again; messages are delivered in the
+order of the stream. A request with `no_wait` is answered at once.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ CONSUMER: Final = "kit"
 ACK_WAIT_S: Final = 3
 CALL_S: Final = 10
 NOTHING: Final = {"404", "408"}
-"""The status of a request without messages, and of one whose time is up."""
+"""404 means that the stream has no message, and 408 that the request timed out."""
 
 
 @define(eq=False)
 class Pull:
-    """A pull request; its answer is a message with or without a status, and None if it was cancelled."""
+    """A pull request. Its answer is a message, a status, or None if the request was cancelled."""
 
     answer: asyncio.Future[Any]
     inbox: Any = None
 
     async def take(self, message: Any) -> None:
-        """Keep the first message that comes."""
+        """Store the first message that arrives."""
         if not self.answer.done():
             self.answer.set_result(message)
 
 
 async def _raised(_error: Exception) -> None:
-    """Ignore an error of the connection, because the call that meets it raises it."""
+    """Ignore a connection error, because the affected call raises it."""
 
 
 class NatsSubject(LongPollSubject):
-    """The streams of a server; `close` deletes them. The client runs on an event loop of its own thread."""
+    """The streams of a server; `close` deletes them. The client runs on an event loop with its own thread."""
 
     semantics = "consuming"
     redelivery_ms = ACK_WAIT_S * 1_000
     gone = (OSError, nats.errors.Error, nats.js.errors.Error, TimeoutError)
 
     def __init__(self, url: str, _mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the server does not answer."""
         self.process_id = local_process(*address_of(url, PORT))
         self._loop = EventLoop("kit-nats", 2 * CALL_S)
         self._use = MadeOnce(lambda stream: self._loop.do(self._create(stream)))
@@ -68,7 +68,7 @@ class NatsSubject(LongPollSubject):
             self._loop.do(self._jetstream.account_info())
 
     async def _lose(self) -> None:
-        """Nothing comes any more."""
+        """Fail all open pulls after the connection was lost."""
         for pull in self._open:
             if not pull.answer.done():
                 pull.answer.set_exception(ConnectionError("the server closed the connection"))
@@ -88,13 +88,13 @@ class NatsSubject(LongPollSubject):
         pull, name = Pull(asyncio.get_running_loop().create_future()), self._nats.new_inbox()
         self._open.add(pull)
         pull.inbox = await self._nats.subscribe(name, cb=pull.take)
-        await pull.inbox.unsubscribe(1)  # after its message
+        await pull.inbox.unsubscribe(1)  # Unsubscribe after one message.
         await self._nats.publish(f"$JS.API.CONSUMER.MSG.NEXT.{queue}.{CONSUMER}", wanted, reply=name)
         await self._nats.flush(CALL_S)
         return pull
 
     def finish_poll(self, handle: Pull) -> Polled:
-        """Wait for the message, or a status."""
+        """Wait for the message or a status."""
         answer = self._loop.wait(handle.answer)
         status = answer.headers.get("Status") if answer is not None and answer.headers and not answer.reply else None
         if answer is None or status in NOTHING:
@@ -108,11 +108,12 @@ class NatsSubject(LongPollSubject):
         self._loop.do(handle.answer.result().ack_sync(CALL_S))
 
     def cancel(self, handle: Pull) -> None:
-        """Take the inbox's interest away; the server gives a request without interest nothing."""
+        """Unsubscribe the inbox, because the server sends no message for a request whose inbox has no subscriber."""
         self._loop.do(self._cancel(handle))
 
     async def _cancel(self, pull: Pull) -> None:
-        with suppress(nats.errors.BadSubscriptionError):  # it is answered
+        # The inbox is already unsubscribed if the request was answered.
+        with suppress(nats.errors.BadSubscriptionError):
             await pull.inbox.drain()
         await pull.take(None)
 

@@ -1,8 +1,8 @@
-"""Redis: lists by BLPOP and BLMOVE, streams by XREAD and XREADGROUP.
+"""Redis: lists read by BLPOP and BLMOVE, streams read by XREAD and XREADGROUP.
 
-Promised: a list is first in, first out, each element goes to one client, and the client that has waited longest is
-served first (redis.io/docs/latest/commands/blpop). A wait is in seconds or milliseconds, and 0 means for ever (the
-same, and commands/xread). Streams keep their entries.
+Promised by redis.io/docs/latest/commands/blpop: a list is first in, first out, each element goes to one client, and the
+client that has waited longest is served first. A timeout is in seconds or milliseconds, and 0 means to wait forever
+(commands/blpop and commands/xread). Streams keep their entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longpoll_kit.subjects.addresses import MadeOnce, local_process
 BODY: Final = "body"
 GROUP: Final = "readers"
 CONNECTIONS_MAX: Final = 10_000
-"""All polls of a herd may begin at once; the client's own limit is 100."""
+"""The client's own limit of 100 connections would be too low, because all polls of a herd may begin at once."""
 
 
 class RedisSubject(LongPollSubject):
@@ -27,7 +27,7 @@ class RedisSubject(LongPollSubject):
     gone = (redis.RedisError, OSError)
 
     def __init__(self, url: str, mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the server does not answer."""
         self._mode = mode
         self.semantics = "offsets" if mode == "xread" else "consuming"
         self.serves_longest_waiting = mode in {"blpop", "blmove"}
@@ -38,7 +38,7 @@ class RedisSubject(LongPollSubject):
         self.process_id = local_process(settings.get("host"), settings.get("port"))
 
     def publish(self, queue: str, body: bytes) -> None:
-        """RPUSH or XADD."""
+        """Append a message with RPUSH or XADD."""
         self._use(queue)
         if self._mode in {"blpop", "blmove"}:
             self._client.rpush(queue, body)
@@ -46,10 +46,10 @@ class RedisSubject(LongPollSubject):
             self._client.xadd(queue, {BODY: body})
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> tuple[Any, int]:
-        """Send the blocking command on a new connection, because a connection has one at a time."""
+        """Send the blocking command on a new connection, because a connection runs one blocking command at a time."""
         self._use(queue)
         pool = self._client.connection_pool
-        # The client's own timeout of some seconds would end a longer wait.
+        # The client's own socket timeout of some seconds would end a longer wait.
         connection: Any = pool.connection_class(**pool.connection_kwargs | {"socket_timeout": None})
         connection.connect()
         connection.send_command("CLIENT", "ID")
@@ -85,7 +85,7 @@ class RedisSubject(LongPollSubject):
         return Polled(bodies, position_next=entries[-1][0])
 
     def cancel(self, handle: tuple[Any, int]) -> None:
-        """CLIENT UNBLOCK, until the client is not blocked: Redis may not have read its command yet."""
+        """Send CLIENT UNBLOCK until the client is not blocked, because Redis may not have read the command yet."""
         number = handle[1]
         while not self._client.client_unblock(number):
             listed: Any = self._client.client_list(client_id=[number])

@@ -1,9 +1,11 @@
-"""SQS, or a service that speaks its protocol such as moto and ElasticMQ: standard queues by boto3.
+"""SQS standard queues, read with boto3, or a compatible service such as moto and ElasticMQ.
 
-Promised by the SQS developer guide (standard queues; visibility timeout; short and long polling): any order; at least
-one delivery, again when a message is not deleted within its visibility timeout; waits of 1 to 20 whole seconds,
-because a wait of 0 (short polling) may miss messages.
-Credentials and region come from where boto3 looks for them; without any, invented ones serve an imitation.
+Promised by the SQS developer guide (standard queues; visibility timeout; short and long polling): messages arrive in
+any order and at least once; a message that is not deleted within its visibility timeout is delivered again; waits are 1
+to 20 whole seconds, because a wait of 0 (short polling) may miss messages.
+
+Boto3 finds credentials and region as usual. Without credentials, the subject invents some, which suffice for a
+compatible service.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class SqsSubject(LongPollSubject):
     gone = (BotoCoreError, ClientError)
 
     def __init__(self, url: str, _mode: str) -> None:
-        """Connect; raises one of `gone`."""
+        """Connect. Raises one of the exceptions in `gone` if the service does not answer."""
         endpoint = url.removeprefix("sqs+")
         split = urlsplit(endpoint)
         self.process_id = local_process(split.hostname, split.port)
@@ -52,19 +54,20 @@ class SqsSubject(LongPollSubject):
         self._pool = ThreadPoolExecutor(CONNECTIONS_MAX)
         self._this_thread = threading.local()
         self._url = MadeOnce(self._create)
-        with closed_on_error(self):  # the kit closes only a subject that was made
+        # Close it here, because the kit closes only subjects that were created successfully.
+        with closed_on_error(self):
             self._sqs.list_queues(MaxResults=1)
 
     def _leaves(self, **_request: object) -> None:
-        """A request is signed, and about to be sent by this thread."""
+        """Report that this thread is about to send a signed request; boto3 calls this hook."""
         self._this_thread.leaves.set()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Send a message, whose body is text."""
+        """Send a message, whose body must be UTF-8 text."""
         self._sqs.send_message(QueueUrl=self._url(queue), MessageBody=body.decode())
 
     def start_poll(self, queue: str, position: None, timeout_ms: int) -> Future[Any]:  # noqa: ARG002 - a queue has none
-        """Receive on a thread; returns when the request leaves."""
+        """Send a receive request on a new thread; return when the thread is about to send it."""
         leaves = threading.Event()
         receive = partial(
             self._sqs.receive_message,

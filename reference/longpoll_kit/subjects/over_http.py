@@ -1,4 +1,4 @@
-"""A long poll over HTTP, by a description of its requests and answers (`http_description`)."""
+"""A long-polling service over HTTP, whose requests and answers `http_description` describes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_HINT: Final = "list a status that means no messages in the file's `nothing`
 
 
 class HttpSubject(LongPollSubject):
-    """The service at a URL; each request has its own connection."""
+    """The service at a URL. Each request uses its own connection."""
 
     gone = (OSError, http.client.HTTPException)
 
@@ -37,11 +37,11 @@ class HttpSubject(LongPollSubject):
         connection.close()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Send a message; raises ServiceError if it is refused."""
+        """Send a message. Raises ServiceError if the service refuses the message."""
         self.publish_keyed(queue, "", body)
 
     def publish_keyed(self, queue: str, key: str, body: bytes) -> None:
-        """Send a message with a key, where the template has `{key}`."""
+        """Send a message with a key. The request template contains `{key}`."""
         name = self._service.publish_body
         sent = json.dumps({name: self._encoded(body)}).encode() if name else body
         self._read(self._sent(self._service.publish, sent, queue=queue, key=key), PUBLISH_HINT)
@@ -83,7 +83,7 @@ class HttpSubject(LongPollSubject):
         return connection
 
     def _read(self, connection: http.client.HTTPConnection, hint: str) -> bytes:
-        """Return the content of an answer; empty for an answer without messages."""
+        """Return the content of a response; empty for a response without messages."""
         try:
             answer = connection.getresponse()
             content = answer.read()
@@ -98,7 +98,7 @@ class HttpSubject(LongPollSubject):
 
 
 def _found(told: Any, where: str) -> Any:
-    """The value at a path of names, such as `result.items`."""
+    """Return the value at a path of names, such as `result.items`."""
     for name in where.split(".") if where else ():
         told = told[name]
     return told

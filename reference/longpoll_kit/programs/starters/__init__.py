@@ -1,7 +1,7 @@
-"""Example programs: a correct one in each language, and copies with one subtle fault each.
+"""Example programs: a correct program in each language, and copies with one subtle fault each.
 
-The correct ones are in `code/`. A fault is a textual replacement (`code/faults.toml`), so a faulty program differs only
-in its fault.
+The correct programs are in `code/`. Each fault is a textual replacement (`code/faults.toml`), so a faulty program
+differs from the correct one only in its fault.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Language:
     name: str
     suffix: str
     build: tuple[str, ...]
-    """The build command; empty for none. `{}` is the file's name without its suffix."""
+    """The build command, or empty if the language needs none. `{}` is the file's name without its suffix."""
     run: tuple[str, ...]
 
 
@@ -49,12 +49,12 @@ LANGUAGES: Final = {
 
 @frozen
 class Starter:
-    """One program: the correct one of its language, or a faulty one."""
+    """An example program: the correct one of its language, or a faulty one."""
 
     language: Language
     name: str
     says: str
-    """The fault of this program in words; empty for the correct program."""
+    """A description of the fault; empty for the correct program."""
     breaks: str
     """The property that this program breaks; empty for the correct program."""
     source: str
@@ -65,7 +65,7 @@ class Starter:
         return self.name + self.language.suffix
 
     def words(self, template: Sequence[str]) -> list[str]:
-        """A command of its language for this program."""
+        """Return a build or run command of the language for this program."""
         return [word.format(self.name) for word in template]
 
 
@@ -76,12 +76,12 @@ def _code(file: str) -> str:
 
 @cache
 def faults() -> dict[str, dict[str, Any]]:
-    """Name of a fault -> its description, the property it breaks, and a textual replacement per language."""
+    """Map each fault to its description, the property it breaks, and a textual replacement per language."""
     return tomllib.loads(_code("faults.toml"))
 
 
 def starters(language_name: str) -> Iterator[Starter]:
-    """The correct program of a language, then the faulty ones."""
+    """Yield the correct program of a language, then the faulty programs."""
     language = LANGUAGES[language_name]
     right = _code(RIGHT + language.suffix)
     yield Starter(language, RIGHT, "", "", right)
