@@ -1,6 +1,7 @@
 """Start a broker with a command, and restart it when it stops answering.
 
-The command runs without a shell. It may also start a name server; everything that it started is ended with it.
+The command runs without a shell. It may also start a name server. All processes that the command started are ended with
+it.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ LOOK_S: Final = 0.2
 
 
 class StartError(UserError):
-    """A command that cannot be run; the text says why."""
+    """The command cannot be run; the message says why."""
 
 
 class BrokerProcess:
-    """A running command. Invariant: `_process` is the current one; leaving the `with` block ends it."""
+    """A broker that was started by a command and ends with the `with` block."""
 
     def __init__(self, command: str, is_well: Callable[[], bool]) -> None:
-        """Start it, and wait until `is_well`. Raises StartError, and SilentError if it never is."""
+        """Start the broker, and wait until `is_well`. Raises StartError, or SilentError if it never becomes well."""
         self._words = shlex.split(command)
         if not self._words:
             raise StartError("--start needs a command that starts the broker")
         self._is_well = is_well
         self._process: subprocess.Popen[bytes] | None = None
         with ExitStack() as undo:
-            # Also after Ctrl-C during the wait.
+            # End the broker also after Ctrl-C during the wait.
             undo.callback(self.end)
             self.restart()
             undo.pop_all()
@@ -52,7 +53,7 @@ class BrokerProcess:
         self.end()
 
     def restart(self) -> None:
-        """End it and start it again. Raises as the first start does."""
+        """End the broker and start it again. Raises the same errors as the first start."""
         self.end()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command

@@ -1,9 +1,9 @@
-"""Find out the version and the capabilities of the broker under test by asking it.
+"""Find out the version and the capabilities of the broker under test by sending it requests.
 
 A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
-name there (`brokerVersionDesc`). Without either, the version number in the header of the answer decides. The store of
-a broker cannot be found by asking: the user declares it. `intended_difference` lists where our policies differ on
-purpose from the recorded version. A vector named there must differ: one that has become equal is a failure too.
+name in this answer (`brokerVersionDesc`). Without policy and version name, the version number in the header of the
+answer decides. No request reveals the store of a broker, so the user declares it. `intended_difference` lists where our
+policies differ on purpose from the recorded version. A vector in this list must differ: if it does not, the test fails.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """
@@ -36,7 +36,7 @@ VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 @frozen
 class IntendedDifference:
-    """An intended difference."""
+    """An intended difference between a policy and the recorded version."""
 
     why: str
     code: int
@@ -81,7 +81,7 @@ def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
 
 
 def is_of_the_scan(vector: Vector) -> bool:
-    """Whether the recorded answer came from the five-second scan, which not every policy has."""
+    """Whether the recorded answer came from the five-second scan of RocketMQ, which some policies do not have."""
     return bool(vector.case.get("depends") == "scan")
 
 
@@ -90,21 +90,21 @@ KNOWN_S: Final = 10.0
 """How long a broker may take to register with its name server."""
 LOOK_S: Final = 0.2
 HELD_MS: Final = 2_500
-"""The requested hold: a broker that does not hold answers after one or two seconds."""
+"""The requested hold. A broker without long polling answers this request after one or two seconds."""
 SHOWN_MS: Final = 3_000
-"""How long a working broker may take to show an acknowledged message."""
+"""How long a working broker may take until a pull finds an acknowledged message."""
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
 STORED: Final = frozenset({0, 10, 11, 12})
-"""The codes of a stored message; 10 to 12 say that a disk or a slave was slow."""
+"""The response codes of a stored message. With codes 10 to 12, a disk or a slave was slow."""
 RUNTIME_INFO: Final = 28
 DEFAULT: Final = "rocketmq-5"
-"""The policy for a broker of an unknown version: the newest release that was recorded."""
+"""The policy for a broker of an unknown version: the newest recorded release."""
 FIRST_OF_5: Final = 412
-"""The ordinal of V5_0_0_SNAPSHOT in `MQVersion`: all lower ones are 4.9 or older."""
+"""The ordinal of V5_0_0_SNAPSHOT in `MQVersion`. All lower ordinals are version 4.9 or older."""
 OLDEST: Final = 1
-"""Lower ordinals are not a release; 0 means a missing version."""
+"""The lowest ordinal of a release; 0 means that the version is missing."""
 SHOWN_MAX: Final = 60
-"""Characters of the broker's own text that are shown."""
+"""The maximum length of the broker's own text in a message."""
 _NAME: Final = re.compile(r"[Vv]?(\d{1,3})[_.](\d{1,3})(?:[_.]|$)")
 Fields = dict[str, str]
 
@@ -136,7 +136,7 @@ def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0
 
 
 def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Mapping[str, Any] | None, float]:
-    """Send one request on a new connection; returns the answer, None for none, and its time in milliseconds.
+    """Send one request on a new connection; return the answer (None if unanswered) and its time in milliseconds.
 
     Raises SilentError if the broker cannot be reached.
     """
@@ -151,15 +151,15 @@ def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Map
 
 
 def code_of(place: Place, code: int, fields: Fields, body: bytes = b"") -> int | None:
-    """The response code of a request; None for no answer."""
+    """The response code of a request; None if the request was not answered."""
     answer, _after_ms = ask(place, code, fields, body)
     return None if answer is None else int(answer["code"])
 
 
 def find_names(place: Place) -> bool:
-    """Read the broker's name and cluster from its name server; returns whether there is a name server.
+    """Read the broker's name and cluster from its name server; return whether a name server answered.
 
-    A broker that has just started may not be registered yet, so the query is repeated for a while.
+    A broker that has just started may not be registered yet, so the query is repeated for up to `KNOWN_S`.
     """
     end_s = time.monotonic() + KNOWN_S
     is_there, is_known = _names(place)
@@ -170,7 +170,7 @@ def find_names(place: Place) -> bool:
 
 
 def _names(place: Place) -> tuple[bool, bool]:
-    """Whether there is a name server, and whether it knows the broker."""
+    """Return whether a name server answers, and whether it knows the broker."""
     try:
         line = Connection("ns", place.name_server, Conversation())
     except SilentError:
@@ -185,7 +185,8 @@ def _names(place: Place) -> tuple[bool, bool]:
         address = f"{place.broker[0]}:{place.broker[1]}"
         brokers = lenient_json((answer or {})["body"])["brokerAddrTable"]
         mine = [name for name, broker in brokers.items() if address in broker["brokerAddrs"].values()]
-        # Behind a proxy its address differs: then it is the only broker, or unknown.
+        # A broker behind a proxy has another address. If it is the only registered broker, take it; otherwise it is
+        # unknown.
         for name in mine or (brokers if len(brokers) == 1 else ()):
             place.broker_name, place.cluster = str(name), str(brokers[name]["cluster"])
             return True, True
@@ -193,9 +194,9 @@ def _names(place: Place) -> tuple[bool, bool]:
 
 
 def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Capability]:
-    """Find the broker's capabilities, except the `settled` ones: whether it holds pulls takes seconds.
+    """Find the broker's capabilities. Pass known ones as `settled`, because the test for long polling takes seconds.
 
-    Raises SilentError if it cannot be reached or does not answer.
+    Raises SilentError if the broker cannot be reached or does not answer.
     """
     found: set[Capability] = set()
     made = f"tcap{run}"
@@ -213,7 +214,7 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
             found.add("readable")
         if filtered.result() not in {SYSTEM_ERROR, NO_PERMISSION, None}:
             found.add("sql92")
-    # After a topic was created, which a broker reports to its name server at once.
+    # Ask the name server only now, because the broker registers at once when a topic is created.
     if find_names(place):
         found.add("name-server")
     if answer is None or after_ms >= HELD_MS - 100 or int(answer["code"]) == NO_PERMISSION:
@@ -222,11 +223,11 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
 
 
 Health = tuple[int | None, int | None, int | None]
-"""The response codes to a topic's creation, a send (0 if stored) and a pull of its message; None for no answer."""
+"""The response codes to a topic's creation, a send (0 if stored) and a pull of the message; None if unanswered."""
 
 
 def health(place: Place, run: str) -> Health:
-    """The broker's answers to the three requests that everything else needs."""
+    """The broker's answers to the three requests on which every other test depends."""
     topic = f"twell{run}"
     asked = (
         (17, topic_fields(topic), b""),
@@ -245,7 +246,7 @@ def _code_or_none(place: Place, code: int, fields: Fields, body: bytes) -> int |
 
 
 def is_well(place: Place, run: str) -> bool:
-    """Whether the broker stores a message and returns it, or is unreadable."""
+    """Whether the broker stores a message and returns it, or has no read permission."""
     _made, sent, pulled = health(place, run)
     return sent == 0 and pulled in {0, NO_PERMISSION}
 
@@ -260,19 +261,19 @@ class Identity:
     """The policy that a broker is compared with."""
 
     policy: str
-    """A preset with recorded answers."""
+    """A preset for which answers were recorded."""
     how: How
-    """Chosen by: the user, the policy or the version that the broker reports, or the default."""
+    """Whether the user, the policy or version that the broker reports, or the default decided."""
     why: str
     """Completes the sentence "POLICY, because ..."."""
     version: str = ""
-    """The version that the broker reports; empty if none."""
+    """The version that the broker reports; empty if it reports none."""
     knobs: tuple[str, ...] = ()
-    """Knobs `NAME=VALUE` that a longpoll broker reports in addition to its preset."""
+    """Knobs as `NAME=VALUE` in which a longpoll broker reports to differ from its preset."""
 
 
 def given(policy: str) -> Identity:
-    """The user's own choice."""
+    """The identity for a policy that the user has chosen."""
     return Identity(policy, "given", "--policy names it")
 
 
@@ -285,7 +286,7 @@ def identify(place: Place) -> Identity:
 
 
 def _table(answer: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """The texts by name of an answer to request 28; empty for anything else."""
+    """Return the key-value table in an answer to request 28; empty if the answer has no table."""
     try:
         found = lenient_json((answer or {}).get("body") or b"")["table"]
         return {str(name): str(value) for name, value in found.items()}
@@ -299,7 +300,7 @@ def _by_policy(reported: str, version: str) -> Identity | None:
         return None
     try:
         policy_named(reported)
-    except UserError:  # a newer broker's knobs: its version decides
+    except UserError:  # The knobs of a newer broker may be unknown; then its version decides.
         return None
     return Identity(preset, "policy", f"the broker reports that it runs policy {reported}", version, tuple(knobs))
 

@@ -1,10 +1,10 @@
 """The clauses: all requirements on an implementation of the pull path and related requests.
 
-Ids are permanent: the number of a removed clause stays unused. Each clause names the vectors that show it (`vectors`).
-Codes in sentences are response codes.
+Ids are permanent: the number of a removed clause stays unused. Each clause names the vectors that demonstrate it
+(`vectors`). Codes in sentences are response codes.
 
-Clauses that no recorded conversation shows are checked under a load and in a race (`SEEN`): they are properties of
-specification and judge, by their names. Checking them: `longpoll.verification.under_load`.
+Some clauses are not demonstrated by a recorded conversation. A load test and a race test check them (`SEEN`) as
+properties of the specification and the judge, with the same names: see `longpoll.verification.under_load`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CAPABILITIES: Final[Mapping[Capability, str]] = MappingProxyType(
 
 @frozen
 class Clause:
-    """A clause of the contract, which is one sentence."""
+    """A clause of the contract, stated in one sentence."""
 
     id: str
     level: Level
     sentence: str
     source: str
-    """The Java class it was read from, or what recorded it."""
+    """The Java class from which the clause was read, or the recording that shows it."""
     vectors: tuple[str, ...]
-    """Ids of recorded conversations, or names of checks of a load or a race (`SEEN`)."""
+    """The ids of recorded conversations, or the names of checks of a load test or a race test (`SEEN`)."""
     needs: frozenset[Capability] = frozenset()
     lacks: frozenset[Capability] = frozenset()
     """Capabilities that the broker must not have."""
@@ -243,11 +243,11 @@ OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
 CROWD: Final = "crowd"
 POLLS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POLL-"))
-"""The checks of long polling itself: each with the hold in milliseconds, or with thousands of pulls."""
+"""The checks of long polling itself, each with a hold in milliseconds or with thousands of pulls."""
 POPS: Final = tuple(name for clause, *_, names in _ROWS for name in names.split() if clause.startswith("POP-"))
 """The checks of pops and notifications."""
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
-"""The checks of a whole run: `load-` or `race-`, followed by a property or by `delivered`."""
+"""The checks of the load test and the race test: `load-` or `race-`, followed by a property or by `delivered`."""
 
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {
@@ -259,11 +259,11 @@ PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]
         "store": (frozenset({"golden-store"}), frozenset()),
     }
 )
-"""The capabilities that a broker must have, and must not have, for the vectors of each profile."""
+"""Maps each profile to the capabilities that a broker must have, and must not have, to play its vectors."""
 LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType(
     {name: frozenset({"sql92"}) for name in ("PULL-SQL-1", "PULL-TAG-10", "COMMIT-2")}
 )
-"""Profile -> capabilities with which its vectors are not played."""
+"""Maps clauses to the capabilities with which their vectors are not played."""
 
 
 def _needs(name: str) -> frozenset[Capability]:
@@ -278,4 +278,3 @@ BY_ID: Final[Mapping[str, Clause]] = MappingProxyType({clause.id: clause for cla
 BY_VECTOR: Final[Mapping[str, Clause]] = MappingProxyType(
     {vector: clause for clause in CLAUSES for vector in clause.vectors}
 )
-"""The clause that each vector shows."""

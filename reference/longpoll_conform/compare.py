@@ -1,9 +1,9 @@
-"""Compare recorded answers with those of a broker; report differences as sentences with their places.
+"""Compare recorded answers with those of a broker; report each difference as a sentence with its place in the answer.
 
-Compared are code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. Values that
-depend on the run are not compared (log offsets, store times, addresses), nor are texts of remarks.
+The comparison covers code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. It
+ignores values that depend on the run (log offsets, store times, addresses) and the texts of remarks.
 
-Allowed variations: `export.patterns`. Effect on a clause: `suite`.
+`export.patterns` defines the allowed variations. `suite` derives the outcome of a clause.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from longpoll_conform.export import (
 )
 
 PROMPT_MS: Final = 900
-"""How late an answer that was recorded as prompt may come, allowing for a busy machine."""
+"""How late an answer may arrive that was recorded as prompt; a busy host needs this tolerance."""
 SHOWN: Final = 120
-"""Characters of a value in a sentence."""
+"""The maximum length of a value in a sentence."""
 Variables = Mapping[str, str]
 
 
@@ -42,13 +42,13 @@ class Difference:
     """A difference between an expected and a received answer."""
 
     where: str
-    """The step and the place in its answer: `response.extFields.nextBeginOffset`."""
+    """The step and the place in its answer, such as `response.extFields.nextBeginOffset`."""
     expected: str
     got: str
 
     @property
     def is_of_time(self) -> bool:
-        """Whether a host pause can be the cause: an answer came late, or not in time."""
+        """Whether a host pause can explain the difference, because an answer was late or missing."""
         return self.where.endswith("when") or self.got == NO_ANSWER or "to come to" in self.expected
 
     def __str__(self) -> str:
@@ -58,7 +58,10 @@ class Difference:
 def compare(
     expected: Mapping[str, Any], got: Mapping[str, Any], recorded_as: Variables, found_as: Variables
 ) -> list[Difference]:
-    """All differences of a played case from the recorded one; `recorded_as` and `found_as` name each side's broker."""
+    """Return all differences of a played case from the recorded case.
+
+    `recorded_as` and `found_as` contain the names of the recorded and the tested broker.
+    """
     found = [Difference("conversation", "to go on", error) for error in got.get("errors", ())]
     vary = set(expected.get("normalised", ()))
     sides = _Sides(recorded_as, found_as)
@@ -90,7 +93,7 @@ class _Sides:
     def step(
         self, where: str, part: str, one: Mapping[str, Any], other: Mapping[str, Any], vary: set[str]
     ) -> Iterator[Difference]:
-        """A step other than the request: in a preparation only the code is compared."""
+        """Compare a step other than the request; in a preparation, compare only the response code."""
         if "failed" in other and "failed" not in one:
             yield Difference(where, f"the queue to come to {one['until_max_offset']}", f"{other['failed']}")
         if "response" not in one:
@@ -107,18 +110,16 @@ class _Sides:
         yield from self.answers(where, one["response"], other.get("response"), vary | set(one.get("normalised", ())))
 
     def answers(self, where: str, one: Any, other: Any, vary: set[str]) -> Iterator[Difference]:
-        """Yield the differences between an expected and a received answer."""
         pattern = pattern_of(one, vary, self.recorded_as)
         answer = dict(CLOSED) if other and "closed" in other else seen(other) if other else dict(SILENCE)
         yield from differences(where, pattern, answer, self.found_as)
 
     def values(self, where: str, one: Any, other: Any) -> Iterator[Difference]:
-        """Yield the differences between an expected and a received JSON value."""
         yield from differences(where, masked(one, self.recorded_as), other, self.found_as)
 
 
 def differences(where: str, pattern: Any, value: Any, names: Variables) -> Iterator[Difference]:
-    """The differences of a value from a pattern; a whole answer has the form of `seen`."""
+    """Return the differences of a value from a pattern. A whole answer must have the form of `seen`."""
     if isinstance(pattern, Mapping) and value in (SILENCE, CLOSED) and pattern != value:
         yield Difference(where, _text(pattern), _text(value))
     elif isinstance(value, Mapping) and UNREADABLE in value:
@@ -162,7 +163,7 @@ def _of_list(where: str, pattern: Any, found: Sequence[Any], names: Variables) -
 
 
 def _of_set(where: str, wanted: Sequence[Any], found: Sequence[Any], names: Variables) -> Iterator[Difference]:
-    """Match each wanted value with a found one that is not matched yet."""
+    """Match each wanted value with a found value that is not matched yet."""
     left = list(found)
     for pattern in wanted:
         taken = next((each for each in left if not any(differences("", pattern, each, names))), None)

@@ -1,7 +1,7 @@
-"""One connection to the broker under test, which records every byte in both directions, and the latency of another.
+"""One connection to the broker under test, which records every byte in both directions; and a latency probe (`Echo`).
 
-A separate thread reads, so that an answer's time is its arrival. The requests: `play`. A slow answer shows a fault only
-if the broker answered the smallest request (`Echo`) faster at that time.
+A separate thread reads, so that the time of an answer is its arrival. `play` sends the requests. A slow answer is the
+broker's fault only if the broker answered the smallest request of the probe faster at that time.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ CONNECT_S: Final = 5.0
 SEND_S: Final = 10.0
 JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
-"""How long a broker that leaves a connection open may still answer on it after the last step."""
+"""After the last step, how long a broker that leaves a connection open may still send on it."""
 UNASKED_S: Final = 1.0
-"""How long to wait for another answer after an answer without a request."""
+"""After an answer that matches no request, how long to wait for another answer."""
 FRAMES_MAX: Final = 400
-"""The most recorded frames of one connection, the first ones; a vector has tens."""
+"""The maximum number of recorded frames of one connection; a vector has tens. Later frames are dropped."""
 PERIOD_S: Final = 0.05
 ANSWER_S: Final = 10.0
-"""A broker that is silent for longer is not slow: other clauses find it."""
+"""If the broker is silent for longer, it is not slow but broken, which other clauses report."""
 REQUEST: Final = {"code": 30, "extFields": {"topic": "echo", "queueId": "0"}, "body": b""}
-"""The end of a queue; any answer counts, also that the topic does not exist."""
+"""The smallest request, which asks for the end of a queue. Any answer counts, even that the topic does not exist."""
 SLOW_MS: Final = 250.0
-"""An echo that took longer explains an answer that came late, and a step that was sent late."""
+"""An echo that takes longer than this explains why an answer or a step was late."""
 COARSE_MS: Final = 1_000.0
-"""Beside an echo that took longer, no answer was shown to be prompt."""
+"""If an echo takes longer than this, no answer at that time proves that the broker is prompt."""
 TOO_SLOW: Final = "the machine was too slow to tell"
 REMEDY: Final = "run it again on an idle machine next to the broker, or this clause alone with --only"
 
 
 class SilentError(Exception):
-    """The broker cannot be reached, or no longer accepts data. The message names the attempt."""
+    """The broker cannot be reached, or no longer accepts data. The message names the failed attempt."""
 
 
 @frozen
 class RecordedFrame:
-    """One frame, or other bytes, on a connection."""
+    """One frame, or bytes that are not a frame, on a connection."""
 
     at_ms: float
-    """Since the start of the conversation."""
+    """Milliseconds since the start of the conversation."""
     line: str
     """The connection's name."""
     way: Literal["sent", "came", "closed"]
     content: bytes
-    """The whole frame, with its length; or the bytes that are not a frame."""
+    """The whole frame with its length, or the bytes that are not a frame."""
 
 
 @define(eq=False)
@@ -67,9 +67,9 @@ class Answer:
     """The answer to a request."""
 
     command: Mapping[str, Any] | None
-    """The decoded command; None if no answer came or the connection was closed."""
+    """The decoded command; None if no answer arrived or the connection was closed."""
     at_s: float
-    """When the frame arrived, by the monotonic clock; the end of the wait if no frame came."""
+    """When the frame arrived, in seconds of the monotonic clock; the end of the wait if no frame arrived."""
 
 
 def _opaque_of(one: RecordedFrame) -> int | None:
@@ -80,7 +80,7 @@ def _opaque_of(one: RecordedFrame) -> int | None:
 
 
 class Conversation:
-    """The traffic of a vector's connections, in order. Thread-safe."""
+    """The recorded traffic of a vector's connections, in order. Thread-safe."""
 
     def __init__(self, frames_max: int = FRAMES_MAX) -> None:
         self._begun_s = time.monotonic()
@@ -97,7 +97,7 @@ class Conversation:
 
 
 class Connection:
-    """A connection. Invariant: `_answers` and `pushes` have every received command that was not taken."""
+    """A connection. Invariant: `_answers` and `pushes` have the received commands that no caller has taken yet."""
 
     def __init__(self, name: str, address: Address, conversation: Conversation) -> None:
         """Connect. Raises SilentError."""
@@ -129,7 +129,7 @@ class Connection:
         self._reader = spawn(f"conform-{name}", self._read)
 
     def ask(self, request: Mapping[str, Any], serialize: str = "JSON") -> int:
-        """Send a request; returns its opaque. Raises SilentError."""
+        """Send a request; return its opaque (request id). Raises SilentError."""
         with self._writing:
             self._opaque += 1
             opaque = self._opaque
@@ -138,7 +138,7 @@ class Connection:
         return opaque
 
     def send_bytes(self, content: bytes, opaque: int) -> None:
-        """Send raw bytes; the answer has this opaque, or any if None. Raises SilentError."""
+        """Send raw bytes, whose answer is expected to have this opaque (request id). Raises SilentError."""
         with self._writing:
             self._asked.add(opaque)
             self._may_be_any = True
@@ -152,7 +152,10 @@ class Connection:
             raise SilentError(f"the broker no longer accepts requests: {error.strerror or error}") from error
 
     def wait(self, opaque: int, timeout_s: float) -> Answer:
-        """Wait for the answer to a request; not long once an answer came that nothing asked for, as it may be this."""
+        """Wait for the answer to a request.
+
+        After an answer that matches no request, wait only `UNASKED_S`, because it may be this answer with a wrong id.
+        """
         end_s = time.monotonic() + timeout_s
         with self._came:
             while opaque not in self._answers:
@@ -166,24 +169,24 @@ class Connection:
 
     @property
     def missing(self) -> str:
-        """The event that came in place of an answer."""
+        """The reason why no answer arrived, as text."""
         if self.unasked:
             return f"{NO_ANSWER}, but one with opaque {self.unasked[0]}, which no request has,"
         return f"{NO_ANSWER} and a closed connection" if self._is_cut else NO_ANSWER
 
     def frames_of(self, opaque: int) -> tuple[RecordedFrame, ...]:
-        """The recorded frames of a request and its answers, and those that belong to no request."""
+        """The recorded frames of a request and its answers, and the frames that match no request."""
         return tuple(one for one in self._conversation.spoken if _opaque_of(one) in {opaque, None, *self.unasked})
 
     def hear_out(self) -> None:
-        """Stop sending, and read until the broker closes, for at most `AFTER_S`."""
+        """Stop sending, and read until the broker closes the connection, for at most `AFTER_S`."""
         self._is_hung_up = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         self._reader.join(AFTER_S)
 
     def close(self) -> None:
-        """Close it, and wait for its thread."""
+        """Close the connection, and wait for its thread."""
         self._is_hung_up = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -246,10 +249,13 @@ class Connection:
 
 
 class Echo:
-    """Measures until `close`. Invariant: `_took` has each answer's arrival, and how long after its request's time."""
+    """Measures the broker's latency with small requests until `close`.
+
+    Invariant: `_took` has the arrival time of each answer, and its latency from when its request was due.
+    """
 
     def __init__(self, broker: Address) -> None:
-        """Start to ask."""
+        """Start to send requests."""
         self._broker = broker
         self._took: list[tuple[float, float]] = []
         self._due_s = math.inf
@@ -258,22 +264,22 @@ class Echo:
         self._thread = spawn("conform-echo", self._run)
 
     def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
-        """The longest time in an interval of the monotonic clock, ms; an echo in flight counts as far as it is."""
+        """The longest latency in an interval of the monotonic clock, in ms; a pending echo counts as well."""
         open_s = time.monotonic() - self._due_s if self._due_s <= until_s else 0.0
         took = tuple(self._took)
         return 1000 * max(0.0, open_s, *(each for at_s, each in took if at_s >= since_s and at_s - each <= until_s))
 
     def usual_ms(self) -> float:
-        """The median time, ms."""
+        """The median latency in milliseconds."""
         return 1000 * statistics.median([0.0, *(took_s for _at_s, took_s in tuple(self._took))])
 
     def close(self) -> None:
-        """End it, and wait for its thread."""
+        """Stop the measurement, and wait for its thread."""
         self._ended.set()
         self._thread.join(ANSWER_S)
 
     def _run(self) -> None:
-        # Again after a connection has ended, because a broker may be restarted.
+        # Connect again after a connection has ended, because the broker may be restarted.
         while not self._ended.wait(PERIOD_S):
             with (
                 suppress(SilentError),
@@ -290,5 +296,5 @@ class Echo:
 
 
 def too_slow(worst_ms: float) -> str:
-    """Why a clause was not tested, and what to do."""
+    """A message that the host was too slow to test a clause, with advice."""
     return f"{TOO_SLOW}: the smallest request took {worst_ms:,.0f} ms; {REMEDY}"

@@ -1,16 +1,17 @@
 """The vectors as self-contained files for other programs: lines of JSON, the clauses, and a page about both.
 
-Details that the recordings leave to the player are explicit here: what to wait for and how long, the expected answer,
-and its time window. Topics and groups have `${run}` in their names: six letters or digits per playing. Format of the
-steps: `docs/conformance.md`. An expected answer is a pattern with its allowed variations. Special texts in it:
+The files state explicitly what the recordings leave to the player: which answer to wait for and how long, the expected
+answer, and its time window. Topic and group names contain `${run}`, which stands for six letters or digits per playing.
+Format of the steps: `docs/conformance.md`. An expected answer is a pattern with its allowed variations. Special texts
+in a pattern:
 
-    <any>          anything that is there
+    <any>          any value, but not a missing one
     <address>      an IPv4 address with its port
     <ids N>        N message ids with commas between them, each 32 or 56 hexadecimal digits
     ${name}        the value of a variable: brokerName, cluster, or one that a step saved
 
-`{"<set>": [...]}` is a list in any order, `{"<begin>": [...]}` a list with this beginning. An object has exactly the
-names of its pattern, but `{"<some>": {...}}` may have more.
+`{"<set>": [...]}` matches a list in any order, and `{"<begin>": [...]}` a list that begins so. An object must have
+exactly the names of its pattern; `{"<some>": {...}}` matches an object that may have more names.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ SET: Final = "<set>"
 BEGIN: Final = "<begin>"
 UNREADABLE: Final = "unreadable"
 SILENCE: Final[Mapping[str, bool]] = {"silence": True}
-"""The pattern of no answer."""
+"""The pattern of a missing answer."""
 CLOSED: Final[Mapping[str, bool]] = {"closed": True}
 """The pattern of a closed connection."""
 RECORDS_VARY: Final = frozenset(
     {"physicalOffset", "storeTimestamp", "totalSize", "propertiesRaw", "preparedTransactionOffset"}
 )
-"""Fields that depend on the place and the time of storing."""
+"""Fields whose values depend on the position in the log and on the time."""
 FIELDS_VARY: Final = frozenset({"msgId", "transactionId"})
-"""Compared only by form, because ids contain places and addresses."""
+"""Fields of which only the format is compared, because ids contain log positions and addresses."""
 NAMED: Final = ("brokerName", "cluster")
 _ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}:\d+")
 _ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
@@ -53,7 +54,10 @@ Names = Mapping[str, str]
 
 
 def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: Names) -> dict[str, Any]:
-    """The pattern of a recorded answer; fields in `vary` may have any value, and its broker is called as in `names`."""
+    """Return the pattern of a recorded answer; fields in `vary` may have any value.
+
+    The pattern replaces the broker's and cluster's values in `names` with variables.
+    """
     if not answer or "closed" in answer:
         return dict(CLOSED if answer else SILENCE)
     found = seen(answer)
@@ -63,7 +67,7 @@ def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: 
     }
     body = _body(found["body"], vary, names)
     if "batch.visible" in vary:
-        # How much of a burst a wake sees depends on when the woken pull reads.
+        # How much of a burst the answer contains depends on when the woken pull reads the queue.
         fields |= {name: ANY for name in ("nextBeginOffset", "maxOffset") if name in fields}
         body = {"records": {BEGIN: body["records"][:1]}} if "records" in body else body
     pattern = {**found, "extFields": fields, "body": body}
@@ -72,7 +76,7 @@ def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: 
 
 
 def seen(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer in the form of a pattern: its body is `empty`, or has `records`, `json` or `hex`."""
+    """Convert an answer into the form of a pattern: its body is `empty`, or has `records`, `json` or `hex`."""
     return {
         "code": answer["code"],
         "flag": answer["flag"],
@@ -112,7 +116,7 @@ def _body(body: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> dict
         return {"records": [_record(record, vary, names) for record in body["records"]]}
     told: Any = masked(body.get("json"), names)
     if isinstance(told, dict):
-        # Lists are sets: Java's hash maps have no order.
+        # Lists become sets, because Java's hash maps have no order.
         return {
             "json": {
                 name: ANY if f"json.{name}" in vary else {SET: value} if isinstance(value, list) else value
@@ -131,7 +135,7 @@ def _record(record: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> 
 
 
 def masked(value: Any, names: Names) -> Any:
-    """JSON with `<address>` for addresses, and `${brokerName}` and `${cluster}` for the broker's names."""
+    """Replace addresses in JSON with `<address>`, and the broker's names with `${brokerName}` and `${cluster}`."""
 
     def mask(text: str) -> str:
         name = next((name for name in NAMED if text == names.get(name)), None)
@@ -141,13 +145,13 @@ def masked(value: Any, names: Names) -> Any:
 
 
 def _form(ids: str) -> str:
-    """The number of ids; a text that is not a list of ids is unchanged."""
+    """Replace a list of ids with its number of ids; any other text is unchanged."""
     parts = ids.split(",")
     return f"<ids {len(parts)}>" if all(map(_ID.fullmatch, parts)) else ids
 
 
 def fits(pattern: str, text: Any, names: Names) -> bool:
-    """Whether a value matches a pattern's text."""
+    """Whether a value matches the text of a pattern."""
     if pattern == ANY:
         return True
     if not isinstance(text, str):
@@ -160,17 +164,17 @@ def fits(pattern: str, text: Any, names: Names) -> bool:
 
 
 def filled(text: str, names: Names) -> str:
-    """A text with the broker's name and cluster filled in."""
+    """Replace the variables in a text with the broker's name and cluster."""
     for name in NAMED:
         text = text.replace(f"${{{name}}}", names.get(name, ""))
     return text
 
 
 def flat(pattern: Any, place: str = "") -> dict[str, str]:
-    """A pattern as texts by their places: names and numbers joined by points, without `body`.
+    """Flatten a pattern into texts by their paths: names and indices joined by points, without `body`.
 
-    `#` is the size of an object with exactly the pattern's names, or of a complete list. Lists in any order are sorted
-    by their values' texts.
+    The path `#` has the size of an object with exactly the pattern's names, or of a complete list. Lists in any order
+    are sorted by the texts of their values.
     """
     if not isinstance(pattern, Mapping | list):
         return {place: pattern if isinstance(pattern, str) else json.dumps(pattern)}
@@ -189,15 +193,16 @@ def flat(pattern: Any, place: str = "") -> dict[str, str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """The sort key in a list in any order: the texts of a value, in the order of their places."""
+    """Return the sort key of a value in a list in any order: its texts, in the order of their paths."""
     return [text for _place, text in sorted(flat(value).items())]
 
 
 FORMAT: Final = 2
 RUN: Final = "${run}"
-"""The placeholder for six letters or digits. It is six characters long, so names keep their length."""
+"""The placeholder for six letters or digits. The placeholder has six characters too, so that names keep their length.
+"""
 PLACE: Final = "place"
-"""An answer's value with a message id: the log position, which is the id's last 16 digits."""
+"""A value to save from an answer with a message id: the log position, which is the last 16 digits of the id."""
 GET_MAX_OFFSET: Final = 30
 SCAN: Final = "scan"
 """The requirement of a vector whose recorded answer came from the five-second scan."""
@@ -232,7 +237,7 @@ def shipped(vector: Vector) -> dict[str, Any]:
 
 
 def steps_of(vector: Vector) -> Iterator[Step]:
-    """The steps in their order."""
+    """Yield the exported steps of a vector, in order."""
     case, playing = vector.case, _Playing(vector)
     for number, step in enumerate(case.get("setup", ())):
         yield from playing.step(step, f"setup {number}", of_preparation=True)
@@ -258,7 +263,7 @@ class _Playing:
         self._opaques = itertools.count(1)
 
     def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
-        """Yield the exported steps of a recorded step; in a preparation, they expect only its code."""
+        """Yield the exported steps of a recorded step; in a preparation, they expect only the response code."""
         if "sleep_ms" in step or "close" in step:
             yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
         elif "until_max_offset" in step:
@@ -292,7 +297,7 @@ class _Playing:
         yield answer
 
     def expected(self, of: Mapping[str, Any], vary: Sequence[str]) -> Step:
-        """The expected answer of a step, or of the whole case."""
+        """Return the expected answer of a step or of the whole case."""
         pattern = pattern_of(of["response"], self._vary | set(vary), RECORDED_AS)
         return {"expect": flat(_sized(_named(pattern)))}
 
@@ -304,7 +309,7 @@ class _Playing:
         return {"until": wanted["offset"], "field": "offset", "limitMs": limit_ms, "conn": "probe", **asked}
 
     def ask(self, step: Mapping[str, Any], name: str) -> Iterator[Step]:
-        """A request, without waiting for the answer."""
+        """Yield the step that sends a request without waiting for the answer."""
         asked: Step = {"ask": name, "conn": step.get("conn", "main")}
         if "raw" in step:
             yield asked | {"raw": base64.b64decode(step["raw"]).hex(), "opaque": step["opaque"]}
@@ -312,7 +317,7 @@ class _Playing:
             yield asked | self._frame(step)
 
     def _frame(self, step: Mapping[str, Any]) -> Step:
-        """A request's frame as pieces of text and bytes, and its meaning."""
+        """Return a request's frame as pieces of text and bytes, and as a readable command."""
         serialize = step.get("serialize", self._case.get("serialize", "JSON"))
         if _USED.search(json.dumps(step.get("extFields"))):
             # Only a text header can contain parts without a fixed length.
@@ -327,7 +332,7 @@ class _Playing:
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A body as pieces, with repetitions as `times`."""
+    """Yield the pieces of a body; repeated text has a `times`."""
     if "text" in body:
         yield {"text": _named(body["text"])}
     elif "json" in body:
@@ -344,7 +349,7 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _saved(how: Sequence[Any]) -> str:
-    """The answer's value to save as a variable."""
+    """Return the path of the answer's value to save as a variable."""
     if how[0] == "ext":
         return f"extFields.{how[1]}"
     return PLACE if how[0] == "msgid_phys" else f"records.{how[1]}.{how[2]}"
@@ -355,12 +360,12 @@ def _window(timing: Mapping[str, Any] | None) -> Step:
 
 
 def _named(value: Any) -> Any:
-    """JSON with `${run}` in the names of topics and groups."""
+    """Insert `${run}` into the names of topics and groups in JSON."""
     return each_text(value, lambda text: _NAME.sub(rf"\1{RUN}", text))
 
 
 def _sized(named: dict[str, Any]) -> dict[str, Any]:
-    """The pattern with body lengths for the names of a run."""
+    """Adjust the body lengths in a pattern to the names of a run."""
     records = named.get(SOME, {}).get("body", {}).get("records", [])
     for record in records[BEGIN] if isinstance(records, Mapping) else records:
         if "body" in record[SOME]:
@@ -369,11 +374,11 @@ def _sized(named: dict[str, Any]) -> dict[str, Any]:
 
 
 MARK: Final = "@CAPABILITIES@"
-"""The placeholder of the page's table of capabilities."""
+"""The placeholder of the table of capabilities in the page."""
 
 
 def files(version: str) -> Mapping[str, str]:
-    """Every file's text by its name; `version` is that of longpoll."""
+    """Return the text of every file by its name; `version` is the version of longpoll."""
     page = (resources.files("longpoll_conform") / "vectors" / "EXPORT.md").read_text(encoding="utf-8")
     table = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in CAPABILITIES.items())
     return {
@@ -385,7 +390,7 @@ def files(version: str) -> Mapping[str, str]:
 
 
 def write(directory: Path, version: str) -> list[Path]:
-    """Write the files; returns their paths. Raises OutputError."""
+    """Write the files; return their paths. Raises OutputError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         paths = []

@@ -1,10 +1,11 @@
 """The first clauses: whether a broker holds pulls, wakes them, and answers them at their deadline.
 
-Single pulls have their own connection and topic, and crowds of pulls find rare faults; all wait at the same time, so
-the longest hold decides how long the clauses take. Both sides of each time are bounded. A recorded conversation cannot
-show them: its holds are short, and the five-second scan of RocketMQ allows every time up to five seconds. The races
-that RocketMQ's presets declare cannot explain a lost wakeup here, because each pull was held well before its message.
-The same tests hold for other requests that a broker holds, each a `Kind` (pops: `pops`).
+Tests with a single pull use their own connection and topic, and crowds of pulls find rare faults. All tests run at the
+same time, so the longest hold decides how long the clauses take. Each answer has an earliest and a latest time. A
+recorded conversation cannot test these clauses: its holds are short, and the five-second scan of RocketMQ permits every
+answer time up to five seconds. The races that RocketMQ's presets declare cannot explain a lost wakeup here, because
+each pull was held well before its message. The same tests apply to other requests that a broker holds, each of them a
+`Kind` (pops: `pops`).
 
 Source: `PullRequestHoldService.java` and `DefaultMQPushConsumerImpl.BROKER_SUSPEND_MAX_TIME_MILLIS` 4.9.
 """
@@ -40,56 +41,57 @@ from longpoll_conform.play import Place
 from longpoll_conform.suite import Result, Seen
 
 HELD_PART: Final = 4
-"""A broker that answers in the first quarter of a hold does not hold the pull."""
+"""If the broker answers in the first quarter of a hold, it does not hold the pull."""
 WOKEN_PART: Final = 3
-"""The message comes after a third of a hold, or after a second."""
+"""The message is sent after a third of a hold, but at most one second after the pull."""
 SCAN_MS: Final = 5_000
-"""How late an answer may come from RocketMQ's scan."""
+"""How much later an answer may arrive if RocketMQ's scan sends it."""
 LATE_MS: Final = 1_500
-"""How late an answer may come, in addition to the time of the slowest echoes."""
+"""How late an answer may arrive, in addition to `ECHOES` times the longest echo."""
 ECHOES: Final = 2
-"""How many times an echo's latency an answer may take more: a wake crosses threads about twice as often."""
+"""The factor from an echo's latency to that of an answer, because a wake crosses threads about twice as often."""
 EARLY_MS: Final = 20
 """The granularity of clocks."""
 FOUND = 0
 QUEUES: Final = 4
 LINES: Final = 4
-"""The connections of a crowd."""
+"""The number of connections of a crowd."""
 FRAMES_MAX: Final = 1 << 20
-"""Every frame of a crowd is kept, so that a rare fault can be shown."""
+"""The limit is high enough to keep every frame of a crowd, so that the report can show a rare fault."""
 AT_ONCE: Final = 97
-"""Pulls between two requests whose answers are awaited; of every connection in turn."""
+"""After this many pulls, the test sends another request and waits for its answer, on each connection in turn."""
 HOLD_MS: Final = 15_000
 SETTLED_S: Final = 0.3
-"""How long the pulls of a round have been held when their message is sent."""
+"""How long the pulls of a round are held before their message is sent."""
 ROUNDS_S: Final = 60.0
-"""No round begins later: fewer show less, so a slow machine leaves the clause untested."""
+"""No round begins after this time. On a slow host, too few rounds fit and the clause stays untested."""
 FIRST_MS: Final = 500
-"""The shortest hold of the crowd."""
+"""The shortest hold in the crowd."""
 LIMIT_MS: Final = 2_000
-"""The hold of requests of one key."""
+"""The hold of the requests with one key."""
 PUNCTUAL_MS: Final = 200
-"""How late the most punctual of all deadlines may be answered."""
+"""The maximum lateness of the most punctual answer in a crowd."""
 APART_MS: Final = 500
 LATER: Final = 50
 OVERTAKEN: Final = 10
-"""A pull is forgotten if so many deadlines were answered well before it that came after it by more than the latency."""
+"""A pull counts as forgotten if this many pulls with clearly later deadlines were answered well before it."""
 Breach = tuple[str, str]
-"""What was expected and what came, in words."""
+"""The expected and the received answer as texts."""
 
 
 @frozen
 class Crowd:
-    """How many pulls find rare faults: of one wake in a thousand, all but one of 3,000."""
+    """Numbers of pulls that find rare faults: 3,000 pulls show a fault in one of 1,000 wakes with 95 %."""
 
     rounds: int = 8
     wakes: int = 1_024
-    """Pulls that wait for a message at the same time, per round."""
+    """In each round, the number of pulls that wait at the same time for a message."""
     deadlines: int = 3_000
     spread_ms: int = 6_000
-    """A period of a scan and more, so some deadlines come just before a scan, and some just after."""
+    """Longer than a period of RocketMQ's scan, so that some deadlines pass shortly before a scan and some shortly
+    after."""
     at_limit: int = 0
-    """Requests of one key, more than a broker lets wait."""
+    """A number of requests with one key that exceeds the broker's limit."""
 
 
 @frozen
@@ -99,16 +101,16 @@ class Kind:
     nouns: str
     code: int
     fields: Callable[[str, int, int, int], Fields]
-    """Its fields by topic, number in its crowd, round and hold in milliseconds."""
+    """Returns the request fields for a topic, number in the crowd, round and hold in milliseconds."""
     crowd: Crowd
     at_deadline: int
     """The response code at the deadline."""
     no_room: int
-    """The response code if too many wait."""
+    """The response code if too many requests wait."""
     told: Callable[[Mapping[str, Any]], int] = lambda answer: int(answer["code"])
-    """The response code of an answer."""
+    """Returns the response code of an answer."""
     is_of_all: bool = False
-    """Whether a message of any queue wakes it; the round chooses the queue."""
+    """Whether a message of any queue wakes the request; then the round chooses the queue of the message."""
     early_ms: int = EARLY_MS
 
 
@@ -125,8 +127,6 @@ PULLS: Final[Mapping[str, Kind]] = MappingProxyType({"poll": PULL})
 
 @define(eq=False)
 class _Pull:
-    """One pull, and its answer."""
-
     kind: Kind
     line: Connection
     opaque: int
@@ -135,34 +135,33 @@ class _Pull:
     hold_ms: int
     asked_s: float
     sent_ms: float | None = None
-    """When the send of the pull's message began, ms after the pull; None if no message was sent."""
+    """When the send of the pull's message began, in ms after the pull; None if no message was sent."""
     stored_ms: float = 0.0
-    """When the send of the message was acknowledged, ms after the pull."""
+    """When the send of the message was acknowledged, in ms after the pull."""
     answer: Answer | None = None
 
     @property
     def code(self) -> int | None:
-        """The response code; None for no answer."""
         return None if self.answer is None or self.answer.command is None else self.kind.told(self.answer.command)
 
     @property
     def after_ms(self) -> float:
-        """The time of the answer, in milliseconds after the pull."""
+        """The arrival of the answer, in milliseconds after the pull."""
         return 0.0 if self.answer is None else (self.answer.at_s - self.asked_s) * 1000
 
     @property
     def due_ms(self) -> float:
-        """The time when the pull should be answered: once its message is stored, or at its deadline."""
+        """When the pull should be answered: when its message is stored, or at its deadline."""
         return self.hold_ms if self.sent_ms is None else self.stored_ms
 
     @property
     def due_s(self) -> float:
-        """The time when the pull should be answered, by the monotonic clock, in seconds."""
+        """When the pull should be answered, in seconds of the monotonic clock."""
         return self.asked_s + self.due_ms / 1000
 
     @property
     def got(self) -> str:
-        """The answer in words."""
+        """The answer as text."""
         when = f"{self.after_ms:.0f} ms"
         return f"{self.line.missing} within {when}" if self.code is None else f"{self.code} after {when}"
 
@@ -181,13 +180,11 @@ class _Test:
     title: str
     breaches: list[tuple[_Pull, Breach]] = field(factory=list)
     untested: str = ""
-    """Why a test without breaches shows nothing; empty if it shows that the clause holds."""
+    """Why a test without breaches proves nothing; empty if it proves the clause."""
 
 
 @frozen
 class _Tester:
-    """The tests with one topic."""
-
     place: Place
     kind: Kind
     topic: str
@@ -198,11 +195,9 @@ class _Tester:
 
     @property
     def late_ms(self) -> float:
-        """How late an answer may come."""
         return LATE_MS + ECHOES * self.echo.worst_ms()
 
     def pull(self, line: Connection, hold_ms: int, number: int = 0, offset: int = 0) -> _Pull:
-        """Send a pull."""
         asked_s, fields = time.monotonic(), self.kind.fields(self.topic, number, offset, hold_ms)
         opaque = line.ask({"code": self.kind.code, "extFields": fields, "body": b""})
         queue = (offset if self.kind.is_of_all else number) % QUEUES
@@ -211,7 +206,7 @@ class _Tester:
     def pulls(
         self, lines: Sequence[Connection], holds: Sequence[int], offset: int = 0, *, one_key: bool = False
     ) -> list[_Pull]:
-        """Send a crowd of pulls, no faster than the broker reads them: their deadlines begin then."""
+        """Send a crowd of pulls no faster than the broker reads them, because their holds begin when it reads them."""
         found = []
         for number, hold_ms in enumerate(holds):
             line = lines[number // QUEUES % LINES]
@@ -222,7 +217,7 @@ class _Tester:
         return found
 
     def send(self, queue: int, pulls: Iterable[_Pull]) -> None:
-        """Send the message that the pulls of a queue wait for."""
+        """Send the message for which the pulls of a queue wait."""
         begun_s = time.monotonic()
         ask(self.place, 310, {**send_fields(self.topic), "e": str(queue)}, b"wakes")
         stored_s = time.monotonic()
@@ -231,12 +226,14 @@ class _Tester:
                 pull.sent_ms, pull.stored_ms = (begun_s - pull.asked_s) * 1000, (stored_s - pull.asked_s) * 1000
 
     def lines(self, stack: ExitStack, count: int) -> list[Connection]:
-        """New connections."""
         made = (Connection("pull", self.place.broker, Conversation(FRAMES_MAX)) for _ in range(count))
         return [stack.enter_context(closing(line)) for line in made]
 
     def wait(self, pull: _Pull, most_ms: float | None = None) -> None:
-        """Wait for an answer, by default as long as it may take, which may grow meanwhile."""
+        """Wait for an answer, at most `most_ms`.
+
+        The default is the longest time that the answer may take, which grows if the latency grows meanwhile.
+        """
         while pull.code is None and not pull.line.is_closed:
             last_ms = self._last_ms(pull) if most_ms is None else most_ms
             left_s = pull.asked_s + last_ms / 1000 - time.monotonic()
@@ -257,12 +254,12 @@ class _Tester:
         return pull.not_held() or (f"{code} from {first_ms:.0f} to {last_ms:.0f} ms", pull.got)
 
     def doubt(self) -> str:
-        """Why answers in time show nothing; empty if they do."""
+        """Why answers in time prove nothing; empty if they prove the clause."""
         worst_ms = self.echo.worst_ms()
         return too_slow(worst_ms) if worst_ms > COARSE_MS else ""
 
     def test(self, what: str, hold: str) -> _Test:
-        """A test by its name and its hold: a number of milliseconds, or a crowd."""
+        """Run a test by its name and its hold, which is a number of milliseconds or a crowd."""
         if hold == CROWD:
             return {"wakes": self.wakes, "deadline": self.deadlines, "limit": self.limit}[what]()
         return self.alone(what, self.hold(int(hold), wakes=what == "wakes"))
@@ -282,12 +279,11 @@ class _Tester:
             return pull
 
     def alone(self, what: str, pull: _Pull) -> _Test:
-        """Return the result of the test of a single pull."""
         breach = pull.not_held() if what == "holds" else self.breach(pull)
         test = _Test(f"a hold of {pull.hold_ms} ms", [(pull, breach)] if breach else [])
         least_ms = pull.hold_ms - self.kind.early_ms
         if pull.code == self.kind.at_deadline and pull.sent_ms and pull.stored_ms > least_ms <= pull.after_ms:
-            # The message came after the deadline: the broker is right.
+            # The message arrived after the deadline, so the broker is right.
             return _Test(test.title, [], too_slow(pull.stored_ms - pull.sent_ms))
         test.untested = "" if what == "holds" else self.doubt()
         return test
@@ -295,7 +291,7 @@ class _Tester:
     # -- crowds ------------------------------------------------------------------------------------------------------
 
     def wakes(self) -> _Test:
-        """Rounds of pulls that all wait when their message comes."""
+        """Test rounds of pulls that all wait when their message arrives."""
         test, woken, wanted, begun_s = _Test(""), 0, self.crowd.rounds * self.crowd.wakes, time.monotonic()
         with ExitStack() as stack:
             lines = self.lines(stack, LINES)
@@ -315,7 +311,7 @@ class _Tester:
         return test
 
     def deadlines(self) -> _Test:
-        """Pulls whose deadlines are spread over more than a period of a scan."""
+        """Test pulls whose deadlines are spread over more than a period of RocketMQ's scan."""
         test, count = _Test(""), self.crowd.deadlines
         holds = [FIRST_MS + self.crowd.spread_ms * number // count for number in range(count)]
         with ExitStack() as stack:
@@ -327,7 +323,7 @@ class _Tester:
         return test
 
     def limit(self) -> _Test:
-        """More pulls of one key than the broker lets wait: it answers the others at once."""
+        """Test more pulls of one key than the broker lets wait. It must reject the excess pulls at once."""
         test = _Test("")
         with ExitStack() as stack:
             pulls = self.pulls(self.lines(stack, LINES), [LIMIT_MS] * self.crowd.at_limit, one_key=True)
@@ -341,7 +337,7 @@ class _Tester:
         return test
 
     def _answered(self, pulls: Sequence[_Pull], test: _Test) -> Sequence[_Pull]:
-        """Wait for the answers and note what they show; returns the pulls that the broker had room for."""
+        """Wait for the answers and record breaches; return the pulls that the broker did not reject."""
         for pull in pulls:
             self.wait(pull)
         no_room_code = self.kind.no_room
@@ -355,7 +351,7 @@ class _Tester:
         return taken
 
     def _compare_best(self, pulls: Sequence[_Pull], test: _Test) -> None:
-        """Note the most punctual answer, if even that is late."""
+        """Record a breach if even the most punctual answer is late."""
         best = min(pulls, key=lambda pull: pull.after_ms - pull.due_ms)
         late_ms, most_ms = best.after_ms - best.due_ms, PUNCTUAL_MS + ECHOES * self.echo.usual_ms()
         if late_ms <= most_ms:
@@ -368,12 +364,12 @@ class _Tester:
             test.untested = test.untested or too_slow(worst_ms)
 
     def _forgotten(self, pulls: Sequence[_Pull]) -> Iterable[tuple[_Pull, Breach]]:
-        """Those answered well after many of the next deadlines, which no scan does."""
+        """Return the pulls that were answered well after many later deadlines, which no scan does."""
         ordered = sorted(pulls, key=lambda pull: pull.due_s)
         due_s = [pull.due_s for pull in ordered]
         answered_s = [pull.asked_s + pull.after_ms / 1000 for pull in ordered]
         for pull, at_s in zip(ordered, answered_s, strict=True):
-            # Pulls reach the broker late by different times, so a scan may leave one out and take the next ones.
+            # Pulls reach the broker with different delays, so a scan may skip a pull and answer the next ones.
             apart_ms = APART_MS + ECHOES * self.echo.worst_ms(pull.asked_s, pull.asked_s + APART_MS / 1000)
             begin = bisect_left(due_s, pull.due_s + apart_ms / 1000)
             next_s = sorted(answered_s[begin : begin + LATER])
@@ -400,10 +396,10 @@ def see(
     crowd: Crowd | None = None,
     kinds: Mapping[str, Kind] = PULLS,
 ) -> list[Result]:
-    """The results of the clauses with these names, in their order. Raises SilentError.
+    """Test the clauses with these names and return the results in order. Raises SilentError.
 
-    With `scans` an answer at the deadline may be as late as RocketMQ's scan. A name has its kind, the test, and the
-    hold in milliseconds.
+    A name contains its kind, the test, and the hold in milliseconds. With `scans`, an answer at the deadline may be as
+    late as RocketMQ's scan.
     """
     kind_of = {name: kinds[name.split("-")[0]] for name in names}
     testers = [
@@ -436,7 +432,7 @@ def result_of(
     spoken: tuple[RecordedFrame, ...] = (),
     seconds: float = 0.0,
 ) -> Result:
-    """The result of a test; a breach shows a fault even if the test was not complete."""
+    """The result of a test. A breach proves a fault even if the test was incomplete."""
     clause, seen = BY_VECTOR[name], Seen(name, title)
     if breach is None:
         return Result(seen, clause, "UNTESTED" if untested else "PASS", untested)

@@ -1,7 +1,7 @@
 """Select clauses and vectors by name, and read the list of known failures.
 
-With the list a CI fails only on a change, in both directions. A line is the id of a vector or of a clause, optionally
-followed by ` # why`; other lines are empty or begin with `#`.
+With this list, a CI job fails only if the failures change, including failures that are fixed. A line is the id of a
+vector or a clause, optionally followed by ` # why`. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ NONE_CHOSEN: Final = "no clause or vector matches --only: --clauses lists them"
 
 
 class KnownError(UserError):
-    """The list cannot be read; the text names the line, and the reason."""
+    """The list cannot be read; the message gives the line and the reason."""
 
 
 @frozen
 class Change:
-    """The changes from the list."""
+    """The differences between the results and the list."""
 
     new: tuple[str, ...]
-    """Vectors that fail and are not listed."""
+    """Vectors that fail but are not listed."""
     mended: tuple[str, ...]
     """Listed names whose tested vectors all pass now."""
 
 
 def read_known(path: Path) -> frozenset[str]:
-    """The names of a file. Raises KnownError."""
+    """Read the names in a list of known failures. Raises KnownError."""
     try:
         if not path.is_file():
             raise KnownError(f"{path} is not a file: write a list of known failures, one name per line")
@@ -65,7 +65,7 @@ def chosen(
 ) -> tuple[list[Vector], list[str]]:
     """The selected vectors, from a policy's version or `whole`, and the selected checks without recordings.
 
-    Raises UserError.
+    Raises UserError if a name selects nothing.
     """
     if policy not in VERSIONS:
         raise UserError(not_known("policy with recorded answers", policy, VERSIONS))
@@ -90,13 +90,13 @@ def chosen(
 
 
 def check_only(only: Sequence[str]) -> None:
-    """Raise UserError if no clause or vector of any version matches."""
+    """Raise UserError if a pattern matches no clause or vector of any version."""
     if only and not any(fnmatch.filter([*BY_ID, *BY_VECTOR], pattern) for pattern in only):
         raise UserError(NONE_CHOSEN)
 
 
 def change(results: Sequence[Result], known: Collection[str]) -> Change:
-    """Compare the results with the list."""
+    """Compare the results with the list of known failures."""
     failed = {result.vector.id: result.clause.id for result in results if result.outcome == "FAIL"}
     new = tuple(vector for vector, clause in failed.items() if not {vector, clause} & set(known))
     return Change(new, tuple(sorted(name for name in known if _passes(results, name))))
@@ -108,7 +108,7 @@ def _passes(results: Sequence[Result], name: str) -> bool:
 
 
 def write_known(path: Path, results: Sequence[Result]) -> None:
-    """Write the failures as such a list. Raises OutputError."""
+    """Write the failures as a list of known failures. Raises OutputError."""
     try:
         path.write_text(known_text(results), encoding="utf-8")
     except OSError as error:
@@ -116,6 +116,6 @@ def write_known(path: Path, results: Sequence[Result]) -> None:
 
 
 def known_text(results: Sequence[Result]) -> str:
-    """The failures as such a list."""
+    """Format the failures as a list of known failures."""
     lines = [f"{result.vector.id}  # {result.why}" for result in results if result.outcome == "FAIL"]
     return "".join(f"{escaped(line)}\n" for line in lines)

@@ -1,6 +1,6 @@
-"""Play a vector to a broker: its steps in order, its request, the steps while that waits, and the rest.
+"""Play a vector to a broker: its first steps in order, its request, the steps while the request waits, and the rest.
 
-The result is the vector's case with the broker's answers, so that `compare` can compare it with the recording.
+The result is the vector's case with the broker's answers, which `compare` compares with the recording.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ONE_WAY: Final = 2
 UNKNOWN_CODE: Final = 3
 """The answer to an unknown request code."""
 PUSH_S: Final = 0.3
-"""How long to wait for requests from the broker, if a vector has some."""
+"""How long to wait for requests from the broker if the vector's recording has such requests."""
 DURING_S: Final = 30.0
 ANSWER_MS: Final = 10_000
 LIMIT_MS: Final = 8_000
@@ -47,7 +47,7 @@ class Played:
     """A vector with the answers of a broker."""
 
     case: dict[str, Any]
-    """The vector's case with these answers; `errors` lists the steps that failed."""
+    """The vector's case with the broker's answers; `errors` lists the steps that failed."""
     conversation: Conversation
     variables: Mapping[str, str]
 
@@ -64,13 +64,13 @@ class Place:
     """How long to wait for an answer to a request that is not held."""
 
     def variables(self) -> dict[str, str]:
-        """The variables available in vectors."""
+        """The variables that vectors may use."""
         address = f"{self.broker[0]}:{self.broker[1]}"
         return {"brokerName": self.broker_name, "cluster": self.cluster, "brokerAddr": address}
 
 
 def play(vector: Vector, place: Place) -> Played:
-    """Play it. The broker's faults are in the answers; raises SilentError if it cannot be reached."""
+    """Play a vector, and return its case with the broker's answers. Raises SilentError."""
     player = _Player(copy.deepcopy(dict(vector.case)), place)
     with ExitStack() as stack:
         stack.callback(player.hang_up)
@@ -87,7 +87,7 @@ class _Player:
     lines: dict[str, Connection] = field(factory=dict)
     errors: list[str] = field(factory=list)
     _asked: dict[str, tuple[Connection, int, int, float]] = field(factory=dict)
-    """Open requests, by the name that joins them."""
+    """Open requests, by the name that a later step uses to wait for the answer."""
     _opening: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -128,7 +128,7 @@ class _Player:
         try:
             do()
         except FAULTS as error:
-            # An answer may contain anything; it must not end the rest of the run.
+            # An answer may contain anything. An error while reading it must not end the run.
             said = (
                 str(error) if isinstance(error, SilentError | NotReadableError) else f"{type(error).__name__}: {error}"
             )
@@ -191,7 +191,7 @@ class _Player:
             step["response"] = None
 
     def _when_registered(self, step: Mapping[str, Any], answer: Answer) -> Answer:
-        """Wait for a route: Java's broker reports a topic created by a send to its name server one-way."""
+        """Wait for a route, because Java's broker registers a topic that a send created asynchronously."""
         end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         while _is_early(step, answer) and time.monotonic() < end_s:
             time.sleep(LOOK_S)
@@ -200,7 +200,7 @@ class _Player:
         return answer
 
     def _until(self, step: dict[str, Any]) -> None:
-        """Wait until a queue reaches an offset: sent messages may become visible later."""
+        """Wait until a queue reaches an offset, because sent messages may become visible with a delay."""
         wanted = self._filled(step["until_max_offset"])
         end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         line = self._line("probe")
@@ -238,7 +238,7 @@ class _Player:
             return self.lines[name]
 
     def _filled(self, value: Any) -> Any:
-        """A value with its `${variables}`."""
+        """Replace the `${variables}` in a value."""
         return each_text(value, lambda text: _VARIABLE.sub(self._value, text))
 
     def _value(self, found: re.Match[str]) -> str:
@@ -265,7 +265,7 @@ class _Player:
 
 
 def _is_early(step: Mapping[str, Any], answer: Answer) -> bool:
-    """Whether a name server does not know a topic yet whose route was recorded."""
+    """Whether a name server does not know a topic yet although its route was recorded."""
     is_of_name_server = step["code"] == ROUTE_OF_TOPIC and step.get("conn", "").startswith("ns")
     was_told = (step.get("response") or {}).get("code") == 0
     return is_of_name_server and was_told and (answer.command or {}).get("code") == NO_TOPIC
@@ -281,7 +281,10 @@ def _saved(answer: Mapping[str, Any], how: list[Any]) -> str:
 
 
 def described(code: int, answer: Answer, line: Connection) -> dict[str, Any] | None:
-    """The recorded form of an answer to a request of a code; None for none, `closed` for a closed connection."""
+    """Convert an answer to a request with the given code to its recorded form.
+
+    The result is None for a missing answer, and `closed` for a closed connection.
+    """
     told = answer.command
     if told is None:
         return {"closed": True} if line.is_closed else None

@@ -1,7 +1,8 @@
 """The clauses of pops: holds as for pulls, and the invisible time of messages that a group popped.
 
-A broker without pops is not tested, and its clauses are not counted. A member of a group of its own follows messages
-through their invisible time: one is left alone, one acknowledged, and two get a longer and a shorter time.
+A broker without pops is not tested, and these clauses are not counted. The test uses its own group with one member, and
+follows messages through their invisible time: one message is left alone, one is acknowledged, and two get a longer and
+a shorter invisible time.
 
 Source: `PopMessageProcessor`, `NotificationProcessor`, `PopReviveService`, `ExtraInfoUtil` of 5.5.0.
 """
@@ -31,24 +32,25 @@ from longpoll_conform.wire import NotReadableError, read_records
 POP, ACKNOWLEDGE, CHANGE, NOTIFICATION = 200_050, 200_051, 200_053, 200_054
 FULL, TIMEOUT = 209, 210
 OF_TIME: Final = "invisible-"
-"""The names of the tests of an invisible time begin so."""
+"""The prefix of the names of tests of an invisible time."""
 EARLY_MS: Final = 70
-"""`PopRequest.isTimeout` holds 50 ms before the deadline, and the granularity of clocks."""
+"""`PopRequest.isTimeout` answers 50 ms before the deadline; the rest is the granularity of clocks."""
 GROUP: Final = "GPOP"
 GROUPS: Final = 8
 MESSAGES: Final = ("shorter", "left", "longer", "acknowledged")
 LONG_MS: Final = 60_000
-"""An invisible time that does not end in a test."""
+"""An invisible time that does not end during a test."""
 LOOK_MS: Final = 1_000
-"""The hold of each pop for a message that comes again."""
+"""The hold of each pop that waits for a message to be delivered again."""
 APART_S: Final = 0.05
-"""In the millisecond of a message's pop, RocketMQ may lose it by a change of its invisible time (#10276)."""
+"""RocketMQ may lose a message whose invisible time is changed in the millisecond of its pop (#10276), so wait this
+long."""
 TIMELY: Final = 0.6
-"""The part of an invisible time in which it is changed, or its message acknowledged."""
+"""The fraction of an invisible time within which the test must acknowledge a message or change its time."""
 
 
 def pop_fields(topic: str, group: str, queue: int, hold_ms: int, hidden_ms: int = LONG_MS) -> Fields:
-    """The fields of a pop; its hold begins when it reaches the broker."""
+    """The fields of a pop, whose hold begins when the request reaches the broker."""
     return {
         "consumerGroup": group, "topic": topic, "queueId": str(queue), "maxMsgNums": "32", "order": "false",
         "invisibleTime": str(hidden_ms), "pollTime": str(hold_ms), "bornTime": "0", "initMode": "0",
@@ -65,7 +67,7 @@ def _of_all(topic: str, number: int, _offset: int, hold_ms: int) -> Fields:
 
 
 def _told(answer: Mapping[str, Any]) -> int:
-    """The code of a pop that found what a notification reports."""
+    """Return the response code of a pop that corresponds to a notification's answer."""
     fields = answer["extFields"] or {}
     if answer["code"] or fields.get("hasMsg") == "true":
         return int(answer["code"])
@@ -81,7 +83,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "pops of all queues", POP, _of_all, Crowd(8, GROUPS, 80, 3_000), TIMEOUT, FULL,
             is_of_all=True, early_ms=EARLY_MS,
         ),
-        # A notification leaves its message, so each queue has one round.
+        # A notification leaves its message in the queue, so each queue has only one round.
         "notification": Kind(
             "notifications", NOTIFICATION, _of_queue, Crowd(1, QUEUES * GROUPS, 80, 3_000), TIMEOUT, FULL,
             told=_told, early_ms=EARLY_MS,
@@ -92,31 +94,32 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 
 @frozen
 class Times:
-    """How long messages are invisible, in milliseconds."""
+    """Invisible times of messages, in milliseconds."""
 
     hidden_ms: int = 3_000
     longer_ms: int = 8_000
     again_ms: int = 20_000
-    """How late a message may come again: RocketMQ takes two to seven seconds."""
+    """How late a message may be delivered again; RocketMQ takes two to seven seconds."""
 
 
 @frozen
 class _Got:
-    """A message that a pop returned, or its changed invisible time."""
+    """A message that a pop returned, or a change of its invisible time."""
 
     opaque: int
     asked_s: float
     at_s: float
-    """When the request was sent, and when it was answered, by the monotonic clock: the time begins in between."""
+    """When the request was sent, in seconds of the monotonic clock. The invisible time begins between this and the
+    answer."""
     fields: Fields
-    """The fields of requests about the message."""
+    """The fields of later requests about the message."""
     breach: Breach | None = None
-    """A breach if the request was not answered 0."""
+    """A breach if the response code was not 0."""
 
 
 @define(eq=False)
 class _Member:
-    """The only member of a group. Invariant: `got` has each message that a pop returned, in order, by its body."""
+    """The only member of a group. Invariant: `got` has the messages that pops returned, in order, by body."""
 
     place: Place
     topic: str
@@ -125,10 +128,9 @@ class _Member:
     line: Connection
     got: dict[str, list[_Got]] = field(factory=dict)
     done: dict[str, _Got] = field(factory=dict)
-    """Each message's pop, acknowledgement or change, after which its time counts."""
+    """The last pop, acknowledgement or change of each message, from which its invisible time counts."""
 
     def take(self, names: Collection[str], hidden_ms: int) -> None:
-        """Send messages and pop them."""
         for name in names:
             ask(self.place, 310, send_fields(self.topic), name.encode())
         end_s = time.monotonic() + ANSWER_S
@@ -136,7 +138,7 @@ class _Member:
             self.pop(hidden_ms)
 
     def pop(self, hidden_ms: int) -> None:
-        """Pop what is there, or comes soon."""
+        """Pop messages that are available now or soon."""
         asked_s = time.monotonic()
         opaque = self.line.ask({"code": POP, "extFields": pop_fields(self.topic, GROUP, -1, LOOK_MS, hidden_ms)})
         answer = self.line.wait(opaque, LOOK_MS / 1000 + ANSWER_S)
@@ -145,7 +147,6 @@ class _Member:
                 self.got.setdefault(name, []).append(_Got(opaque, asked_s, answer.at_s, fields))
 
     def ask(self, code: int, name: str, **more: int) -> _Got:
-        """Acknowledge a message, or change its invisible time."""
         fields = {**self.got[name][0].fields, **{each: str(value) for each, value in more.items()}}
         asked_s = time.monotonic()
         opaque = self.line.ask({"code": code, "extFields": fields})
@@ -154,7 +155,7 @@ class _Member:
         return _Got(opaque, asked_s, answer.at_s, fields, None if got == "0" else (f"0 for request {code}", got))
 
     def play(self) -> None:
-        """Pop the messages, acknowledge and change, and pop until all the others came again, or should have."""
+        """Pop messages, acknowledge one and change two, then pop until the others came again or are overdue."""
         hidden_ms, longer_ms = self.times.hidden_ms, self.times.longer_ms
         self.take(MESSAGES[:1], LONG_MS)
         self.take(MESSAGES[1:], hidden_ms)
@@ -173,7 +174,6 @@ class _Member:
             self.pop(LONG_MS)
 
     def result(self, name: str) -> Result:
-        """The result of a test."""
         what = name.removeprefix(OF_TIME)
         message = what if what in MESSAGES else "left"
         title = f"message {message!r} of a group that pops it"
@@ -191,7 +191,7 @@ class _Member:
         return holds.result_of(name, title, too_slow(worst_ms) if worst_ms > COARSE_MS else "", breach, spoken=spoken)
 
     def _breach(self, what: str, done: _Got, again: Sequence[_Got]) -> Breach | None:
-        """Return a breach if a message came again too early, too late or never."""
+        """Return a breach if a message was delivered again too early, too late or never."""
         least_ms = self.times.longer_ms if what == "longer" else self.times.hidden_ms
         last_ms = least_ms + self.times.again_ms + ECHOES * self.echo.worst_ms()
         after_ms = (again[0].at_s - done.asked_s) * 1000 if again else math.inf
@@ -204,7 +204,7 @@ class _Member:
 
 
 def _messages(answer: Mapping[str, Any], broker: str) -> Iterator[tuple[str, Fields]]:
-    """The body of each message in an answer to a pop, and the fields of requests about it. Raises ValueError."""
+    """Yield the body of each message in an answer to a pop, and the fields of requests about it. Raises ValueError."""
     fields = answer.get("extFields") or {}
     starts = dict(part.rsplit(" ", 1) for part in fields.get("startOffsetInfo", "").split(";") if " " in part)
     for record in read_records(answer.get("body") or b""):
@@ -219,7 +219,7 @@ def _messages(answer: Mapping[str, Any], broker: str) -> Iterator[tuple[str, Fie
 def see(
     place: Place, run: str, names: Sequence[str], echo: Echo, *, times: Times = Times(), crowd: Crowd | None = None
 ) -> list[Result]:
-    """The results of the clauses with these names, in their order. Raises SilentError."""
+    """Test the clauses with these names and return the results in order. Raises SilentError."""
     topic = f"tpop{run}"
     why_not = _why_not(place, topic)
     if why_not:
@@ -237,7 +237,7 @@ def _follow(place: Place, topic: str, names: Sequence[str], echo: Echo, times: T
     if not names:
         return []
     if not find_names(place):
-        # RocketMQ ignores a request about a message if it has another broker's name.
+        # RocketMQ ignores a request about a popped message if it contains another broker's name.
         return [holds.result_of(name, BY_VECTOR[name].sentence, "the broker lacks: name-server") for name in names]
     with closing(Connection("pop", place.broker, Conversation())) as line:
         member = _Member(place, topic, echo, times, line)
@@ -246,7 +246,7 @@ def _follow(place: Place, topic: str, names: Sequence[str], echo: Echo, times: T
 
 
 def _why_not(place: Place, topic: str) -> str:
-    """Why the broker's pops are not tested; empty if they are."""
+    """Return why the broker's pops are not tested; empty if they are tested."""
     ask(place, 17, topic_fields(topic))
     answer, _after_ms = ask(place, POP, pop_fields(topic, GROUP, -1, 0))
     if answer is None:

@@ -1,8 +1,8 @@
 """Send the requests of vectors to a broker and record its answers as new vectors.
 
-Values that may vary (`normalised`) are kept. Each request is sent twice, with different names: if the answers differ,
-there is no vector but a report. An answer outside the request's time window is requested again, because a busy machine
-makes any answer late. A window around a late answer would fail the broker when it is fast.
+Values that may vary (`normalised`) are kept. Each request is sent twice, with different names: if the answers differ, a
+report replaces the vector. If an answer is outside the request's time window, the request is repeated, because a busy
+host makes any answer late, and a window around a late answer would fail a fast broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 from longpoll_conform.wire import each_text
 
 BESIDE: Final = 8
-"""The number of concurrent requests; most of them only wait."""
+"""The number of concurrent requests, most of which only wait."""
 TRIES: Final = 3
 
 
@@ -29,22 +29,22 @@ class Recorded:
     """The result of recording one vector."""
 
     vector: Vector
-    """With the broker's answers."""
+    """The vector with the broker's answers."""
     differences: tuple[Difference, ...]
-    """Between two answers to it; if there are any, they show nothing about the broker."""
+    """The differences between two answers to the same request. If there are any, the vector proves nothing."""
 
 
 def record(
     vectors: Sequence[Vector], place: Place, run_name: str, version: str, told: Callable[[], None] = lambda: None
 ) -> list[Recorded]:
-    """Record each, in any order; results keep their order. Raises SilentError if the broker is gone."""
+    """Record the answers to each vector; results keep the order of the vectors. Raises SilentError."""
 
     def one(vector: Vector) -> Recorded:
         found = _record(vector, place, run_name, version)
         told()
         return found
 
-    # Answers from a stored log depend on earlier requests.
+    # Record the vectors of a stored log alone, because their answers depend on earlier requests.
     stored = [vector for vector in vectors if vector.profile == "store"]
     found = {vector.id: one(vector) for vector in stored}
     with ThreadPoolExecutor(BESIDE) as pool:
@@ -54,7 +54,7 @@ def record(
 
 
 def _record(vector: Vector, place: Place, run_name: str, version: str) -> Recorded:
-    """The first answer within the window that a second one equals; otherwise the last one, with the differences."""
+    """Return the first answer in the window that a second one confirms, or the last one with the differences."""
     kept = _asked(vector, place, f"{run_name}-1", version)
     differences: tuple[Difference, ...] = ()
     window = vector.case.get("timing")
@@ -65,7 +65,7 @@ def _record(vector: Vector, place: Place, run_name: str, version: str) -> Record
         named = kept.named_for(run)
         played = _play(named, place)
         differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
-        # Without a window no answer is late.
+        # Without a recorded window, no answer is late.
         if not differences and (window is None or kept.case["timing"] == window):
             break
         kept = _kept(vector, played, run, version)
@@ -92,7 +92,7 @@ def _kept(vector: Vector, played: Played, run: str, version: str) -> Vector:
 
 
 def _timing(before: Mapping[str, Any] | None, case: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The recorded window if the answer came within it; otherwise one around the answer."""
+    """Return the recorded window if the answer arrived in it, or else a window around the answer."""
     held_ms = case["held_ms"]
     if not case.get("response") or "closed" in case["response"]:
         return None

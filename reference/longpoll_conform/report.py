@@ -1,10 +1,11 @@
 """The result of a run: three sections, a conversation as text, JSON, JUnit XML and HTML pages.
 
-The sections are differences from RocketMQ, bugs of RocketMQ in the broker, and untested clauses. They count clauses,
-not vectors. A broker may answer anything, so text from it is escaped for terminals, XML and HTML. Pages have no
-scripts and need no network.
+The sections are differences from RocketMQ, bugs of RocketMQ that the broker shares, and untested clauses. They count
+clauses, not vectors. A broker may answer anything, so its text is escaped for terminals, XML and HTML. The pages have
+no scripts and need no network.
 
-Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java skips).
+Sources: docs/findings.md; `ConsumerFilterManager.build` (its check is an assertion, which Java does not run by
+default).
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "5.5.0": _BOTH,
     }
 )
-"""Recorded version -> vector -> the bug that its recorded answer shows."""
+"""Maps a recorded version and a vector to the bug of RocketMQ that the recorded answer shows."""
 
 
 def bug_of_run(policy: str, seen: str) -> str | None:
-    """The bug of a RocketMQ preset that a load or a race may show; None if the policy promises the property."""
+    """The bug of a RocketMQ preset that a load or race test may show; None if the policy promises the property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
         return None
     letters = findings_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
@@ -64,14 +65,14 @@ def bug_of_run(policy: str, seen: str) -> str | None:
 
 PULL, POP = 11, 200_050
 HEX_SIZE_MAX: Final = 256
-"""Bytes shown of a frame; the rest is counted."""
+"""How many bytes of a frame are shown in hexadecimal; the number of further bytes is given."""
 HEX_COLUMNS: Final = 32
 TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}
 
 
 def lines_of(spoken: Sequence[RecordedFrame], *, with_bytes: bool = True) -> Iterator[str]:
-    """Each frame: when, on which connection, decoded, and its bytes in hexadecimal."""
+    """Yield the lines of each frame: time, connection, decoded content, and its bytes in hexadecimal."""
     for one in spoken:
         yield f"{one.at_ms:9.1f} ms  {one.line} {ARROWS[one.way]} {meaning(one)}"
         if with_bytes:
@@ -79,7 +80,7 @@ def lines_of(spoken: Sequence[RecordedFrame], *, with_bytes: bool = True) -> Ite
 
 
 def meaning(one: RecordedFrame) -> str:
-    """A frame in words."""
+    """Describe a frame in words."""
     if one.way == "closed":
         rest = f", after {len(one.content)} bytes of a frame" if one.content else ""
         return f"the broker closed the connection{rest}"
@@ -109,7 +110,7 @@ _VALUE: Final = re.compile(r'"[^"]*"|\d+')
 
 
 def by_cause(results: Iterable[Result]) -> list[tuple[Result, ...]]:
-    """The failures in groups of one cause: those whose first difference is alike, except for texts and numbers."""
+    """Group failures by cause: in one group, the first differences are equal except for texts and numbers."""
     found: dict[str, list[Result]] = {}
     for result in results:
         if result.outcome == "FAIL":
@@ -129,7 +130,7 @@ def _cause(result: Result) -> str:
 
 
 def _code_at(vector: Vector | Seen, where: str) -> int:
-    """The code of the request that a difference is about; clauses without a recording ask for pulls or pops."""
+    """Return the code of the request in which a difference occurred; clauses without a recording send pulls or pops."""
     step: Mapping[str, Any] = {"code": POP if vector.id in POPS else PULL}
     if isinstance(vector, Vector):
         found = re.match(r"(setup|during|after)\[(\d+)\]", where)
@@ -143,7 +144,7 @@ def does_not_poll(results: Iterable[Result]) -> bool:
 
 
 def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict[str, Any]:
-    """The whole run; lists of results are in the order of the vectors."""
+    """The whole run as a JSON object; lists of results are in the order of the vectors."""
     clauses = by_clause(results)
     counts = Counter(clauses.values())
     found = sections(suite, results)
@@ -168,7 +169,7 @@ def as_json(suite: Suite, results: Sequence[Result], identity: Identity) -> dict
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """Return the result of one vector as a JSON object."""
+    """Convert the result of one vector to a JSON object."""
     return {
         "vector": result.vector.id,
         "title": result.vector.title,
@@ -200,23 +201,23 @@ class Difference:
 
 @frozen
 class Bug:
-    """A bug of RocketMQ that some clause shows."""
+    """A bug of RocketMQ that a clause can show."""
 
     clause: str
     outcome: Outcome
     is_there: bool
-    """Whether this broker has it."""
+    """Whether the tested broker has the bug."""
     bug: str
     seen: str
-    """The evidence for or against it."""
+    """The evidence for or against the bug."""
 
 
 @frozen
 class Sections:
-    """The sections; each clause's worst vector decides, and comes first."""
+    """The sections of a report. The worst vector of a clause decides its outcome, and is listed first."""
 
     counts: Counter[Outcome]
-    """Clauses by their outcome."""
+    """The number of clauses by outcome."""
     differences: tuple[Difference, ...]
     bugs: tuple[Bug, ...]
     untested: dict[str, tuple[str, ...]]
@@ -224,7 +225,7 @@ class Sections:
 
     @property
     def tested(self) -> int:
-        """The denominator: clauses that were tested."""
+        """The number of tested clauses, which is the denominator of the counts."""
         return self.counts.total() - self.counts["UNTESTED"]
 
     @property
@@ -240,7 +241,7 @@ class Sections:
 
 
 def sections(suite: Suite, results: Sequence[Result]) -> Sections:
-    """Sort the results by clause."""
+    """Sort the results into sections by clause."""
     clauses = by_clause(results)
     differences: list[Difference] = []
     bugs: list[Bug] = []
@@ -254,7 +255,8 @@ def sections(suite: Suite, results: Sequence[Result]) -> Sections:
         elif outcome in {"PASS", "NON-STRICT"} and known and (outcome == "PASS" or len(known) == len(mine)):
             result, bug = known[0]
             if outcome == "NON-STRICT" or isinstance(result.vector, Vector):
-                # A recorded bug is present if the answer is the recorded one; a load or race shows it by lateness.
+                # The broker has a recorded bug if its answer equals the recorded one. In a load or race test, a failure
+                # shows the bug.
                 has_it = (result.outcome == "PASS") == isinstance(result.vector, Vector)
                 bugs.append(Bug(name, outcome, has_it, bug, _seen(result)))
         elif outcome != "PASS":
@@ -263,7 +265,7 @@ def sections(suite: Suite, results: Sequence[Result]) -> Sections:
 
 
 def _bug_of(suite: Suite, result: Result) -> str | None:
-    """The bug that a vector's recorded answer, a load or a race shows, if any."""
+    """Return the bug that a vector's recorded answer, a load test or a race test shows; None for no bug."""
     shown = result.vector
     if isinstance(shown, Vector):
         return RECORDED.get(shown.version, {}).get(shown.id)
@@ -287,7 +289,7 @@ pre { background: #f6f6f6; padding: .8rem; overflow-x: auto; font-size: 12px }
 
 
 def write_pages(directory: Path, suite: Suite, results: Sequence[Result]) -> None:
-    """Write `index.html` and the pages next to it. Raises OSError."""
+    """Write `index.html` and one page per vector. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "index.html").write_text(index(suite, results), encoding="utf-8")
     for result in results:
@@ -296,7 +298,7 @@ def write_pages(directory: Path, suite: Suite, results: Sequence[Result]) -> Non
 
 
 def index(suite: Suite, results: Sequence[Result]) -> str:
-    """The table of clauses, each with its vectors."""
+    """The HTML table of clauses, each with its vectors."""
     clauses = by_clause(results)
     found = sections(suite, results)
     rows = []
@@ -323,7 +325,7 @@ def index(suite: Suite, results: Sequence[Result]) -> str:
 
 
 def page(result: Result) -> str:
-    """One vector: expected next to got, and every byte of the conversation."""
+    """The HTML page of one vector: expected next to received answers, and every byte of the conversation."""
     rows = "".join(
         f"<tr><td><code>{escape(each.where)}</code></td><td>{escape(each.expected)}</td><td>{escape(each.got)}</td></tr>"
         for each in result.differences
@@ -345,7 +347,7 @@ def page(result: Result) -> str:
 
 
 def escape(text: str) -> str:
-    """The text escaped, on one line."""
+    """Escape a text, and join its lines into one."""
     return html.escape(escaped(text))
 
 
@@ -370,7 +372,7 @@ SKIPPED: Final = frozenset({"UNTESTED", "UNIMPLEMENTED", "NON-STRICT"})
 
 
 def junit(results: Sequence[Result]) -> str:
-    """The document."""
+    """The results as a JUnit XML document."""
     root = ET.Element("testsuites", name="longpoll conform")
     for area, group in groupby(sorted(results, key=_area), key=_area):
         found = list(group)
@@ -410,7 +412,7 @@ def _plain(text: str) -> str:
 
 
 def write_reports(suite: Suite, results: Sequence[Result], junit_file: Path | None, pages: Path | None) -> None:
-    """Write the requested ones: JUnit XML into a file, pages into a directory. Raises OutputError."""
+    """Write JUnit XML into a file and HTML pages into a directory, as far as requested. Raises OutputError."""
     for place, write in (
         (junit_file, lambda path: path.write_text(junit(results), encoding="utf-8")),
         (pages, lambda path: write_pages(path, suite, results)),

@@ -1,8 +1,8 @@
-"""Play every vector that applies and record the results; continue after failures, and after the broker has died.
+"""Play every vector that applies and record the results; continue after failures, and after the broker has crashed.
 
-Vectors with immediate answers are played one by one, so that one that silences the broker is identified; waiting ones
-are played concurrently. A late or unanswered vector is played again alone before it counts, because a busy machine can
-be late. A conversation that shows a difference is then reduced: steps are left out while the difference remains.
+Vectors with immediate answers are played one by one, to identify a vector that stops the broker. Vectors that wait are
+played concurrently. If a vector's answer is late or missing, the vector is played again alone, because a busy host can
+cause this. A conversation that shows a difference is then reduced: steps are removed while the difference remains.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from longpoll_conform.vectors import RECORDED_AS, Vector
 
 TRIES_MAX: Final = 40
 UNTIL_MS: Final = 300
-"""How long to wait for a queue to reach an offset, in case its messages were left out."""
+"""How long a reduced conversation waits for a queue to reach an offset, because the sends may have been removed."""
 PARTS: Final = ("after", "during", "setup")
 KEPT: Final = frozenset({34, 200})
-"""Heartbeats and group settings: right answers depend on them, but a broker that ignores them answers the same
-without.
-"""
+"""Heartbeats and group settings, which a reduction keeps. A correct broker needs these requests to give the recorded
+answers, but a broker that ignores them gives the same wrong answers without them."""
 CODE: Final = "response.code"
 
 
 def minimise(
     vector: Vector, differences: Sequence[Difference], play: Callable[[Vector], Sequence[Difference]]
 ) -> tuple[Vector, int]:
-    """The vector without the steps that its first difference does not need, and their number.
+    """Remove the steps that the first difference does not need; return the vector and the number of removed steps.
 
-    `play` returns the differences of a vector. Only answers of the request itself are compared, because the places of
-    steps change. A step is also needed if a different difference appears without it, or another code: then the recorded
-    answer does not apply, for example because a topic was not created.
+    `play` returns the differences of a vector. Only answers of the request itself are compared, because the positions
+    of steps change. A step is also needed if another difference or another response code appears without the step: then
+    the recorded answer does not apply, for example because a topic was not created.
     """
     wanted = next((each for each in differences if each.where.startswith("response")), None)
     if wanted is None:
@@ -63,7 +62,7 @@ def minimise(
 
 
 def _codes(differences: Sequence[Difference]) -> set[str]:
-    """The wrong response code, if the code differed."""
+    """Return the wrong response code in a set; empty if the code did not differ."""
     return {each.got for each in differences if each.where == CODE}
 
 
@@ -79,24 +78,24 @@ def _hasty(step: Mapping[str, Any]) -> Mapping[str, Any]:
 
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "PASS", "UNTESTED")
-"""Worst first: a clause has the worst of its vectors."""
+"""The outcomes from worst to best; the outcome of a clause is the worst of its vectors."""
 BAD: Final = frozenset({"FAIL", "UNTESTED"})
-"""The outcomes of a vector that is played again, or after which the broker may have stopped answering."""
+"""With these outcomes, a vector is played again, and the broker may have stopped answering."""
 STOPPED: Final = "the broker stopped answering"
 TIME_OVER: Final = f"the conversations reached their time limit of 8 minutes: {REMEDY}"
 RUN_S: Final = 480.0
-"""The time limit of all conversations of a run; those left are untested."""
+"""The time limit of all conversations of a run; later vectors are untested."""
 UNANSWERED_MAX: Final = 5
-"""After this many vectors without answers, or with late ones, none is played again or reduced."""
+"""After this many vectors with late or missing answers, no vector is played again or reduced."""
 SILENT_MAX: Final = 3
-"""After this many vectors in which a request code was never answered, the other vectors with it are not played."""
+"""If a request code was never answered in this many vectors, other vectors with this code are not played."""
 PATIENCE_MS: Final = 2_000
-"""How long to wait for an answer of a broker that has left some out."""
+"""How long to wait for an answer after `UNANSWERED_MAX` vectors had late or missing answers."""
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
-"""The total time for reducing conversations."""
+"""The time limit for reducing all conversations of a run."""
 BESIDE: Final = 8
-"""The number of waiting vectors played at once."""
+"""The number of vectors that wait at once."""
 PROMPT_MS: Final = 100
 SMALLEST_WAIT_MS: Final = 2_000
 """Conversations that wait longer are not reduced, because that would take minutes."""
@@ -112,7 +111,7 @@ class Seen:
 
 @frozen
 class Result:
-    """The result of one vector, or of a check of a whole run."""
+    """The result of one vector, or of a check of a load or race test."""
 
     vector: Vector | Seen
     clause: Clause
@@ -121,9 +120,9 @@ class Result:
     """The reason for the result, in one sentence; empty for PASS."""
     differences: tuple[Difference, ...] = ()
     spoken: tuple[RecordedFrame, ...] = ()
-    """Every byte of the conversation that shows it."""
+    """All frames of the conversation that shows a difference."""
     left_out: int = 0
-    """The number of the vector's steps that the smallest conversation omits."""
+    """The number of steps that the reduced conversation omits."""
     seconds: float = 0.0
 
 
@@ -134,11 +133,11 @@ class Suite:
     place: Place
     policy: str
     run_name: str
-    """Part of the names of topics and groups."""
+    """A part of the names of topics and groups."""
     scans: bool = field(default=Factory(lambda self: self.policy.startswith("rocketmq"), takes_self=True))
-    """Whether RocketMQ's five-second scan checks deadlines."""
+    """Whether the broker checks deadlines in RocketMQ's five-second scan."""
     restart: Callable[[], None] | None = None
-    """Restarts the broker; None if only its owner can."""
+    """Restarts the broker; None if longpoll did not start the broker."""
     told: Callable[[Result], None] = lambda _result: None
     makes_smaller: bool = True
     declared: set[Capability] = field(factory=set)
@@ -147,19 +146,19 @@ class Suite:
     silenced_by: list[str] = field(factory=list)
     """Vectors after which the broker stopped answering."""
     echo: Echo | None = None
-    """The machine's latency meanwhile; None: any late answer is the broker's fault."""
+    """Measures the latency during the run. With None, the broker is blamed for any late answer."""
     limit_s: float = RUN_S
     unanswered: int = 0
-    """Number of vectors that failed by time."""
+    """The number of vectors that failed because of late or missing answers."""
     smaller_s: float = SMALLER_S
     """The remaining time for reducing conversations."""
     _silent: dict[int, list[str]] = field(factory=dict)
-    """Request code -> the vectors in which it was not answered; empty once it was."""
+    """Maps a request code to the vectors in which it was not answered; empty after the code was answered once."""
     _at_first: Health | None = None
-    """The broker's first answers: requests that it never supported do not show that it stopped working."""
+    """The broker's health at the start, so that a request which it never supported does not count as a crash."""
     _gone: bool = False
     _lives: Iterator[int] = field(factory=itertools.count)
-    """Numbers for names, one per playing; threads take the next one."""
+    """Numbers that make the topic and group names of each playing unique, also between threads."""
 
     def find(self) -> None:
         """Find the broker's capabilities. Raises SilentError."""
@@ -167,7 +166,7 @@ class Suite:
         self.capabilities = (find(self.place, self.run_name, settled) | self.declared) - self.denied
 
     def run(self, vectors: Sequence[Vector]) -> list[Result]:
-        """Play them."""
+        """Play the vectors."""
         self._at_first = self._health()
         if None in self._at_first[:2]:
             raise SilentError("the broker does not answer a request to create a topic, or a send")
@@ -191,7 +190,7 @@ class Suite:
         return [results[vector.id] for vector in vectors]
 
     def _parts(self, vectors: Sequence[Vector]) -> Iterator[Sequence[Vector]]:
-        """Those to play at once: over a slow network one by one would take longer than the limit."""
+        """Yield groups of vectors to play at once, because on a slow network playing one by one would take too long."""
         alone = BESIDE if self.echo is not None and self.echo.usual_ms() > PROMPT_MS else 1
         for waits, size in ((False, alone), (True, BESIDE)):
             group = [vector for vector in vectors if (vector.wait_ms >= PROMPT_MS) == waits]
@@ -226,7 +225,7 @@ class Suite:
     # -- one vector, and several -------------------------------------------------------------------------------------
 
     def _alone(self, vector: Vector) -> Result:
-        """Play a vector until it matches or has differed often enough, then check the broker."""
+        """Play a vector until it passes or has failed often enough, then check whether the broker still works."""
         if self._gone:
             return self._untested(vector)
         result = self._try(vector)
@@ -255,11 +254,11 @@ class Suite:
             return found
         if not self._is_well():
             if self.restart is None:
-                # One of them stopped the broker, but it is unknown which.
+                # One of these vectors stopped the broker, but it is unknown which one.
                 self._gone = True
                 self.silenced_by += [result.vector.id for result in found if result.outcome in BAD]
                 return [_failed(result) if result.outcome in BAD else result for result in found]
-            # Each alone, on a working broker.
+            # Play each vector alone on a working broker.
             self._revive()
             return [self._alone(vector) for vector in vectors]
         pairs = zip(vectors, found, strict=True)
@@ -309,7 +308,7 @@ class Suite:
                     seen.append(vector.id)
 
     def _silence(self, vector: Vector) -> str:
-        """The request code of a vector that the broker never answers, in a sentence; empty for none."""
+        """Return a sentence about a request code of the vector that the broker never answers; empty for none."""
         codes = {step["code"] for step in (*vector.steps(), vector.case["request"]) if "code" in step}
         silent = [code for code in sorted(codes) if len(self._silent.get(code, ())) >= SILENT_MAX]
         return f"the broker never answers request {silent[0]}: see {self._silent[silent[0]][0]}" if silent else ""
@@ -333,7 +332,7 @@ class Suite:
     # -- a broker that serves no more --------------------------------------------------------------------------------
 
     def _is_well(self) -> bool:
-        # More than once: a host pause is not a broker that stopped answering.
+        # Try more than once, because a host pause can look like a broker that stopped answering.
         return any(self._health() == self._at_first for _ in range(TRIES))
 
     def _health(self) -> Health:
@@ -368,13 +367,13 @@ class Suite:
         return not self._gone and self._is_well()
 
     def untested(self, name: str, why: str = "") -> Result:
-        """A check of a whole run that was not made; without `why`, because the broker stopped working."""
+        """The result of a load or race check that was not made; by default because the broker stopped working."""
         seen = Seen(name, BY_VECTOR[name].sentence)
         return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
 
 
 def _failed(result: Result) -> Result:
-    """The failure of a vector that seemed to be late, because the broker has stopped answering."""
+    """Change the result of a seemingly late vector to a failure, because the broker has stopped answering."""
     return evolve(result, outcome="FAIL", why=str(result.differences[0]) if result.differences else result.why)
 
 
@@ -385,14 +384,14 @@ def _is_of_time(result: Result) -> bool:
 def _pairs(
     recorded: Mapping[str, Any], case: Mapping[str, Any]
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each step of a recording with the played one, and the request last."""
+    """Yield each recorded step with the played step, and the request last."""
     for part in ("setup", "during", "after"):
         yield from zip(recorded.get(part, ()), case.get(part, ()), strict=True)
     yield {**recorded["request"], "response": recorded["response"]}, {"response": case.get("response")}
 
 
 def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int | None:
-    """The request that was answered "not known", where the recorded broker knew it."""
+    """Return the code of a request that the tested broker does not know but the recorded broker knew."""
     for one, other in _pairs(recorded, case):
         codes = [(side.get("response") or {}).get("code") for side in (one, other)]
         if codes[1] == UNKNOWN_CODE and codes[0] not in {None, UNKNOWN_CODE}:

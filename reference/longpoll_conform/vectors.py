@@ -1,6 +1,6 @@
-"""Vectors: conversations recorded from real brokers, as data; format in `docs/conformance.md`.
+"""Vectors: conversations recorded from real brokers, as data. The format is in `docs/conformance.md`.
 
-Playing: `play`. Comparing answers: `compare`.
+`play` plays vectors. `compare` compares the answers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from longpoll_spec.errors import OutputError, UserError, not_known
 
 FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
-"""Each recorded version, with its file."""
+"""Maps each recorded version to its file."""
 RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
 """The names that every recorded broker has."""
 SIZE_MAX: Final = 64 << 20
-"""The largest unpacked file of recordings, bytes; those in the package have one MiB."""
+"""The maximum size of an unpacked file of recordings, in bytes; the files in the package have one MiB."""
 STEPS: Final = ("setup", "during", "after")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg])c(\d{3})")
-"""Topics and groups of a vector: `tc114`, `gc114`."""
+"""Matches the topic and group names of a vector, such as `tc114` and `gc114`."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -44,19 +44,20 @@ class VectorError(UserError):
 
 @frozen
 class Vector:
-    """One conversation. `case` is as recorded: `setup`, `request`, `during`, `after`, with the answers."""
+    """One conversation. `case` is the recorded data: `setup`, `request`, `during` and `after`, with the answers."""
 
     id: str
     title: str
     profile: str
-    """The required broker settings: `default`, `sql`, `strict`, `nolongpoll`, `unreadable`, `store`."""
+    """The broker settings that the vector requires: `default`, `sql`, `strict`, `nolongpoll`, `unreadable` or `store`.
+    """
     version: str
     """The version of the recorded broker."""
     case: Mapping[str, Any]
 
     @property
     def wait_ms(self) -> int:
-        """The expected duration: sleeps, holds, and awaited silences."""
+        """The expected duration in ms: the sum of sleeps, holds, and waits for answers that must not arrive."""
         case = self.case
         steps = self.steps()
         whole = sum(step.get("sleep_ms", 0) + step.get("held_ms", 0) for step in steps)
@@ -66,7 +67,7 @@ class Vector:
 
     @property
     def needs(self) -> frozenset[Literal["name-server"]]:
-        """Requirements in addition to the profile: a name server, if a step is sent to one."""
+        """Requirements in addition to the profile: a name server, if a step sends a request to it."""
         steps = (*self.steps(), self.case["request"])
         asks = any(step.get("conn", "").startswith("ns") for step in steps)
         return frozenset({"name-server"}) if asks else frozenset()
@@ -76,7 +77,7 @@ class Vector:
         return [step for part in STEPS for step in self.case.get(part, [])]
 
     def named_for(self, run: str, life: int | None = None) -> Vector:
-        """The vector with topic and group names of this run, of the same length, so that it can be played again.
+        """The vector with topic and group names for this run, of the same length, so that it can be played again.
 
         Give each playing in a run another `life`; the default is the vector's own number.
         """
@@ -84,7 +85,7 @@ class Vector:
         return Vector(self.id, self.title, self.profile, self.version, named)
 
     def with_answers(self, played: Mapping[str, Any], run: str, version: str) -> Vector:
-        """The vector with the answers of a played case, under its original names."""
+        """The vector with the answers of a played case, under the vector's original names."""
         names = {found[1] + _token(run, found[0]): found[0] for found in _NAME.finditer(json.dumps(self.case))}
         tokens = re.compile("|".join(map(re.escape, names)) or "(?!)")
         case = _renamed(played, lambda text: tokens.sub(lambda found: names[found[0]], text))
@@ -93,7 +94,7 @@ class Vector:
 
 @cache
 def recorded(version: str) -> tuple[Vector, ...]:
-    """The vectors of a version. Raises VectorError for a version without any."""
+    """The vectors of a version. Raises VectorError if the version was not recorded."""
     if version not in RECORDED:
         raise VectorError(not_known("recorded version", version, RECORDED))
     packed = (resources.files("longpoll_conform") / "vectors" / RECORDED[version]).read_bytes()
@@ -102,7 +103,7 @@ def recorded(version: str) -> tuple[Vector, ...]:
 
 
 def read_vectors(path: Path) -> tuple[Vector, ...]:
-    """The vectors of a file of recordings; a name in `.xz` means packed. Raises VectorError."""
+    """Read a file of recordings, which is compressed if its name ends in `.xz`. Raises VectorError."""
     try:
         text = _content(path).decode()
         vectors = tuple(_read(json.loads(line)) for line in text.splitlines())
@@ -132,7 +133,7 @@ def _content(path: Path) -> bytes:
 
 
 def write_vectors(path: Path, vectors: Sequence[Vector]) -> None:
-    """Write such a file. Raises OutputError."""
+    """Write a file of recordings. Raises OutputError."""
     text = "".join(json.dumps(vector.case, ensure_ascii=False) + "\n" for vector in vectors)
     content = text.encode()
     try:
@@ -163,7 +164,7 @@ def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
-    """Rename topics also inside message bodies, which are base64."""
+    """Rename topics inside message bodies too, which are base64 text."""
     if name == "body" and isinstance(value, str):
         with contextlib.suppress(binascii.Error, UnicodeDecodeError):
             text = base64.b64decode(value, validate=True).decode()
@@ -173,10 +174,10 @@ def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _token(run: str, name: str, life: int | None = None) -> str:
-    """A name without its first letter. Playings of a run use consecutive values, so their names differ.
+    """Return a name without its first letter. Playings of a run use consecutive numbers, so their names differ.
 
-    Two runs on one broker share names only if their start values are less than a run's length apart: one of 1,679,616
-    for four characters.
+    Two runs on one broker share names only if their start numbers differ by less than the number of playings in a run;
+    four characters allow 1,679,616 start numbers.
     """
     begin = int.from_bytes(hashlib.sha256(run.encode()).digest()[:8])
     number = begin + (int(name[2:]) if life is None else life)

@@ -1,7 +1,7 @@
 """A second, independent codec for RocketMQ's bytes: frames, commit-log records, properties, batch bodies.
 
-Values are plain dicts with the names of RocketMQ's JSON, as in vectors. Nothing is taken from `longpoll_protocol`, the
-codec of our own broker. Connections: `connection`.
+Values are plain dicts with the names of RocketMQ's JSON, as in vectors. This codec shares no code with
+`longpoll_protocol`, the codec of our own broker. Connections: `connection`.
 
 Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
 """
@@ -27,7 +27,7 @@ VERSION: Final = 401
 """The version in requests: `MQVersion` V4_9_4."""
 FRAME_SIZE_MAX: Final = 16 << 20
 BODY_SIZE_SHOWN: Final = 128
-"""Message bodies up to this size, bytes, are kept whole; of longer ones the hash."""
+"""Message bodies of up to this many bytes are kept; of longer bodies, only the hash is kept."""
 V6_BORN, V6_STORE = 0x10, 0x20
 CRC_MASK: Final = 0x7FFFFFFF
 """A body's checksum is its CRC-32 without the highest bit."""
@@ -36,7 +36,7 @@ _BINARY_HEAD: Final = struct.Struct(">hbhiii")
 
 
 class NotReadableError(ValueError):
-    """Bytes that are not a frame or a record; the text says where decoding failed."""
+    """The bytes are not a frame or a record; the message says where decoding failed."""
 
 
 # -- frames ----------------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes
 
 
 def encode_header(command: Mapping[str, Any], serialize: str) -> bytes:
-    """The header of a command's frame."""
+    """Encode the header of a command's frame."""
     return _json_header(command) if serialize == "JSON" else _binary_header(command)
 
 
@@ -87,7 +87,7 @@ def _binary_header(command: Mapping[str, Any]) -> bytes:
 
 
 def decode_command(frame: bytes) -> dict[str, Any]:
-    """Decode a frame after its length to a command, with `serialize` and `body`. Raises NotReadableError."""
+    """Decode the content of a frame to a command with `serialize` and `body`. Raises NotReadableError."""
     try:
         (mark,) = struct.unpack_from(">I", frame)
         size = mark & 0xFFFFFF
@@ -103,7 +103,7 @@ def decode_command(frame: bytes) -> dict[str, Any]:
 
 
 def _checked(header: Any) -> dict[str, Any]:
-    """A header with fields of the right types. Raises NotReadableError."""
+    """Check the types of the fields of a header. Raises NotReadableError."""
     if not isinstance(header, dict):
         raise NotReadableError("the header is not a JSON object")
     for name in ("code", "flag", "opaque"):
@@ -144,7 +144,7 @@ def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
 
 
 def lenient_json(text: bytes) -> Any:
-    """JSON as fastjson writes it, with unquoted integers as names. Raises ValueError."""
+    """Parse JSON as fastjson writes it, with unquoted integers as names. Raises ValueError."""
     try:
         try:
             return json.loads(text)
@@ -155,7 +155,7 @@ def lenient_json(text: bytes) -> Any:
 
 
 def each_text(value: Any, change: Callable[[str], Any]) -> Any:
-    """JSON with each text changed, also names of objects."""
+    """Change each text in JSON, including the names in objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -167,17 +167,17 @@ def each_text(value: Any, change: Callable[[str], Any]) -> Any:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Properties in a record's format."""
+    """Encode properties in the format of a record."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Parse a record's properties; a part without a value is skipped."""
+    """Parse the properties of a record; a property without a value is skipped."""
     return dict(part.split("\x01", 1) for part in text.split("\x02") if "\x01" in part)
 
 
 def batch_body(messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
-    """Several messages in one body (`MessageDecoder.encodeMessages`)."""
+    """Encode several messages into one body (`MessageDecoder.encodeMessages`)."""
     whole = b""
     for body, properties in messages:
         text = properties_text(properties).encode()
@@ -187,7 +187,7 @@ def batch_body(messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
 
 
 def read_records(raw: bytes) -> list[dict[str, Any]]:
-    """The records of a body, in order. Raises NotReadableError."""
+    """Decode the records in a body, in order. Raises NotReadableError."""
     found, place = [], 0
     while place < len(raw):
         try:
@@ -212,7 +212,7 @@ def _read_record(raw: bytes, start: int) -> tuple[dict[str, Any], int]:
     if size < 0:
         raise NotReadableError(f"the record at byte {start} claims a body of {size} bytes")
     body, place = raw[place : place + size], place + size
-    # From 5.0 a topic's length may take two bytes.
+    # From RocketMQ 5.0, the length of a topic may take two bytes.
     wide = magic == MAGIC_V2
     (size,) = struct.unpack_from(">h" if wide else ">B", raw, place)
     place += 2 if wide else 1
@@ -245,5 +245,5 @@ def _host(raw: bytes, place: int, *, is_v6: bool) -> tuple[str, int]:
 
 
 def physical_offset(message_id: str) -> int:
-    """A message's log position, from the broker's id."""
+    """The log position of a message, which is part of the broker's message id."""
     return int(message_id[-16:], 16)

@@ -1,23 +1,23 @@
 """Bounds when the next bytes of a connection can have been sent, although the sender's kernel may delay them.
 
-Even after a reader finds nothing, sent bytes may be missing. The sender's kernel holds bytes back while the reader's
-window is used up, while a small segment waits for an acknowledgement (Nagle), or under congestion control. All three
-end when an acknowledgement leaves here. So bytes sent before that are here one round trip later, if the permitted
-amount was not used up meanwhile.
+Bytes that were sent may not have arrived yet when a reader finds none. The sender's kernel holds bytes back while the
+reader's window is used up, while a small segment waits for an acknowledgement (Nagle), or under congestion control. In
+all three cases, an acknowledgement by the reader releases the bytes. Therefore bytes that were sent before an
+acknowledgement have arrived one round trip after it, unless the sender has used up the permitted amount meanwhile.
 
 Two rules follow. A look is a time at which the number of arrived bytes was known:
 
-- **quiet**: nothing has arrived since an acknowledgement of everything left here over `settle_ns` ago. Then nothing is
-  held back, and missing bytes were sent after the look.
-- **busy**: fewer bytes have arrived since an acknowledgement over `settle_ns` ago than it permitted. Then missing bytes
-  were sent after that acknowledgement.
+- **quiet**: all arrived bytes were acknowledged more than `settle_ns` ago, and nothing has arrived since. Then the
+  kernel holds nothing back, and bytes that arrive later were sent after the look.
+- **busy**: fewer bytes have arrived since an acknowledgement more than `settle_ns` ago than it permitted. Then bytes
+  that arrive later were sent after that acknowledgement.
 
-A sender that used up its permission, or sent much at once, resumes later: its kernel resumes only with the process that
-holds the connection. So `RECOVER_NS` applies for a while.
+A sender that used up its permission, or sent much at once, resumes later, because its kernel resumes only together with
+the process that holds the connection. For such a sender, `RECOVER_NS` replaces `settle_ns` for a while.
 
-Without either rule the bound stays: it gets wider, never wrong. A third rule bounds a connection whose sender is always
-ahead. A kernel holds at most `held_max` bytes of a connection, so bytes that far beyond those arrived at a look were
-sent after it.
+If neither rule applies, the earlier bound remains, which is less precise but never wrong. A third rule bounds a
+connection whose sender is always ahead of the reader. A kernel holds at most `held_max` bytes of a connection, so bytes
+that are that far behind the bytes arrived at a look were sent after the look.
 
 Sockets: see `relay_loop`. Kernel data: see `longpoll_runtime.real`.
 """
@@ -28,29 +28,26 @@ from collections import deque
 from typing import Final
 
 SETTLE_NS: Final = 2_000_000
-"""The nanoseconds from an acknowledgement until bytes that it releases have arrived, if the sender's kernel has little
-to do.
-"""
+"""The nanoseconds from an acknowledgement until the bytes that it releases have arrived, if the sender's kernel is not
+busy."""
 RECOVER_NS: Final = 50_000_000
-"""The same for a sender that has used up the permitted amount.
+"""The nanoseconds from an acknowledgement until bytes have arrived from a sender that used up the permitted amount.
 
-Its process may hold the connection while it waits for the processor (15 ms were seen with eleven waiting processes).
-"""
+The sender's process may hold the connection while it waits for the processor (15 ms were seen with eleven waiting
+processes)."""
 FIRST_FLIGHT: Final = 14_000
 """The bytes that a sender may send at once on a new connection, which are ten segments (RFC 6928)."""
 LARGE_FLIGHT: Final = 64 * 1024
-"""Above this many bytes since an acknowledgement, the sender's kernel may have held some back for other reasons.
-
-It releases them when the sender's process runs again.
+"""Above this many bytes since an acknowledgement, the sender's kernel may hold bytes back until its process runs again.
 """
 THIN_NS: Final = 250_000
 """Of two acknowledgements that are closer than these nanoseconds, only the later one is kept."""
 STEP: Final = 64 * 1024
-"""The least number of bytes between two looks that are kept for the third rule."""
+"""The minimum number of bytes between two looks that the third rule keeps."""
 HELD_MAX: Final = 5 * 1024 * 1024
 """Default maximum of bytes that a kernel holds of one connection: Linux's default is 4 MiB (`tcp_wmem`)."""
 NEVER: Final = 1 << 63
-"""A position that is greater than all others."""
+"""A position after all possible positions."""
 
 
 class ArrivalTimes:
@@ -58,9 +55,9 @@ class ArrivalTimes:
 
     Invariants: positions count the stream's bytes from 0.
 
-    - `_marks` are (position, ns), both ascending: no byte at that position or later was sent before that time. The
-      first one applies to the next byte.
-    - `_far` are such marks by the third rule, at unread positions; `_far_ns` is the last one reached.
+    - `_marks` are pairs (position, ns), both ascending: no byte at or after the position was sent before the time. The
+      first mark applies to the next byte.
+    - `_far` are marks by the third rule, at unread positions; `_far_ns` is the time of the last mark reached.
     - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
     - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.
     - `_since_ns` is the bound of every position from the last read one up to `_since_stop`.
@@ -111,15 +108,12 @@ class ArrivalTimes:
         self._since_stop = min(marks[1][0] if len(marks) > 1 else NEVER, far[0][0] if far else NEVER)
 
     def acknowledged(self, now_ns: int, permitted: int) -> None:
-        """Record an acknowledgement of everything that was read.
-
-        It lets the sender send at least up to the position `permitted`.
-        """
+        """Record an acknowledgement of everything that was read, which permits the sender to send up to `permitted`."""
         permits = self._permits
         if len(permits) > 1 and now_ns - permits[-2][0] < THIN_NS:
             permits.pop()
         permits.append((now_ns, self.read, permitted))
-        # Without looks, old acknowledgements would accumulate.
+        # Drop old acknowledgements, which would accumulate if there are no looks.
         settled_ns = now_ns - max(RECOVER_NS, self._settle_ns)
         while len(permits) > 1 and permits[1][0] <= settled_ns:
             permits.popleft()
@@ -147,14 +141,15 @@ class ArrivalTimes:
             self._mark(come, acknowledged_ns)
 
     def ended(self, now_ns: int) -> None:
-        """Record that the sender has ended its stream and all of it is read, so no other bytes were or will be sent."""
+        """Record that the sender has ended its stream and all of it is read, so that no later byte exists."""
         self._mark(self.read, now_ns)
 
     def _mark(self, position: int, since_ns: int) -> None:
         marks = self._marks
         if since_ns <= marks[-1][1]:
             return
-        # A bound at an earlier position also applies to all later positions, so earlier bounds for these are dropped.
+        # A bound at an earlier position also applies to all later positions, so drop the older bounds of these
+        # positions.
         while marks and marks[-1][0] >= position:
             marks.pop()
         marks.append((position, since_ns))

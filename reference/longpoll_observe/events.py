@@ -89,7 +89,7 @@ UNKNOWN_BODY: Final = -1
 _SIZE: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
-"""The bytes from the head of a record with IPv4 hosts to the length of its body (`log_record`)."""
+"""The number of bytes from the head of a record with IPv4 hosts to the length of its body (`log_record`)."""
 _LONGER: Final = 12
 """The bytes by which an IPv6 host is longer than an IPv4 host."""
 _QUEUE_OFFSET_FIELD: Final = 5
@@ -103,7 +103,7 @@ Fields = dict[str, Any]
 
 @define(slots=True)
 class Subscriptions:
-    """The subscriptions of groups, by (group, topic): the latest version and its expression.
+    """The subscriptions of groups: maps (group, topic) to the latest version and its expression.
 
     Invariant: `_mixed` has the keys with two different expressions.
     """
@@ -128,12 +128,12 @@ class Subscriptions:
                 if known is None or known[0] < said[0]:
                     self._latest[key] = said
                 elif known[0] == said[0] and known != said:
-                    # Two members have different expressions with one version. The broker keeps the one that it received
-                    # first, which is unknown here.
+                    # Two members have different expressions with one version. The broker keeps the expression that it
+                    # received first, which is unknown here.
                     self._latest[key] = (said[0], "", "")
 
     def of(self, group: str, topic: str, version: int | None) -> tuple[str, str]:
-        """Returns the expression type and expression that the broker applies; two empty texts if unknown."""
+        """Returns the expression type and expression that the broker applies; two empty strings if unknown."""
         key = (group, topic)
         known = self._latest.get(key)
         if known is None or (key in self._mixed and known[0] != version):
@@ -142,7 +142,7 @@ class Subscriptions:
 
 
 def _expression(wanted: SubscriptionData) -> tuple[str, str]:
-    """Returns the type and the expression of a subscription; two empty texts if the broker may apply something else.
+    """Returns the type and expression of a subscription; two empty strings if the broker may apply another expression.
 
     Java's brokers match by the hashes in a heartbeat, whatever the expression is.
     """
@@ -160,7 +160,7 @@ def _expression(wanted: SubscriptionData) -> tuple[str, str]:
 def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
     """Returns the fields of a pull's `request_received`; raises HeaderError."""
     header = PullMessageRequestHeader.decode(request.ext_fields)
-    # If the type is empty, and not absent, brokers find no match.
+    # Brokers find no match if the type is empty rather than absent.
     if header.sys_flag & CLASS_FILTER or (header.has_subscription and header.expression_type == ""):
         kind, expression = "", ""
     elif header.has_subscription:
@@ -213,11 +213,11 @@ class Delivered(msgspec.Struct):
 def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
     """Returns the records in a body: their offsets in this queue, and their identities.
 
-    Raises HeaderError for a body that is truncated or not a sequence of records, or a record without an offset here.
+    Raises HeaderError if the body is truncated or not a sequence of records, or a record has no offset in this queue.
     """
     found = Delivered()
     start, stop = 0, len(body)
-    # A record that several queues list has the offset in its own queue at the usual place.
+    # A record that several queues list contains the offset in its own queue at the usual position.
     has_inner = _INNER_QUEUES.search(body) is not None
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
@@ -231,7 +231,7 @@ def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
 
 
 def _identity(record: memoryview) -> tuple[int, int, str]:
-    """Returns unique id, body and tag of a record; empty ones if its lengths do not fit."""
+    """Returns the unique id, body and tag of a record; empty values if the record's lengths are inconsistent."""
     magic, flags = HEAD.unpack_from(record)[1], HEAD.unpack_from(record)[_FLAGS_FIELD]
     at = HEAD_SIZE + _AFTER_HEAD
     at += _LONGER * (bool(flags & SYS_FLAG_BORN_HOST_V6) + bool(flags & SYS_FLAG_STORE_HOST_V6))
@@ -256,13 +256,13 @@ def id_of(unique: str) -> int:
 
 
 class Places:
-    """The offsets that the history has reported so far, as ranges per queue."""
+    """The offsets whose messages the history has reported so far, as ranges per queue."""
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
 
     def add(self, topic: str, queue: int, offset: int) -> bool:
-        """Add a message; returns whether it is new."""
+        """Add a message; returns whether it was not reported before."""
         starts, ends = self._ranges.setdefault((topic, queue), ([], []))
         at = bisect_right(starts, offset)
         if at and offset < ends[at - 1]:
@@ -308,7 +308,7 @@ class Sent(msgspec.Struct, frozen=True):
     ids: list[int] = []
     bodies: list[int] = []
     tags: tuple[str, ...] = ()
-    """The tag of each message; empty if the tags or the offsets of the answer have no meaning."""
+    """The tag of each message; empty if the tags or the offsets in the answer do not apply to these messages."""
     delay_ms: int = -1
     delay_level: int = -1
     transaction: str = ""
@@ -351,7 +351,7 @@ def read_send(request: Command) -> Sent:
 
 
 def _delay_ms(properties: Mapping[str, str]) -> int:
-    """Returns the delay that a send requests for its message, in milliseconds; -1 if it requests none, or a time."""
+    """Returns the delay in ms that a send requests; -1 if the send requests none, or an absolute time."""
     for name, unit in ((TIMER_DELAY_MS, 1), (TIMER_DELAY_SEC, 1_000)):
         if LEVEL.fullmatch(properties.get(name, "")):
             return int(properties[name]) * unit
@@ -359,14 +359,14 @@ def _delay_ms(properties: Mapping[str, str]) -> int:
 
 
 def ending_fields(request: Command) -> Fields:
-    """Returns the `request_received` fields of a transaction's end (37); raises HeaderError."""
+    """Returns the `request_received` fields of a request that ends a transaction (37); raises HeaderError."""
     header = EndTransactionRequestHeader.decode(request.ext_fields)
     ends = {int(MessageSysFlag.TRANSACTION_COMMIT): "commit", int(MessageSysFlag.TRANSACTION_ROLLBACK): "rollback"}
     return {"ids": [id_of(header.msg_id)], "transaction": ends.get(header.commit_or_rollback, "unknown")}
 
 
 def stored_at(answer: Command) -> tuple[int, int] | None:
-    """Returns queue and first queue offset of a send, None if it was refused; raises HeaderError."""
+    """Returns the queue and first offset of a send's messages; None if the send was refused. Raises HeaderError."""
     if answer.code not in STORED:
         return None
     header = SendMessageResponseHeader.decode(answer.ext_fields)

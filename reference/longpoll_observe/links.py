@@ -1,8 +1,8 @@
 """The data of the relay: listeners for clients (doors), connections through the proxy (links), and their taps.
 
-Decoding commands takes many times as long as relaying bytes. If the relay decoded them at once, the next bytes from the
-broker would wait in the kernel, and the time of their arrival would be unknown. So commands are decoded in short turns,
-between which the relay continues (`relay_loop`).
+Decoding commands takes many times as long as relaying bytes. If the relay decoded each command at once, the next bytes
+from the broker would wait in the kernel, and the time of their arrival would be unknown. Therefore commands are decoded
+in short turns, between which the relay continues (`relay_loop`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Tell = Callable[[bytes, int, int], None]
-"""A function that gets bytes, and the two times in nanoseconds between which they passed."""
+"""A function that gets bytes, and two times in nanoseconds between which the bytes passed."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""The bytes passed to a tap at once. They are about 150 small commands, which take 2 to 3 ms to decode."""
+"""The number of bytes passed to a tap at once: about 150 small commands, which take 2 to 3 ms to decode."""
 
 
 class TapQueue:
@@ -34,11 +34,11 @@ class TapQueue:
         self.size = 0
 
     def add(self, call: Callable[[], None]) -> None:
-        """Add a call after all others."""
+        """Add a call at the end of the queue."""
         self.calls.append((call, 0))
 
     def add_bytes(self, tell: Tell, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Add a call for these bytes, in pieces with the same times. The boundaries of the pieces have no meaning."""
+        """Add calls for these bytes, in pieces with the same times. The boundaries of the pieces have no meaning."""
         size = len(content)
         self.size += size
         if size <= PIECE_SIZE:
@@ -85,32 +85,32 @@ class Tap(Protocol):
     """A receiver of the bytes of one connection, after they were relayed."""
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """The client connected between the two times."""
+        """Note that the client connected between the two times."""
         ...
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The client's next bytes were passed to the broker's socket between the two times."""
+        """Receive the client's next bytes, which were passed to the broker's socket between the two times."""
         ...
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker's next bytes arrived between the two times."""
+        """Receive the broker's next bytes, which arrived between the two times."""
         ...
 
     def blocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Between the two times, bytes began to wait for their receiver, so sent bytes may be unseen."""
+        """Note that bytes began to wait for their receiver between the two times, so sent bytes may be unseen."""
         ...
 
     def unblocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Between the two times, all waiting bytes were received and seen."""
+        """Note that between the two times, all waiting bytes were received and seen."""
         ...
 
     def closed(self, after_ns: int, before_ns: int) -> None:
-        """The connection ended on either side between the two times."""
+        """Note that the connection ended on either side between the two times."""
         ...
 
 
 Rewrite = Callable[[bytes], bytes]
-"""A function that converts the next bytes from the broker to those that are sent to the client."""
+"""A function that converts the next bytes from the broker to the bytes for the client."""
 
 
 @define(slots=True, eq=False)
@@ -147,8 +147,8 @@ class Visitor:
 class Side:
     """One socket of a link.
 
-    Invariants: `out` has the bytes from the other side that this one has not accepted; the other side is read only
-    while it is empty. `stuck` has the times of the first incomplete send, until all of it is passed on.
+    Invariants: `out` has the bytes from the other side that this socket has not accepted; the other side is read only
+    while `out` is empty. `stuck` has the times of the first incomplete send, until all of its bytes are passed on.
     """
 
     socket: Socket
@@ -156,11 +156,11 @@ class Side:
     busy_pass: int
     """The last pass of the loop in which the socket was readable or was not watched for reading."""
     look_ns: int = field(default=0)
-    """The time before which no look is recorded, because it would add little precision."""
+    """No look is recorded before this time, because it would add little precision."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """Whether the loop watches this socket for writing; `reads` is the same for reading."""
+    """Whether the loop watches this socket for writing; `reads` says the same for reading."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -183,13 +183,13 @@ class Link:
     started: bool = field(default=False)
     """Whether the client's first byte was seen."""
     ending: tuple[int, int] | None = field(default=None)
-    """The times between which one side ended. Bytes that wait for the other side are still sent."""
+    """The times between which one side ended. Bytes that wait for the opposite side are still sent."""
     half_closed: tuple[int, int] | None = field(default=None)
-    """The times between which the client ended its sending; answers may still follow."""
+    """The times between which the client stopped sending; answers may still follow."""
     half_closed_told: bool = field(default=False)
-    """Whether the end of the client's sending was passed on to the broker."""
+    """Whether the broker was informed that the client stopped sending."""
     closed: bool = field(default=False)
 
     def other(self, side: Side) -> Side:
-        """The opposite side."""
+        """The opposite side of the link."""
         return self.broker if side is self.client else self.client

@@ -1,6 +1,6 @@
-"""Resolves host names of brokers on a separate thread, because an answer may take seconds.
+"""Resolves host names of brokers on a separate thread, because a look-up may take seconds.
 
-Addresses in digits are not resolved. `relay_loop` makes the connections.
+Numeric addresses are not resolved. `relay_loop` makes the connections.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from longpoll_runtime import Address, Queue, Runtime, Thread
 ASKED_MAX: Final = 1_000
 """The maximum number of look-ups that wait."""
 TAKE_S: Final = 0.2
-"""The seconds between two checks whether the proxy ends."""
+"""The seconds between two checks whether the proxy is stopping."""
 END_S: Final = 1.0
-"""The seconds that the shutdown waits for a running look-up. After that, the thread ends when the look-up does."""
+"""The seconds for which the shutdown waits for a running look-up. After that, the thread ends when its look-up ends."""
 
 
 def is_literal(host: str) -> bool:
-    """Whether a host is an address in digits."""
+    """Whether a host is a numeric address."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -32,12 +32,12 @@ def is_literal(host: str) -> bool:
 class NameLookup:
     """Clients that wait for their broker's address, and the look-up thread.
 
-    Invariants: the target of every client in `waiting` was requested, and its answer not taken; `_found` is not called
-    after `stop`. Only `_run` is on another thread.
+    Invariants: the target of every client in `waiting` was requested, and the result was not taken yet; `_found` is not
+    called after `stop`. Only `_run` runs on the look-up thread.
     """
 
     def __init__(self, runtime: Runtime, found: Callable[[], None]) -> None:
-        """Create the table; the look-up thread calls `found` when there are answers."""
+        """Create the table. The look-up thread calls `found` when results are available."""
         self._runtime = runtime
         self._found = found
         self.waiting: dict[Visitor, None] = {}
@@ -48,7 +48,7 @@ class NameLookup:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
+        """Start the thread if it is not running."""
         if self._thread is None:
             self._thread = self._runtime.spawn("look-up", self._run)
 
@@ -77,7 +77,7 @@ class NameLookup:
         return late
 
     def stop(self) -> None:
-        """Close the waiting connections, and stop look-ups."""
+        """Close the waiting clients' connections, and stop look-ups."""
         for visitor in self.waiting:
             visitor.socket.close()
         with self._lock:

@@ -1,13 +1,13 @@
-"""The recording proxy: one door per broker, one for the name server, and one history source per broker.
+"""The recording proxy: one listener (door) per broker, one for the name server, and one history source per broker.
 
     with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
-A broker found in a route gets its door at that time, and is measured later, because it may be absent. Threads: `relay`,
-`measure`, `look-up` for host names, and a `history-writer` per broker.
+A broker found in a route gets its door at that time; its round trip is measured later, because the broker may be
+unreachable. Threads: `relay`, `measure`, `look-up` for host names, and a `history-writer` per broker.
 
-A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. Kernels answer these
-alone, so it covers the round trip, but no time of the broker.
+A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. The broker's kernel
+answers a handshake without the broker's process, so the measurement covers only the round trip.
 
 Relaying: see `relay_loop`. Commands: see `tap`.
 """
@@ -37,17 +37,16 @@ log = logging.getLogger(__name__)
 HANDSHAKES: Final = 5
 HANDSHAKE_S: Final = 1.0
 MEASURE_S: Final = 0.2
-"""The seconds between two checks of the measuring thread whether the proxy ends."""
+"""The seconds between two checks of the measuring thread whether the proxy is stopping."""
 UNCERTAINTY_NS_MIN: Final = 100_000
-"""The least uncertainty, which is the time that a kernel takes to deliver a segment on a busy machine."""
+"""The minimum uncertainty: the time that the kernel of a busy host takes to deliver a segment."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
 """The uncertainty of a broker that could not be reached at the start."""
 WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
-"""(file, factor) of Linux's limits for the buffer of a sender: the automatic one, and the one on request, which counts
-double.
-"""
+"""Files with Linux's limits for the buffer of a sender, and the factor of each limit: a limit that applies on request
+counts double."""
 PIECE: Final = 1024 * 1024
-"""The bytes that the last segment of a sender may have in addition."""
+"""The number of bytes by which the last segment of a sender may exceed the limit."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
 """The form of a host name or address (RFC 1123, with common underscores)."""
@@ -65,7 +64,7 @@ def name_of(address: Address) -> str:
 
 
 def held_max(files: Files) -> int:
-    """Maximum bytes that a kernel holds of a connection, by this machine's settings or Linux's defaults."""
+    """The maximum number of bytes of a connection that a kernel holds, by this host's settings or Linux's defaults."""
     sizes = [HELD_MAX]
     for path, times in WRITE_MEMORY:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -76,12 +75,12 @@ def held_max(files: Files) -> int:
 class Observer(Stoppable):
     """A running proxy. Create it with `start`, end it with `stop`.
 
-    Invariants: once it runs, only the relay thread changes `_doors` and `_recorders`; the meta file changes only under
-    `_meta_lock`.
+    Invariants: while the proxy runs, only the relay thread changes `_doors` and `_recorders`; `_meta_lock` protects the
+    meta file.
     """
 
     def __init__(self, runtime: Runtime, record_directory: str, host: str, policy: str = "") -> None:
-        """Use `start`."""
+        """Do not call this directly; use `start`."""
         self._runtime = runtime
         self._directory = record_directory
         self._host = host
@@ -111,10 +110,10 @@ class Observer(Stoppable):
         name_server_listen: Address | None = None,
         policy: str = "",
     ) -> Self:
-        """Listen and relay. The first broker's door is at `listen`; the others get ports on that host.
+        """Listen and relay. The first broker's door is at `listen`; the other brokers get ports on that host.
 
         `policy` is the brokers' declared policy, which goes into the history for the judge. Raises ObserveError or
-        RecordError with a text for the user, after stopping all threads and closing all sockets.
+        RecordError with a message for the user, after stopping all threads and closing all sockets.
         """
         if not brokers and name_server is None:
             raise ObserveError("there is nothing to observe; add --broker or --name-server")
@@ -137,12 +136,12 @@ class Observer(Stoppable):
 
     @property
     def doors(self) -> dict[str, Address]:
-        """Broker -> the address at which the proxy listens for its clients."""
+        """Maps each broker to the address at which the proxy listens for its clients."""
         return {name: door.address for name, door in self._doors.items()}
 
     @property
     def trouble(self) -> str:
-        """After `stop`: what the history lacks, as a sentence for the user; empty if complete."""
+        """What the history lacks after `stop`, as a sentence for the user; empty if it is complete."""
         return "; ".join(recorder.trouble for recorder in self._recorders if recorder.trouble)
 
     def stop(self) -> None:
@@ -159,7 +158,7 @@ class Observer(Stoppable):
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
-        """Listen for the clients of a broker. If `uncertainty_ns` is None, it is measured later."""
+        """Listen for the clients of a broker. If `uncertainty_ns` is None, the uncertainty is measured later."""
         name = name_of(broker)
         listener = self._listen(listen)
         claimed_ns = UNCERTAINTY_NS_UNMEASURED if uncertainty_ns is None else uncertainty_ns
@@ -233,7 +232,7 @@ class Observer(Stoppable):
         return name_of(door.address)
 
     def _measure(self) -> None:
-        """Measure the round trips to brokers from routes, on a separate thread."""
+        """Measure the round trips to brokers from routes. Runs on its own thread."""
         while not self._stopped:
             found = self._unmeasured.take(MEASURE_S)
             if found is None:

@@ -1,14 +1,15 @@
 """Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
 
-One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for
-`TURN_NS`; the rest waits (`TapQueue`), so that decoding delays no relaying. While too much waits, clients are not
-read. Then no new answers arise, and existing ones are still read at once, so the times of a busy connection stay
-precise. A side whose peer does not accept bytes is not read either: at most one chunk waits per direction.
+One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for up to
+`TURN_NS`; remaining bytes wait in a `TapQueue`, so that decoding delays no relaying. While too many bytes wait, the
+loop does not read from clients. Then no new answers arise, and existing answers are still read at once, so the times of
+a busy connection stay precise. A side whose peer does not accept bytes is not read either, so at most one chunk waits
+per direction.
 
-The arrival of bytes is an interval. If a poll does not report a socket, it was empty at some time after the poll began.
-So bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the interval however late
-a thread wakes. A pause of this process widens the interval, but causes no false finding. Send times: see
-`arrival_time`.
+The arrival of bytes is an interval. If a poll does not report a socket, the socket was empty at some time after the
+poll began, so the bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the
+interval however late a thread wakes. A pause of this process widens the interval, but causes no false finding. Send
+times: see `arrival_time`.
 
 Commands: see `tap`, `routes`. Connection data: see `links`.
 """
@@ -28,16 +29,15 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.005
 """The longest poll with open connections, in seconds. The interval in which bytes are known to have arrived is at most
-about twice as long.
-"""
+about twice as long."""
 IDLE_S: Final = 1.0
 """The longest poll without connections, in seconds."""
 ROUND_NS: Final = 5_000_000
-"""The least time in nanoseconds between two acknowledgements on a connection, and between every third look at it."""
+"""The minimum time in ns between two acknowledgements on a connection, and between looks that the third rule uses."""
 LOOK_NS: Final = 1_000_000
-"""Minimum time between two looks at an idle connection; more looks would add little precision."""
+"""The minimum time in ns between two looks at an idle connection, because more looks would add little precision."""
 TURN_NS: Final = 1_000_000
-"""The nanoseconds for taps before the sockets are checked again."""
+"""How many nanoseconds the taps may decode before the sockets are checked again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
 """The number of undecoded bytes above which clients are not read."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
@@ -45,9 +45,7 @@ UNTOLD_GO: Final = UNTOLD_STOP // 2
 UNTOLD_MAX: Final = 64 * 1024 * 1024
 """The number of undecoded bytes above which brokers are not read either, so that times get less precise."""
 CHUNK_SIZE: Final = 256 * 1024
-"""The bytes read from one socket before the next one is read, which are also the most that wait for a side that does
-not read.
-"""
+"""The maximum number of bytes read from one socket in a pass, and waiting for a receiver that accepts no bytes."""
 READY_MAX: Final = 1000
 """The maximum number of sockets that a poll reports. If it reports so many, other sockets may be ready too."""
 CONNECT_S: Final = 3.0
@@ -56,13 +54,10 @@ ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
 """The seconds for which no connection is accepted after the operating system refused one."""
 BLOCKED_NS: Final = 25_000_000
-"""The least time for which a side must be blocked to be reported, in nanoseconds. Shorter pauses only widen later
-intervals.
-"""
+"""The minimum time in ns for which a side must be blocked to be reported. Shorter pauses only widen later intervals."""
 TLS_HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection. As the first byte of a frame it would announce 369 MB, which is far over the
-limit.
-"""
+"""The first byte of a TLS connection. As the first byte of a frame, it would announce a frame of 369 MB, far over the
+limit."""
 
 
 class RelayLoop:
@@ -101,7 +96,7 @@ class RelayLoop:
         self.poller.register(door.listener, read=True, write=False, data=door)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread of the loop."""
         self._thread = self._runtime.spawn("relay", self._run)
 
     def stop(self) -> None:
@@ -145,7 +140,7 @@ class RelayLoop:
         self._close_all()
 
     def _tell(self) -> None:
-        """Pass bytes to the taps for a turn; stop reading clients if too much is left."""
+        """Pass bytes to the taps for one turn; stop reading from clients if too many bytes still wait."""
         untold = self.untold
         untold.tell(self._now_ns, TURN_NS)
         if not untold.size and not self._is_behind:
@@ -215,11 +210,11 @@ class RelayLoop:
             if side is link.broker:
                 self._acknowledge(link, arrivals)
             else:
-                # Only the end of the stream was reported, which needs no acknowledgement.
+                # The poll reported only the end of the stream, which needs no acknowledgement.
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
-        """Acknowledge bytes, so that the broker's kernel releases those that it holds back, and record the time."""
+        """Acknowledge bytes, so that the broker's kernel releases the bytes that it holds back, and record the time."""
         begun_ns = self._now_ns()
         try:
             link.onward.acknowledge()
@@ -257,7 +252,7 @@ class RelayLoop:
             self._watch(side.link.client)
 
     def _flush(self, side: Side) -> None:
-        """Send waiting bytes, and update what is watched."""
+        """Send waiting bytes, and update for which events the sockets are watched."""
         link = side.link
         if side.out and not self._send(side):
             return
@@ -274,7 +269,7 @@ class RelayLoop:
         self._watch(link.other(side))
 
     def _send(self, side: Side) -> bool:
-        """Send once; returns false if that closed the link."""
+        """Send once; returns false if an error closed the link."""
         link, content = side.link, side.out
         after_ns = self._now_ns()
         try:
@@ -305,7 +300,7 @@ class RelayLoop:
     # -- a side that does not read -----------------------------------------------------------------------------------
 
     def _look_at_stuck(self) -> None:
-        """Report sides that have been blocked for long, and those that have caught up."""
+        """Report sides that have been blocked for long, and sides that are no longer blocked."""
         now_ns = self._now_ns()
         for side in list(self._stuck):
             link, stuck = side.link, side.stuck
@@ -328,7 +323,7 @@ class RelayLoop:
         side.stuck, side.stuck_told = None, False
 
     def _tell_unseen(self, link: Link) -> None:
-        """At the end of a connection, report that answers may be unread, unless the socket was seen empty lately."""
+        """At the end of a connection, report that answers may be unread, unless the socket was recently seen empty."""
         if not link.client.stuck_told:
             self._note_quiet(link.broker)
             since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
@@ -389,9 +384,9 @@ class RelayLoop:
         self._watch(link.broker)
 
     def _finish_connect(self, link: Link) -> None:
-        """The socket to the broker is ready: complete the connection, or report that it failed."""
+        """Complete a connection to the broker when its socket is ready, or report that it failed."""
         try:
-            # This sends nothing, but raises the error if the connection failed.
+            # Sending zero bytes raises the error if the connection failed.
             link.broker.socket.send(b"")
         except BlockingIOError:
             return
@@ -412,7 +407,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """Handle the end of the client's sending: pass it on after the last byte. Answers may still follow."""
+        """Handle that the client stopped sending: inform the broker after the last byte. Answers may still follow."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)
@@ -427,7 +422,7 @@ class RelayLoop:
             self._close(link, link.half_closed[0], self._now_ns())
 
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
-        """Handle the end of one side: send the bytes that wait for the other side, and then close both."""
+        """Handle the end of one side: send the bytes that wait for the opposite side, and then close both sides."""
         if link.other(side).out:
             link.ending = (after_ns, before_ns)
             self._watch(side)

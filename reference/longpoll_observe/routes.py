@@ -1,7 +1,8 @@
 """Redirects clients of a name server to the proxy by replacing broker addresses in its answers.
 
-Only answers to 105 and 106 are changed, and in them only the addresses in `brokerAddrs` and so the length of the frame.
-If a stream cannot be read, it is passed on unchanged from there on. `observer` has the addresses of the proxy.
+Only answers to 105 and 106 are changed. Only the addresses in `brokerAddrs` change in them, and with them the length of
+the frame. If a stream cannot be decoded, the rest of it is passed on unchanged. `observer` knows the addresses of the
+proxy.
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """
@@ -33,8 +34,8 @@ UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 class RouteTap:
     """The tap of a client's connection to a name server, which also rewrites the answers.
 
-    Invariants: `_asked` are the opaques of open route requests; `_waiting` is the begin of one answer; once
-    `_is_blind`, nothing is held back or changed.
+    Invariants: `_asked` are the opaques of open route requests; `_waiting` is the first part of an incomplete answer;
+    once `_is_blind`, nothing is held back or changed.
     """
 
     def __init__(self, door_of: Callable[[str], str]) -> None:
@@ -45,7 +46,7 @@ class RouteTap:
         self._is_blind = False
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """Do nothing: connections to a name server are not in the history."""
+        """Do nothing, because connections to a name server are not in the history."""
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:  # noqa: ARG002 - the tap's signature
         """Remember the requests whose answers contain addresses."""
@@ -59,7 +60,7 @@ class RouteTap:
             self._go_blind("a client of the name server", error)
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Do nothing: `rewrite` has processed the bytes."""
+        """Do nothing, because `rewrite` has processed the bytes."""
 
     def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
         """Do nothing."""
@@ -71,7 +72,7 @@ class RouteTap:
         """Do nothing."""
 
     def rewrite(self, content: bytes) -> bytes:
-        """Returns the bytes for the client. It holds an answer back until the answer is complete."""
+        """Returns the bytes for the client. Holds an answer back until the answer is complete."""
         if self._is_blind and not self._waiting:
             return content
         self._waiting += content
@@ -122,7 +123,7 @@ def _with_body(frame: bytes, body: bytes) -> bytes:
 
 
 def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
-    """Replace every broker address in a JSON text; other bytes stay. Raises as `load_json`."""
+    """Replace every broker address in a JSON text and keep all other bytes. Raises the same errors as `load_json`."""
     load_json(body)
     pieces, kept_to = [], 0
     for start, stop in _address_places(body):

@@ -1,17 +1,17 @@
 """Decodes the commands of one observed connection and writes their events to the history.
 
-A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had
-arrived here. Both are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the way between the
-kernels.
+A request counts as received when the broker's kernel had its last byte, and an answer as sent when its first bytes had
+arrived at the proxy. Both times are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the delay
+between the kernels.
 
-Events cover pulls, pops, sends, ends of transactions, and requests that change or query offsets. One-way requests
-appear only if they commit an offset or end a transaction; a broker's requests to clients (40 and others) do not.
-Heartbeats are read for their subscriptions. A message that a client gets, but whose offset no acknowledgement reported,
-is reported once (`message_seen`), so that its tag is known. A batch of acknowledgements of pops is not decoded, and
-counts as lost.
+Events cover pulls, pops, sends, ends of transactions, and requests that change or query offsets. A one-way request has
+an event only if it commits an offset or ends a transaction. A broker's requests to clients (such as 40) have none.
+Heartbeats are read for their subscriptions. If a client gets a message whose offset no acknowledgement reported, the
+message is reported once (`message_seen`), so that its tag is known. A batch of acknowledgements of pops is not decoded,
+and counts as lost.
 
-Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. The
-answers to two open requests with one opaque are ambiguous: neither is judged, and both count as lost.
+Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. If two
+open requests have the same opaque, their answers are ambiguous: neither request is judged, and both count as lost.
 
 `relay_loop` relays the bytes, and `events` converts the commands.
 """
@@ -76,14 +76,14 @@ HEART_BEAT: Final = RequestCode.HEART_BEAT.value
 ANSWERED_MAX: Final = 256
 """The number of answered requests that are remembered per connection, to recognise a second answer."""
 RECORDED: Final = PULLS | SENDS | POPS | frozenset(OFFSET_CODES)
-"""The requests that are recorded with their answers."""
+"""The codes of requests that are recorded with their answers."""
 OPEN_MAX: Final = 100_000
 """The maximum number of open requests on one connection. Further requests are not observed."""
 Sender = Literal["client", "broker"]
 
 
 def begins_frame(content: bytes) -> bool:
-    """Whether a command may begin with these bytes, judged by its lengths, and for JSON by the header's first byte."""
+    """Whether a command may begin with these bytes, judged by its lengths, and by the first byte of a JSON header."""
     if len(content) <= HEAD_SIZE:
         return False
     length, mark = HEAD.unpack_from(content)
@@ -121,12 +121,12 @@ class CommandStream:
 class Open(msgspec.Struct, frozen=True):
     """A request that waits for its answer.
 
-    It is a Struct, because creating one takes a tenth of the time that attrs needs.
+    This class is a Struct, because creating one takes a tenth of the time that attrs needs.
     """
 
     request: str
     place: Fields
-    """The fields of the event with the topic and the queue."""
+    """The fields of the event that contain the topic and the queue."""
     code: int
     sent: Sent | None = None
     """The content of a send request."""
@@ -148,8 +148,8 @@ class TapTotals:
 class ConnectionTap:
     """The tap of one client connection to a broker.
 
-    Invariants: `_open` are the recorded, unanswered requests by opaque; `_answered` the last answered ones; `_others`
-    are the opaques of unrecorded, unanswered requests.
+    Invariants: `_open` are the recorded, unanswered requests by opaque; `_answered` are the last answered requests;
+    `_others` are the opaques of unrecorded, unanswered requests.
     """
 
     def __init__(
@@ -185,11 +185,11 @@ class ConnectionTap:
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """The client connected."""
+        """Record that the client connected."""
         self._recorder.put("connection_opened", after_ns, before_ns=before_ns, connection=self._connection)
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker has the client's next bytes."""
+        """Process the client's next bytes, which the broker has received."""
         if self._ended:
             return
         try:
@@ -200,7 +200,7 @@ class ConnectionTap:
             self._give_up("client", error, after_ns, before_ns)
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker's next bytes arrived."""
+        """Process the broker's next bytes."""
         if self._ended:
             return
         try:
@@ -215,7 +215,7 @@ class ConnectionTap:
         self._partly_ns = now_ns
 
     def missed(self, sender: Sender, after_ns: int, before_ns: int) -> None:
-        """Note that bytes of one side between these times are missing, and that its next bytes begin a command."""
+        """Note that bytes of one sender between these times are missing, and that its next bytes begin a command."""
         if self._ended:
             return
         self._recorder.lose(1, after_ns, before_ns)
@@ -232,17 +232,17 @@ class ConnectionTap:
         self._ended = True
 
     def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """Bytes wait for their receiver."""
+        """Note that bytes wait for their receiver."""
         self._tell_waiting("blocked", direction, after_ns, before_ns)
 
     def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """The receiver has accepted the waiting bytes."""
+        """Note that the receiver has accepted the waiting bytes."""
         self._tell_waiting("unblocked", direction, after_ns, before_ns)
 
     def closed(self, after_ns: int, before_ns: int) -> None:
-        """The connection ended."""
+        """Record that the connection ended."""
         if self._unread_ns is not None:
-            # The commands since that time are unknown.
+            # The commands since this time are unknown.
             self._recorder.lose(1, self._unread_ns, before_ns)
             self._unread_ns = None
         if self._ended:
@@ -277,8 +277,8 @@ class ConnectionTap:
                 sent = read_send(command) if code in SENDS else None
                 fields = sent.fields() if sent is not None else self._fields(command, after_ns)
             except UNREADABLE as error:
-                # A broker answers such a request with an error, if at all. It cannot be judged, but its answer must be
-                # recognised.
+                # The broker may answer such a request with an error. The request cannot be judged, but its answer must
+                # be recognised.
                 self._expect_other(command)
                 self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
@@ -287,8 +287,8 @@ class ConnectionTap:
             group = fields["group"] if code in POPS else ""
             asked = Open(f"{self._connection}-{self._number}", place, code, sent, group, ambiguous)
             if ambiguous or len(self._open) >= OPEN_MAX:
-                # It is ambiguous which answer belongs to which request, so neither is judged, and each counts as lost
-                # when an answer arrives.
+                # It is unknown which answer belongs to which request, so neither request is judged, and each counts as
+                # lost when an answer arrives.
                 self._recorder.lose(1, after_ns, before_ns)
                 if ambiguous:
                     self._open[opaque] = asked
@@ -302,7 +302,7 @@ class ConnectionTap:
             self._expect_other(command)
 
     def _expect_other(self, command: Command) -> None:
-        """Remember a request that has no event, because its answer must not count for another one with this opaque."""
+        """Remember a request without an event, so that its answer does not count for another with the same opaque."""
         if command.is_one_way:
             return
         opaque = command.opaque
@@ -352,7 +352,7 @@ class ConnectionTap:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
                 elif self._partly_ns is not None:
-                    # The request of this answer, and its time, are unknown.
+                    # The request of this answer is unknown, and so is the time of the request.
                     self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked
@@ -421,7 +421,7 @@ class ConnectionTap:
         log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
 
     def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
-        """End the connection in the history, because the begin of the next command is unknown."""
+        """End the connection in the history, because the position of the next command is unknown."""
         self._miss(f"what the {who} sent, and all after it,", error, after_ns, before_ns)
         self.closed(after_ns, before_ns)
         self._unread_ns = after_ns

@@ -29,8 +29,8 @@ from longpoll_spec.errors import UserError
 PCAP_HEAD_SIZE: Final = 24
 PCAP_RECORD_SIZE: Final = 16
 PCAP_MAGICS: Final = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
-"""Nanoseconds per unit, by magic number."""
-# pcapng, a block: type, length of the whole block, body, the length again; all multiples of 4.
+"""Maps each magic number to the nanoseconds per unit of its timestamps."""
+# A block in pcapng: type, length of the whole block, body, the length again. All lengths are multiples of 4.
 BLOCK_HEAD_SIZE: Final = 8
 BLOCK_ENDS_SIZE: Final = 12
 SECTION: Final = 0x0A0D0D0A
@@ -51,10 +51,10 @@ class CaptureError(UserError):
 
 @frozen
 class Packet:
-    """One captured packet."""
+    """A captured packet of any protocol."""
 
     time_ns: int
-    """Unix time."""
+    """Unix time in nanoseconds."""
     link: int
     """The link type (LINKTYPE_...)."""
     content: bytes
@@ -63,18 +63,18 @@ class Packet:
 
 @define
 class CaptureFile:
-    """One file, with data found while reading."""
+    """A capture file, with data found while reading."""
 
     path: Path
     dropped: int = 0
-    """Dropped packets reported by the file."""
+    """The number of dropped packets that the file reports."""
     damage: str = ""
-    """Why the rest could not be read; empty if complete."""
+    """Why the rest of the file could not be read; empty if the file was read completely."""
     position: int = 0
-    """Bytes read."""
+    """The number of bytes read."""
 
     def packets(self) -> Iterator[Packet]:
-        """Iterate over the packets; raises CaptureError if the file is not a capture or cannot be opened."""
+        """Iterate over the packets. Raises CaptureError if the file is not a capture or cannot be opened."""
         try:
             with self.path.open("rb") as file:
                 yield from self._read(file)
@@ -158,7 +158,7 @@ class CaptureFile:
             options = options_of(body, 12, order)
             self.dropped += sum(int.from_bytes(options.get(code, b""), _name(order)) for code in OPTION_DROPPED)
         elif kind == SIMPLE_PACKET:
-            # Without a timestamp it can only be counted.
+            # A packet without a timestamp can only be counted.
             self.dropped += 1
         elif kind == PACKET:
             number, high, low, size, _wire_size = struct.unpack_from(f"{order}5I", body)
@@ -169,7 +169,7 @@ class CaptureFile:
 
 @frozen
 class Interface:
-    """An interface's data in a pcapng file."""
+    """The data of a network interface in a pcapng file."""
 
     link: int
     units_a_second: int
@@ -177,7 +177,7 @@ class Interface:
 
     @classmethod
     def read(cls, body: bytes, order: str) -> Interface:
-        """Parse the body of its block; raises struct.error."""
+        """Parse the body of an interface's block. Raises struct.error."""
         (link,) = struct.unpack_from(f"{order}H", body)
         options = options_of(body, 8, order)
         (resolution,) = options.get(OPTION_RESOLUTION, b"\6")[:1]
@@ -191,7 +191,7 @@ class Interface:
 
 
 def options_of(body: bytes, start: int, order: str) -> dict[int, bytes]:
-    """Returns the options of a block, the last of each code; raises struct.error."""
+    """Returns the options of a block, with the last value of each code. Raises struct.error."""
     options: dict[int, bytes] = {}
     while start + 4 <= len(body):
         code, size = struct.unpack_from(f"{order}2H", body, start)
@@ -207,7 +207,7 @@ def _name(order: str) -> Literal["little", "big"]:
 
 
 dpkt: Final[Any] = importlib.import_module("dpkt")
-"""Untyped, because a metaclass creates the fields of its packets."""
+"""dpkt is untyped, because a metaclass creates the fields of its packets."""
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 LINKS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -236,23 +236,23 @@ class Segment:
     source: tuple[bytes, int]
     target: tuple[bytes, int]
     sequence: int
-    """Sequence number of its first byte, 32 bits."""
+    """The sequence number of the first byte, 32 bits."""
     acknowledged: int
     flags: int
     window: int
-    """Unscaled."""
+    """The window without its scale."""
     size: int
-    """Bytes on the wire."""
+    """The number of content bytes on the wire."""
     content: bytes
-    """The captured bytes."""
+    """The captured bytes of the content."""
     scale: int | None
-    """In a SYN: the scale of later windows in bits; None if absent."""
+    """In a SYN, the scale of later windows in bits; None if absent."""
     stamp: int | None
     """The sender's clock, 32 bits, usually in ms."""
 
 
 def segment_of(packet: Packet) -> Segment | None:
-    """Returns the packet's segment; None if there is none, or it is unreadable."""
+    """Returns the TCP segment in a packet; None if the packet has no readable segment."""
     try:
         ip = _ip(packet)
         if isinstance(ip, dpkt.ip.IP) and not (ip.offset or ip.mf):
@@ -276,7 +276,7 @@ def _ip(packet: Packet) -> Any:
 
 
 def _segment(time_ns: int, source: bytes, target: bytes, tcp: Any, ip_size: int | None) -> Segment:
-    """Create a segment; `ip_size` is the length of the IP packet's content, None if the card should segment it."""
+    """Create a segment. `ip_size` is the length of the IP packet's content; None if the card would segment it."""
     size = max(len(tcp.data) if ip_size is None else ip_size - tcp.off * 4, 0)
     options = dict(dpkt.tcp.parse_opts(tcp.opts))
     scale, stamps = options.get(dpkt.tcp.TCP_OPT_WSCALE), options.get(dpkt.tcp.TCP_OPT_TIMESTAMP, b"")

@@ -1,19 +1,19 @@
 """One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
-A request counts as received between the capture of its last byte and of the broker's acknowledgement of it. The
-broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer is computed as in the
-proxy (`arrival_time`), from the client's earlier acknowledgements and windows.
+A request counts as received between the capture of its last byte and of the broker's acknowledgement of that byte,
+because the broker's kernel sends this acknowledgement once it has the byte. The earliest time of an answer is computed
+as in the proxy (`arrival_time`), from the client's earlier acknowledgements and windows.
 
-Segments may be out of order, repeated, overlapping, or truncated by the snap length; of copies, the first counts. Bytes
-that were acknowledged but not captured are missing. If a connection is older than the capture, the bytes before its
-first whole frame are missing too. The history records which bytes are missing. Bytes count as missing only after
-`GRACE_NS`, because a capture may swap packets; until then nothing after them is passed on.
+Segments may be out of order, repeated, overlapping, or truncated by the snap length; if bytes were captured twice, the
+first copy counts. Bytes that were acknowledged but not captured are missing. If a connection is older than the capture,
+the bytes before its first whole frame are missing too. The history records which bytes are missing. Bytes count as
+missing only after `GRACE_NS`, because a capture may swap packets; until then no later bytes are passed on.
 
-A capture's timestamps come from a clock that can be set, and a step of it looks like a pause of the broker. Most TCP
-senders write a counter of ms into each segment (RFC 7323), which cannot be set. Between two segments of one sender
-both clocks must advance equally. The difference is added to the uncertainty of timestamps. Above `AGREE_NS`, or
-without such a counter, the capture's clock may have been changed, and the judge treats no measurement by it as certain
-(`docs/history.md`).
+A capture's timestamps come from a clock that can be set, and a step of this clock looks like a pause of the broker.
+Most TCP senders write a counter of ms into each segment (RFC 7323), which cannot be set. Between two segments of one
+sender, both clocks must advance equally. The difference is added to the uncertainty of timestamps. If the difference
+exceeds `AGREE_NS`, or a sender has no counter, the capture's clock may have been changed, and the judge treats no
+measurement by this clock as certain (`docs/history.md`).
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from longpoll_observe.tap import ConnectionTap, Sender, begins_frame
 HALF: Final = 1 << 31
 MASK: Final = (1 << 32) - 1
 PENDING_MAX: Final = 4 * 1024 * 1024
-"""Maximum bytes of a direction that wait for earlier ones."""
+"""The maximum number of bytes of one direction that wait for earlier bytes."""
 
 
 @define(slots=True)
 class TcpStream:
     """The bytes of one direction.
 
-    Invariants: `_next` is the sequence number of position `read`; `_pending` are later (position, time, bytes),
-    ascending, and `_waiting` is their total length.
+    Invariants: `_next` is the sequence number of position `read`; `_pending` are later bytes as (position, time,
+    bytes), ascending, and `_waiting` is their total length.
     """
 
     read: int = 0
-    """Every byte before this position was taken."""
+    """The position before which all bytes were taken."""
     come: int = 0
     """The position after the last captured byte."""
     end: int | None = None
-    """The position of the stream's end, once captured."""
+    """The position of the stream's end; None until it is captured."""
     _next: int | None = None
     _pending: list[tuple[int, int, bytes]] = field(factory=list)
     _waiting: int = 0
 
     @property
     def is_known(self) -> bool:
-        """Whether the first byte is known."""
+        """Whether the position of the first byte is known."""
         return self._next is not None
 
     @property
@@ -82,7 +82,7 @@ class TcpStream:
             self._waiting += len(content) - skip
 
     def take(self) -> Iterator[tuple[int, bytes]]:
-        """Iterate over the times and bytes that are now in order."""
+        """Iterate over the bytes that are now in order, with their times."""
         while self._pending and self._pending[0][0] <= self.read:
             position, time_ns, content = self._pending.pop(0)
             self._waiting -= len(content)
@@ -97,7 +97,7 @@ class TcpStream:
         return self._waiting > PENDING_MAX
 
     def skip(self, known: int) -> None:
-        """Skip a gap: continue at the first captured byte, or at `known`, if bytes were sent."""
+        """Skip a gap: continue at the first captured byte, or at `known` if bytes up to there were sent."""
         first = self._pending[0][0] if self._pending else known
         self._go(max(min(first, known) if known > self.read else first, self.read))
 
@@ -108,21 +108,22 @@ class TcpStream:
 
 
 TICK_NS: Final = 1_000_000
-"""A sender's counter counts ms; with another unit it disagrees, and nothing is claimed."""
+"""The unit of a sender's counter is assumed to be 1 ms. A counter with another unit disagrees with the capture's clock.
+"""
 AGREE_NS: Final = 25_000_000
-"""More than the usual time from a sender's counter to the capture."""
+"""The maximum difference of clocks that agree, which is more than the usual delay from a sender to the capture."""
 WINDOW_NS: Final = 10_000_000_000
-"""Period after which clocks are compared again: within it clocks drift by less than a tick (100 ppm)."""
+"""The period after which clocks are compared again. Within it, clocks drift by less than a tick (100 ppm)."""
 STAMP_BITS: Final = 32
 
 
 @define(slots=True)
 class Agreement:
-    """The result of the comparison for a whole capture."""
+    """The result of comparing the clocks of a whole capture."""
 
     worst_ns: int = 0
     is_steady: bool = True
-    """Whether every sender had a counter that agreed."""
+    """Whether every sender had a counter that agreed with the capture's clock."""
 
     @property
     def name(self) -> str:
@@ -132,14 +133,14 @@ class Agreement:
 
 @define(slots=True)
 class SenderClock:
-    """One direction of one connection: the capture's time and the sender's counter at the begin of a period."""
+    """The clock of one sender: the capture's time and the sender's counter at the beginning of a period."""
 
     agreement: Agreement
     _time_ns: int = -1
     _stamp: int = 0
 
     def saw(self, time_ns: int, stamp: int | None) -> None:
-        """Compare the clocks at a captured segment of this sender."""
+        """Compare the clocks at a captured segment of the sender."""
         agreement = self.agreement
         if stamp is None:
             agreement.is_steady = False
@@ -147,7 +148,7 @@ class SenderClock:
         if self._time_ns >= 0:
             ticks = (stamp - self._stamp) & ((1 << STAMP_BITS) - 1)
             if ticks >> (STAMP_BITS - 1):
-                # Out of order: an older counter.
+                # An older counter means that the segment is out of order.
                 return
             apart_ns = abs(time_ns - self._time_ns - ticks * TICK_NS)
             agreement.worst_ns = max(agreement.worst_ns, apart_ns)
@@ -159,17 +160,17 @@ class SenderClock:
 GRACE_NS: Final = 50_000_000
 """How long missing bytes may still arrive out of order."""
 UNACKNOWLEDGED_MAX: Final = 8 * 1024 * 1024
-"""Maximum bytes of requests that wait for the broker's acknowledgement."""
+"""The maximum number of bytes of requests that wait for the broker's acknowledgement."""
 SEGMENT_MAX: Final = 64 * 1024
 BLOCKED_NS: Final = 25_000_000
-"""Minimum time without an empty socket after which an end may have left answers unseen."""
+"""If a connection ends and its socket was last seen empty longer ago than this, answers may be unseen."""
 
 
 @define(slots=True, eq=False)
 class Direction:
     """One direction: its bytes, the bounds of their send times, and the receiver's window.
 
-    Invariant: `is_cut` is true from missing bytes until the next frame's begin.
+    Invariant: `is_cut` is true from missing bytes until the beginning of the next frame.
     """
 
     sender: Sender
@@ -186,14 +187,14 @@ class Direction:
     window_max: int = 0
     """The receiver's largest window."""
     told_ns: int = 0
-    """The latest reported time; later reports are never earlier."""
+    """The time of the latest event passed to the tap; later events never have an earlier time."""
 
 
 class Conversation:
     """A connection from its first captured packet on.
 
     Invariants: `_unacknowledged` are the client's bytes that wait for the broker's acknowledgement, each with its end
-    position and capture time. While client bytes are missing, nothing of the broker is passed on.
+    position and capture time. While bytes of the client are missing, no bytes of the broker are passed on.
     """
 
     def __init__(self, tap: ConnectionTap, first: Segment, *, is_first_of_client: bool, agreement: Agreement) -> None:
@@ -251,7 +252,7 @@ class Conversation:
             self._close(now_ns)
 
     def cut(self, now_ns: int) -> None:
-        """The capture ends before the connection, or its end was not captured."""
+        """End the conversation because the capture ends earlier, or its end was not captured."""
         self._tell_rest(now_ns)
         self._tap.cut(now_ns)
         self.is_over = True
@@ -269,11 +270,11 @@ class Conversation:
             self._begun_ns = None
 
     def _acknowledge(self, segment: Segment, own: Direction, other: Direction, now_ns: int) -> None:
-        """Process an acknowledgement and window by `own` for the data of `other`."""
+        """Process an acknowledgement and window from `own` for the data of `other`."""
         half = other.half
         if not half.is_known:
             half.begin(segment.acknowledged)
-        # The end of a stream counts as one byte there.
+        # In sequence numbers, the end of a stream counts as one byte.
         acknowledged = half.position_of(segment.acknowledged)
         if half.end is not None:
             acknowledged = min(acknowledged, half.end)
@@ -283,7 +284,7 @@ class Conversation:
             self._tell_acknowledged(now_ns)
         window = segment.window << ((own.scale or 0) if other.scale != 0 else 0)
         other.window_max = max(other.window_max, window)
-        # A kernel sends into a window of one segment, or of half the largest window.
+        # A kernel sends if the window has room for one segment, or for half the largest window.
         enough = other.window_max // 2 if own.scale is None else min(SEGMENT_MAX, other.window_max // 2)
         is_open = window > 0 and window >= enough
         if acknowledged == half.come == half.read and is_open:
@@ -293,7 +294,7 @@ class Conversation:
             self._tap.blocked("answers", self._last_ns, now_ns)
 
     def _look_at_stuck(self, now_ns: int) -> None:
-        """Report when all answers that had waited for the client have been seen."""
+        """Report when all answers that waited for the client have been captured."""
         if self._stuck_ns is not None and self.broker.arrivals.since_ns > self._stuck_ns:
             self._tap.unblocked("answers", self._stuck_ns, now_ns)
             self._stuck_ns = None
@@ -325,7 +326,7 @@ class Conversation:
                 self._unacknowledged_size = 0
 
     def _goes_on(self, direction: Direction, content: bytes, after_ns: int, before_ns: int) -> bool:
-        """Whether a frame begins with these bytes after a gap; otherwise they are missing too."""
+        """Whether a frame begins with these bytes after a gap; otherwise count the bytes as missing too."""
         if begins_frame(content):
             direction.is_cut = False
             return True
@@ -340,13 +341,13 @@ class Conversation:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
 
     def _tell_unacknowledged(self, now_ns: int) -> None:
-        """Pass on requests without acknowledgement, because the broker may have processed them."""
+        """Pass on requests that were not acknowledged, because the broker may have processed them."""
         for _position, time_ns, content in self._unacknowledged:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
         self._unacknowledged.clear()
 
     def _give_up(self, direction: Direction, now_ns: int, *, at_once: bool = False) -> None:
-        """Skip bytes that were sent, by the receiver's acknowledgement, but not captured."""
+        """Skip bytes that the receiver has acknowledged but the capture lacks."""
         half = direction.half
         while half.is_known and (half.read < direction.acknowledged or half.is_full):
             if direction.missing_ns is None:
@@ -373,7 +374,7 @@ class Conversation:
         self.is_over = True
 
     def _tell_rest(self, now_ns: int) -> None:
-        """At the end: pass on waiting bytes, and report missing ones."""
+        """At the end, pass on waiting bytes and report missing bytes."""
         self._tell_taken(self.client)
         self._give_up(self.client, now_ns, at_once=True)
         self._tell_unacknowledged(now_ns)
@@ -382,7 +383,7 @@ class Conversation:
         self._tell_unseen(now_ns)
 
     def _tell_unseen(self, now_ns: int) -> None:
-        """Report that answers sent by the broker may be unseen."""
+        """Report that the broker may have sent answers which were not captured."""
         arrivals = self.broker.arrivals
         arrivals.looked(now_ns - 1, self.broker.half.come)
         if self._stuck_ns is None and now_ns - arrivals.since_ns > max(BLOCKED_NS, RECOVER_NS):

@@ -1,7 +1,7 @@
 """Reads captures of brokers' ports into a history: the proxy's events, with one source per broker.
 
 Files are read sequentially. Memory holds only open connections and waiting bytes. A source begins with the first packet
-of the captures and ends with the last. Files: see `capture_file`. Connections: see `conversation`.
+of the captures and ends with the last packet. Files: see `capture_file`. Connections: see `conversation`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from longpoll_runtime import Address, Runtime
 from longpoll_spec.tables import with_table
 
 OPEN_MAX: Final = 50_000
-"""Maximum connections followed at once; above this the one silent longest counts as cut."""
+"""The maximum number of connections followed at once. Above it, the connection that was silent longest counts as cut.
+"""
 CLOSED_MAX: Final = 10_000
-"""Number of closed connections remembered, so that their last packets do not start new ones."""
+"""The number of closed connections that are remembered, so that their last packets do not start new connections."""
 ROUND_TRIPS_MAX: Final = 1_000
 WAIT_S: Final = 600.0
-"""How long the disk may take; only the reader waits."""
+"""How long a write to the disk may take; only the reader waits for it."""
 OVERLAP_NS: Final = 1_000_000_000
 SAID_EVERY: Final = 4096
 """Packets between two progress reports."""
@@ -42,23 +43,23 @@ Key = tuple[tuple[bytes, int], tuple[bytes, int]]
 
 @with_table
 class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of what was read from captures, and of what was missing there."""
+    """Counts of what was read from captures, and of what is missing in them."""
 
     packets: int
-    """Packets to or from the brokers."""
+    """The number of packets to or from the brokers."""
     connections: int
     partly_seen: int
-    """Connections older than the capture."""
+    """The number of connections that are older than the capture."""
     gaps: int
-    """Number of gaps in sent bytes."""
+    """The number of gaps in sent bytes."""
     dropped: int
-    """Dropped packets reported by the files."""
+    """The number of dropped packets that the files report."""
     requests: int
     answers: int
     clock: str
     """`monotonic` if the senders' clocks always agree with the capture's, else `unix`."""
     damage: list[str] = []
-    """Files with an unreadable rest, and why."""
+    """The files that could not be read completely, with reasons."""
     trouble: str = ""
     """A sentence about missing parts of the history; empty if complete."""
 
@@ -124,7 +125,7 @@ def read_captures(
 
 
 def _following(capture: CaptureFile, reading: _Reading) -> Iterator[Packet]:
-    """Iterate over the packets of a file; raises if it begins before the previous one ends."""
+    """Iterate over the packets of a file. Raises CaptureError if the file begins before the previous file ends."""
     ended_ns = reading.last_ns
     for packet in capture.packets():
         if packet.time_ns < ended_ns - OVERLAP_NS and reading.is_next_file:
@@ -151,7 +152,7 @@ def _size(path: Path) -> int:
 
 
 def _in_order(files: Sequence[Path]) -> list[CaptureFile]:
-    """Returns the files in the order of their first packets; raises CaptureError."""
+    """Returns the files in the order of their first packets. Raises CaptureError."""
     begins = [next((packet.time_ns for packet in CaptureFile(path).packets()), 0) for path in files]
     order = sorted(range(len(files)), key=begins.__getitem__)
     return [CaptureFile(files[number]) for number in order]
@@ -160,8 +161,8 @@ def _in_order(files: Sequence[Path]) -> list[CaptureFile]:
 class _Reading:
     """State while captures are read.
 
-    Invariants: `_open` are the open conversations, the one silent longest first; `_closed` are the last ended ones.
-    `last_ns` is the time of the latest packet of any kind.
+    Invariants: `_open` are the open conversations, the one that was silent longest first; `_closed` are the last ended
+    conversations. `last_ns` is the time of the latest packet of any kind.
     """
 
     def __init__(
@@ -205,12 +206,12 @@ class _Reading:
                 self._others[name] = self._others.get(name, 0) + 1
 
     def seen(self) -> str:
-        """Returns the most frequent speakers of the captures, as the rest of a sentence."""
+        """Returns the addresses that occur most often in the captures, as the rest of a sentence."""
         most = sorted(self._others, key=self._others.__getitem__, reverse=True)[:3]
         return f"; most packets are of {', '.join(most)}" if most else ""
 
     def end_of(self, capture: CaptureFile) -> None:
-        """End a file, and record its reported gaps as losses."""
+        """End a file, and record the dropped packets that it reports as losses."""
         self.is_next_file = True
         self._dropped += capture.dropped
         if capture.damage:
