@@ -9,8 +9,8 @@ STAMP := $(VENV)/.fresh
 LOCKS := $(wildcard requirements/*.lock)
 # Some tests wait for sockets and processes: three workers for each core keep those busy. Each one imports all tests.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
-# A Java broker takes a core of its own while it starts; the tests of a module share theirs.
-PEER_WORKERS ?= $(shell nproc)
+# A Java broker takes a core while it starts, then waits; the tests of a module share theirs.
+PEER_WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
 PART ?= all
 # How long `make nightly` may take, and what it draws: without SEED, the date.
 MINUTES ?= 45
@@ -59,7 +59,7 @@ test: setup $(if $(FILE),,$(COMPILED))  ## the test suite, under three minutes o
 	@$(BIN)/python -m pytest $(or $(FILE),-n $(WORKERS) --dist loadgroup $(CHECKED:%=--ignore %))
 
 test-peers: setup  ## real clients and brokers, SPIN, browsers, and the servers that kit tests; at most 15 minutes
-	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadfile -m "peers and not long" --timeout 600
+	@$(BIN)/python -m pytest -n $(PEER_WORKERS) --dist loadgroup -m "peers and not long" --timeout 600
 
 nightly: setup  ## simulations, fuzzers and long tests for a given time: make nightly MINUTES=45 [SEED=N]
 	@$(BIN)/python -m model_tests.nightly --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -64,7 +64,12 @@ gc.set_threshold(50_000, 20, 50)
 
 @pytest.hookimpl
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Ignore warnings about sockets that PySpark closes only with the last reference to its results."""
+    """Ignore warnings about sockets that PySpark closes only with the last reference to its results.
+
+    The peers' tests of a file share a worker, because they share a Java broker that takes a core while it starts.
+    """
+    if item.get_closest_marker("peers") and not item.get_closest_marker("xdist_group"):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if item.get_closest_marker("spark"):
         item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
 

@@ -40,7 +40,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [(name, mode) for name, kind in KINDS.items() for mode in kind.modes if name != "moto"]
+    ("name", "mode"),
+    [
+        # Each run waits for most of its time, so workers share them.
+        pytest.param(name, mode, marks=pytest.mark.xdist_group(f"kit {name} {mode}"))
+        for name, kind in KINDS.items()
+        for mode in kind.modes
+        if name != "moto"
+    ],
 )
 def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
     """Extreme cases and some random steps; 40 polls at once are enough to test the subject."""

@@ -47,6 +47,8 @@ LOGBACK: Final = """<configuration>
   <root level="WARN"><appender-ref ref="file"/></root>
 </configuration>
 """
+# A breakpoint can hold a thread for longer than the 200 ms after which a Java broker refuses a send in its queue as
+# busy, so the broker's fast failure is off.
 _SETTINGS: Final = """brokerClusterName=DefaultCluster
 brokerName=java-broker
 brokerId={number}
@@ -62,6 +64,8 @@ maxIndexNum=1000
 maxHashSlotNum=4000
 enableLmq={lmq}
 enableMultiDispatch={lmq}
+brokerFastFailureEnable=false
+osPageCacheBusyTimeOutMills=600000
 """
 _OF_A_SLAVE: Final = """brokerRole=SLAVE
 slaveReadEnable=true
