@@ -129,10 +129,10 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    # Guarded, because a type checker takes any name from a module that has `__getattr__`.
+    # This function is hidden from type checkers, because they take any name from a module that has `__getattr__`.
 
     def __getattr__(name: str) -> str:
-        """The version, which is read only on demand."""
+        """Return the package's version, which is read only on demand."""
         if name != "__version__":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a slow import

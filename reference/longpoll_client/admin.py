@@ -42,7 +42,7 @@ class TopicInfo:
 
     @property
     def permission(self) -> str:
-        """The clients' permission: "R", "W", "RW" or ""."""
+        """What clients may do with the topic: "R" (read), "W" (write), "RW" or "" (nothing)."""
         return ("R" if self.readable else "") + ("W" if self.writable else "")
 
 
@@ -63,9 +63,10 @@ class OffsetInfo:
     first: int
     """The queue's first offset."""
     end: int
-    """The offset of the next message."""
+    """The offset that the queue's next message will have."""
     stored: int | None
-    """The group's offset, or None. RocketMQ reports 0 instead of None while the queue has its first message."""
+    """The group's offset, or None without one. RocketMQ reports 0 instead while the queue still has its first message.
+    """
 
     @property
     def lag(self) -> int:
@@ -157,11 +158,11 @@ class Admin(Closeable):
     """
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
-        """Create an administrator, which connects on its first call. Raises ConfigError.
+        """Create an administrator, which connects on its first call. Raises ConfigError for invalid options.
 
         Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
-            options: Those of `ConnectOptions`.
+            name_server: HOST:PORT; several addresses as a list, or separated by semicolons.
+            options: The options of `ConnectOptions`.
         """
         refuse_unknown(options, ConnectOptions)
         runtime = runtime_of(options.get("runtime"), options.get("tls"))
@@ -174,15 +175,15 @@ class Admin(Closeable):
         self._instance.close()
 
     def masters(self) -> dict[str, str]:
-        """The address of each broker's master, by the broker's name."""
+        """Return the address of each broker's master, by the broker's name."""
         return self._instance.run(_masters())
 
     def topic_names(self, *, with_system: bool = False) -> list[str]:
-        """The sorted names of topics; `with_system` adds system, retry and dead letter topics."""
+        """Return the sorted names of topics; `with_system` adds system, retry and dead letter topics."""
         return self._instance.run(_topic_names(with_system=with_system))
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises NoRouteError if no broker has it."""
+        """Return one topic; raises NoRouteError if no broker has it."""
         return self._instance.run(_topic(name))
 
     def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
@@ -194,23 +195,23 @@ class Admin(Closeable):
         self._instance.run(_delete_topic(name))
 
     def groups(self) -> list[GroupInfo]:
-        """The consumer groups that the masters know, with their members."""
+        """Return the consumer groups that the masters know, with their members."""
         return self._instance.run(_groups())
 
     def offsets(self, group: str, topics: str | Iterable[str]) -> list[OffsetInfo]:
-        """A group's offsets in every queue of a topic, or of several."""
+        """Return a group's offsets in every queue of one or several topics."""
         return self._instance.run(_offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
-        """Store a group's offset in one queue, and return it. Running members may overwrite it."""
+        """Store a group's offset in one queue, and return the offset. Running members may overwrite it."""
         return self._instance.run(_set_offset(group, queue, start_at))
 
 
 class AsyncAdmin(AsyncCloseable):
-    """`Admin` for one event loop."""
+    """Does what `Admin` does, from the tasks of one event loop."""
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConnectOptions]) -> None:
-        """As `Admin`; raises ConfigError."""
+        """See `Admin`. Raises ConfigError."""
         refuse_unknown(options, ConnectOptions)
         runtime = runtime_of(options.get("runtime"), options.get("tls"))
         self._instance = AsyncInstance(runtime, name_server, credentials=options.get("credentials"))
@@ -220,33 +221,33 @@ class AsyncAdmin(AsyncCloseable):
         await self._instance.closing.wait(self._instance.close)
 
     async def masters(self) -> dict[str, str]:
-        """As `Admin.masters`."""
+        """See `Admin.masters`."""
         return await self._instance.run(_masters())
 
     async def topic_names(self, *, with_system: bool = False) -> list[str]:
-        """As `Admin.topic_names`."""
+        """See `Admin.topic_names`."""
         return await self._instance.run(_topic_names(with_system=with_system))
 
     async def topic(self, name: str) -> TopicInfo:
-        """As `Admin.topic`."""
+        """See `Admin.topic`."""
         return await self._instance.run(_topic(name))
 
     async def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
-        """As `Admin.create_topic`."""
+        """See `Admin.create_topic`."""
         await self._instance.run(_create_topic(name, queue_count, permission))
 
     async def delete_topic(self, name: str) -> None:
-        """As `Admin.delete_topic`."""
+        """See `Admin.delete_topic`."""
         await self._instance.run(_delete_topic(name))
 
     async def groups(self) -> list[GroupInfo]:
-        """As `Admin.groups`."""
+        """See `Admin.groups`."""
         return await self._instance.run(_groups())
 
     async def offsets(self, group: str, topics: str | Iterable[str]) -> list[OffsetInfo]:
-        """As `Admin.offsets`."""
+        """See `Admin.offsets`."""
         return await self._instance.run(_offsets(group, topics))
 
     async def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
-        """As `Admin.set_offset`."""
+        """See `Admin.set_offset`."""
         return await self._instance.run(_set_offset(group, queue, start_at))

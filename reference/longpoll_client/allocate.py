@@ -1,8 +1,7 @@
 """Computes which member of a group gets which queues. Every member computes the same result without communication.
 
-The consumer calls them in `consume/rebalance.py` when the members or the queues of its group may have changed.
-
-Each function gives the result of the Java class that its docstring names, so a group may have members of both.
+`consume/rebalance.py` calls these functions when the members or the queues of a group may have changed. Each function
+gives the result of the Java class that its docstring names, so a group may have Java and Python members.
 
 Source: `org.apache.rocketmq.client.consumer.rebalance`, `ConsistentHashRouter.java`.
 """
@@ -18,19 +17,20 @@ from longpoll_protocol.bodies import MessageQueue
 
 T = TypeVar("T")
 Allocate: TypeAlias = Callable[[str, Iterable[str], Iterable[MessageQueue]], tuple[MessageQueue, ...]]
-"""Computes a client's share from its id, the ids of all members and all queues. Members must use the same one."""
+"""Computes a client's share from its id, the ids of all members and all queues. All members must use the same function.
+"""
 
 REPLICA_COUNT: Final = 10
-"""`virtualNodeCnt`: places of each client on the ring."""
+"""The number of positions of each client on the ring (`virtualNodeCnt`)."""
 
 
 def allocate_averagely(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """This client's share: a run of neighbours, the first clients getting one more when it does not come out even.
+    """Return this client's share: consecutive queues, equally many for each client, or one more for the first clients.
 
-    Every client sorts the same lists, so the shares are disjoint and leave no queue out. A client that the group does
-    not know yet gets nothing. Java's `AllocateMessageQueueAveragely`.
+    Every client sorts the same lists, so each queue is in exactly one share. A client that the group does not know yet
+    gets nothing. Java's `AllocateMessageQueueAveragely`.
     """
     clients = sorted(set(client_ids))
     ordered = sorted(queues)
@@ -45,7 +45,7 @@ def allocate_averagely(
 def allocate_by_circle(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """This client's share: the queues dealt out one by one, so that each client gets some of every broker's.
+    """Return this client's share: clients take the queues in turn, so each client gets queues of every broker.
 
     A client that the group does not know yet gets nothing. Java's `AllocateMessageQueueAveragelyByCircle`.
     """
@@ -58,15 +58,15 @@ def allocate_by_circle(
 def allocate_by_consistent_hash(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """This client's share by consistent hashing: the queues whose hashes precede one of its hashes on a ring of 2^32.
+    """Return this client's share by consistent hashing: the queues whose hashes precede its hashes on a ring of 2^32.
 
-    When a member comes or goes, few queues change hands. The shares are uneven and may be empty. A client that the
-    group does not know yet gets nothing. Java's `AllocateMessageQueueConsistentHash`.
+    When a member joins or leaves, few queues move to another member. The shares are uneven and may be empty. A client
+    that the group does not know yet gets nothing. Java's `AllocateMessageQueueConsistentHash`.
     """
     clients = sorted(set(client_ids))
     if client_id not in clients:
         return ()
-    # If two clients have the same position, the last one gets it, as in Java's map.
+    # If two clients have the same position, the last client gets it, as in Java's map.
     ring = {_place(f"{name}-{number}"): name for name in clients for number in range(REPLICA_COUNT)}
     places = sorted(ring)
 
@@ -78,9 +78,9 @@ def allocate_by_consistent_hash(
 
 
 def allocate_by_machine_room(rooms: Iterable[str]) -> Allocate:
-    """Shares only the queues of brokers in these rooms, evenly; a broker's name is `room@name`.
+    """Share only the queues of brokers in these machine rooms, evenly. A broker's name must have the form `room@name`.
 
-    No member gets the queues of other brokers. Each member of the group must have the same rooms. Java's
+    No member gets the queues of other brokers. All members of the group must name the same rooms. Java's
     `AllocateMessageQueueByMachineRoom`.
     """
     wanted = frozenset(rooms)
@@ -103,10 +103,11 @@ def allocate_near(
     client_room: Callable[[str], str],
     allocate_within: Allocate = allocate_averagely,
 ) -> Allocate:
-    """Shares the queues of a machine room among the clients there, and those of a room without clients among all.
+    """Share the queues of a machine room among the clients of that room, or among all clients if the room has none.
 
-    `broker_room` says in which room a queue is, and `client_room` a client by its id (`MemberConfig.client_id`); for
-    every queue and client, and alike on every member. Java's `AllocateMachineRoomNearby`.
+    `broker_room` returns the room of a queue, and `client_room` the room of a client by its id
+    (`MemberConfig.client_id`). They must know every queue and client, and must return the same rooms on every member.
+    Java's `AllocateMachineRoomNearby`.
     """
 
     def allocate(client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:
@@ -131,11 +132,10 @@ def _by_room(things: Iterable[T], room_of: Callable[[T], str]) -> Mapping[str, l
 
 
 def _room_of(broker_name: str) -> str | None:
-    """Return the room of a broker whose name has the form `room@name`."""
     room, *rest = broker_name.split("@")
     return room if len(rest) == 1 and rest[0] else None
 
 
 def _place(key: str) -> int:
-    """Return the first four bytes of the MD5 (`ConsistentHashRouter.MD5Hash`). This is not a security measure."""
+    """Return the first four bytes of the MD5 (`ConsistentHashRouter.MD5Hash`). This hash is not a security measure."""
     return int.from_bytes(hashlib.md5(key.encode(), usedforsecurity=False).digest()[:4], "big")

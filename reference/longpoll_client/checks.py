@@ -26,28 +26,28 @@ OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 _LETTERS: Final = "letters, digits and _ - % |"
 
 Addresses: TypeAlias = str | Sequence[str]
-"""HOST:PORT of a name server; several as a list, or separated by semicolons."""
+"""HOST:PORT of a name server; several addresses are a list, or separated by semicolons."""
 
 
 class Sql(str):
-    """An SQL92 expression over properties, such as Sql("amount > 5"), in place of tags."""
+    """An SQL92 expression over message properties, such as Sql("amount > 5"), which filters instead of tags."""
 
     __slots__ = ()
 
 
 Topics: TypeAlias = str | Sequence[str] | Mapping[str, str]
-"""A topic, several, or each with its expression."""
+"""One topic, several topics, or each topic with its filter expression."""
 
 
 class ConnectOptions(TypedDict, total=False):
     """The options that every client accepts."""
 
     tls: ssl.SSLContext | None
-    """How to connect over TLS. Default: plain connections."""
+    """The TLS settings. Without them, connections are not encrypted."""
     credentials: Credentials | None
     """The account, for a broker with access control."""
     runtime: Runtime | None
-    """The clock, sockets and threads of the client, which only tests replace."""
+    """The clock, sockets and threads of the client. Only tests replace them."""
 
 
 def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
@@ -59,7 +59,7 @@ def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
 
 
 def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:
-    """The operating system's runtime, unless a test gives another; raises ConfigError."""
+    """Return the operating system's runtime, or the runtime of a test; raises ConfigError."""
     if tls is not None and not isinstance(tls, ssl.SSLContext):
         raise ConfigError(
             f"tls is {repr(tls)[:40]}; pass an SSLContext, such as ssl.create_default_context(cafile=...)"
@@ -74,7 +74,7 @@ def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:
 
 
 def name_servers_text(name_server: Addresses) -> str:
-    """The addresses, separated by semicolons; raises ConfigError for other types."""
+    """Return the addresses, separated by semicolons; raises ConfigError for other types."""
     if isinstance(name_server, str):
         return name_server
     if isinstance(name_server, Sequence) and all(isinstance(each, str) for each in name_server):
@@ -84,7 +84,7 @@ def name_servers_text(name_server: Addresses) -> str:
 
 
 def wanted_of(topics: Topics) -> Mapping[str, str]:
-    """Each topic with its expression; raises ConfigError."""
+    """Return each topic with its filter expression; raises ConfigError."""
     if isinstance(topics, str):
         return {topics: "*"}
     if isinstance(topics, Mapping):
@@ -101,7 +101,7 @@ def check_group(group: object) -> None:
 
 
 def check_client_id(client_id: object) -> None:
-    """Check the name of a member, or None; raises ConfigError."""
+    """Check the client id of a member, which may be None; raises ConfigError."""
     if client_id is None:
         return
     if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_SIZE_MAX or not client_id.isprintable():
@@ -177,7 +177,7 @@ def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
-    """Check for a member of an enum. Its text is rejected, because it would compare unequal to every member."""
+    """Check that a value is a member of an enum. Its text is rejected, because text is unequal to every member."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")
@@ -190,9 +190,10 @@ def check_callable(name: str, value: Callable[..., Any] | None) -> None:
 
 
 def check_plain(name: str, value: Callable[..., Any] | None) -> None:
-    """Check a plain function; a coroutine function would never be awaited.
+    """Check that a function is not a coroutine function, because its coroutine would never be awaited.
 
-    Looks only at the function's code, because each send with a callback calls this. A hidden coroutine is not found.
+    The check reads only the function's code, because each send with a callback makes it. It does not find a plain
+    function that returns a coroutine.
     """
     check_callable(name, value)
     code = getattr(value, "__code__", None)
@@ -201,7 +202,7 @@ def check_plain(name: str, value: Callable[..., Any] | None) -> None:
 
 
 def check_hooks(hooks: Iterable[object], *methods: str) -> None:
-    """Check that hooks are a collection of objects with these methods. An iterator would be used up here."""
+    """Check that hooks are a collection of objects with these methods. An iterator is rejected: it ends after one use."""
     if isinstance(hooks, str | Iterator) or not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are {repr(hooks)[:40]}; pass a list")
     for hook in hooks:

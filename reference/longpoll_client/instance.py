@@ -350,7 +350,7 @@ class ClientInstance(InstanceCore, Closeable):
         self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """As `InstanceCore.reply`."""
+        """See `InstanceCore.reply`."""
         with self._lock:
             found = [client for client in self._clients.values() if client.address == address]
         for client in found:

@@ -6,6 +6,6 @@
 | `producer` | sending, and transactions |
 | `consumer` | a member of a group, and consumers |
 
-Decisions come from the modules that the threads use too: `link`, `produce`, `consume`, `allocate`.
-asyncio's executor looks up host names.
+The modules `link`, `produce`, `consume` and `allocate` decide what to do, for threads and event loops alike. asyncio's
+executor looks up host names.
 """

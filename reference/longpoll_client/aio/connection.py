@@ -1,7 +1,7 @@
 """One connection to a broker or name server on an event loop. Writes of one loop iteration are sent together.
 
-After a cancelled call the connection keeps only how long the peer was silent, and a late answer is
-discarded. If a peer does not read, only the callers of this connection wait for it.
+After a call is cancelled, its late answer is discarded. If a peer does not read, only the callers of its connection
+wait.
 
 `instance` chooses the broker, and `link.exchange` matches answers to calls.
 """
@@ -38,11 +38,11 @@ from longpoll_runtime.recoverable import FAULTS
 log: logging.Logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX: Final = 1 * MIB
-"""With more bytes than this not yet taken by the operating system, a call waits before it is written."""
+"""While more bytes than this wait for the operating system, new calls wait before they are written."""
 BATCH_BYTES_MAX: Final = 64 * 1024
-"""Writes of one loop iteration are sent together; a buffer of this size is sent at once."""
+"""A buffer of this size is sent at once, instead of together with the other writes of the loop iteration."""
 CLOSE_TIMEOUT_S: Final = 1.0
-"""How long a close waits for a peer that does not read, or that does not end TLS."""
+"""How long a close waits for a peer that does not read or does not end TLS, seconds."""
 
 
 @runtime_checkable
@@ -57,9 +57,10 @@ class _WriteTransport(Protocol):
 
 
 class AsyncConnection(ConnectionCore, asyncio.Protocol):
-    """A connection of one event loop; nothing of it may be used on another thread.
+    """A connection that only one event loop uses; no other thread may call its methods.
 
-    Invariant: `_batch` is flushed in this turn of the loop or the next; `_timer` fires at or before the first deadline.
+    Invariant: `_batch` is flushed in the current loop iteration or the next; `_timer` fires at or before the first
+    deadline.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         on_request: Callable[[Command], bool] | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """Use `open`."""
+        """Call `open` instead of this constructor."""
         super().__init__(address, on_request, credentials)
         self._loop = asyncio.get_running_loop()
         self._now_ns = runtime.monotonic_ns
@@ -93,7 +94,10 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         on_request: Callable[[Command], bool] | None = None,
         credentials: Credentials | None = None,
     ) -> AsyncConnection:
-        """Connect, over TLS if the runtime has it; raises UnreachableError. `on_request` as for `RemotingClient`."""
+        """Connect, over TLS if the runtime has it; raises UnreachableError.
+
+        `on_request` has the same meaning as for `RemotingClient`.
+        """
         address = f"{host}:{port}"
         made = cls(runtime, address, on_request, credentials)
         try:
@@ -102,7 +106,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except TimeoutError:
             raise UnreachableError(f"cannot connect to {address}: timed out") from None
         except OSError as error:
-            # asyncio's text names the address again, and not the reason.
+            # The text of asyncio's error repeats the address and does not name the reason.
             why = "Connection refused" if isinstance(error, ConnectionRefusedError) else error.strerror or error
             raise UnreachableError(f"cannot connect to {address}: {why}") from None
         return made
@@ -114,7 +118,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether the peer reads, so that a call need not wait before it is written."""
+        """Whether the peer reads, so that a call is written without waiting."""
         return not self._is_paused
 
     async def call(
@@ -122,12 +126,12 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     ) -> Command:
         """Send a request and wait for its answer, whatever the answer's code is.
 
-        Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
+        Raises AnswerTimeoutError or ConnectionLostError, and LocalProtocolError if the request cannot be written.
         """
         return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
-        """Do as `call` with a request that the caller writes."""
+        """Send a request that the caller's `write` encodes, and wait for its answer; raises the errors of `call`."""
         if self._is_paused:
             timeout_s = await self._room(code, timeout_s)
         future: asyncio.Future[Answer] = self._loop.create_future()
@@ -144,20 +148,23 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         return answer
 
     async def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
-        """Send without an answer; raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError for no room."""
+        """Send a request that gets no answer.
+
+        Raises ConnectionLostError, LocalProtocolError, or AnswerTimeoutError if the peer does not read.
+        """
         if self._is_paused:
             await self._room(code, CALL_TIMEOUT_S)
         opaque = self._exchange.one_way_opaque(code)
         self._write(self._exchange.written(code, opaque, header, body, one_way=True))
 
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """As `ConnectionCore.reply`."""
+        """See `ConnectionCore.reply`."""
         buffers = replied(request, code, remark, body)
         if buffers and self.is_open:
             self._write(buffers)
 
     async def close(self) -> None:
-        """Close the connection; calls that wait get a ConnectionLostError. Returns when the socket is closed."""
+        """Close the connection, and return when the socket is closed. Waiting calls get a ConnectionLostError."""
         if self.is_open:
             self._flush()
             self._lose(ConnectionLostError(f"the connection to {self.address} was closed by this client"))
@@ -178,7 +185,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     # ------------------------------------------------------------ writing
 
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> int:
-        """Do as `call_async` with a request that the caller writes. Returns the request's opaque."""
+        """Send a request that the caller's `write` encodes, and return its opaque; `callback` gets the answer."""
         now_ns = self._now_ns()
         exchange = self._exchange
         opaque = exchange.ask(code, callback, now_ns, timeout_s, write, self._write)
@@ -198,7 +205,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         self._batch += buffers
         self._batch_size += size
         if self._batch_size > BATCH_BYTES_MAX or self._exchange.is_alone:
-            # If no other request is pending, the caller waits for this answer, so there is nothing to batch it with.
+            # If no other request is pending, the caller waits for this answer, and no other write can join this one.
             self._flush()
         elif not self._is_flushing:
             self._is_flushing = True
@@ -247,7 +254,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
                 waiting.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Take received bytes, and handle every complete command."""
+        """Handle every complete command of the received bytes."""
         exchange = self._exchange
         if exchange.failure is not None:
             return
@@ -266,7 +273,7 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
         except FAULTS as error:
             log.exception("what %s sent could not be served", self.address)
             self._give_up(ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}"))
-        # Send the requests that the answers caused, mostly the next pulls, before a listener takes time for the
+        # Send the requests that the answers caused (mostly the next pulls) before a listener takes time for the
         # messages.
         self._flush()
 
@@ -281,7 +288,6 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
     # ------------------------------------------------------------ what ends
 
     def _set_timer(self, now_ns: int) -> None:
-        """Set the timer that calls `_expire` at the first deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -313,7 +319,6 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._transport.abort()
 
     def _lose(self, failure: ClientError) -> None:
-        """End every call, and wake the callers that wait for room."""
         for call, error in self._exchange.lose(failure):
             self._exchange.tell(call, error)
         if self._timer is not None:

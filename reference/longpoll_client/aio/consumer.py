@@ -1,4 +1,4 @@
-"""Consumers on an event loop: tasks poll one kind, and the other kind calls a listener, in queue order if wanted.
+"""Consumers on an event loop: tasks call `poll` of a pull consumer, and a push consumer calls a listener.
 
 Delivery is at least once, as on threads.
 
@@ -42,13 +42,13 @@ T = TypeVar("T")
 class AsyncMember(GroupMember):
     """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
 
-    Invariant: an exchange that begins or gives up queues holds `_rebalancing`.
+    Invariant: an exchange that begins or gives up queues holds the lock `_rebalancing`.
     """
 
     def __init__(
         self, options: MemberOptions, deliver: Callable[[Batch], None], listening: Listening = NO_LISTENER
     ) -> None:
-        """As `GroupMember`."""
+        """See `GroupMember`."""
         self._rebalancing = asyncio.Lock()
         self._instance = AsyncInstance(
             options.runtime, options.name_server, client_id=options.config.client_id, credentials=options.credentials
@@ -57,7 +57,7 @@ class AsyncMember(GroupMember):
         self.broker_requests: BrokerRequests = BrokerRequests(self._instance, self, listening.direct)
 
     async def run(self, steps: Steps[T]) -> T:
-        """Run an exchange, and await each answer; raises a LongpollError."""
+        """Run an exchange (`link.steps`), and await each answer; raises a LongpollError."""
         return await self._instance.run(steps)
 
     async def _run_exclusively(self, make: Callable[[], Steps[T]]) -> T:
@@ -65,7 +65,7 @@ class AsyncMember(GroupMember):
             return await self.run(make())
 
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
-        """As `GroupMember.soon`, in a task."""
+        """Run an exchange in a task; otherwise see `GroupMember.soon`."""
 
         def begin() -> None:
             self._instance.begin(self._run_exclusively(make) if rebalances else self.run(make()))
@@ -80,7 +80,7 @@ class AsyncMember(GroupMember):
         self._instance.begin(work)
 
     def subscribe(self, topic: str, expression: str) -> None:
-        """As `GroupMember.subscribe`."""
+        """See `GroupMember.subscribe`."""
         subscription = self.membership.make(topic, expression)
         if isinstance(expression, Sql):
             self.lifecycle.check_created("a subscription by SQL92")
@@ -92,7 +92,10 @@ class AsyncMember(GroupMember):
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Join the group and begin to pull; raises as `Member.start`. A cancelled start may be tried again."""
+        """Join the group and begin to pull; raises the errors of `Member.start`.
+
+        A cancelled start may be tried again.
+        """
         self.lifecycle.begin()
         try:
             await self.run(self.join())
@@ -105,7 +108,7 @@ class AsyncMember(GroupMember):
     async def _undo_start(self, *, is_cancelled: bool) -> None:
         """End every task and connection of a failed start, and give up its queues.
 
-        After a cancellation this waits for no broker: locks end by themselves after 60 s.
+        After a cancellation this method waits for no broker, because the locks of queues end after 60 s anyway.
         """
         queues = sorted(self.assigned_queues.pullers())
         for queue in queues:
@@ -115,15 +118,18 @@ class AsyncMember(GroupMember):
                 await self.run(self.locks.unlock(queues))
         finally:
             self.assigned_queues.announce()
-            # The brokers notice the lost connections.
+            # No request is needed to leave the group, because the brokers notice the lost connections.
             self.started_ms = 0
             self.lifecycle.begin_failed()
             ending = [*self._instance.cut_jobs(), *self._instance.disconnect()]
             await asyncio.gather(*ending, return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
-        # A cancelled exchange may have requests in flight, which a broker might apply after later requests.
+        """Stop pulling, store the offsets and leave the group, once. Errors are logged.
+
+        Call `lifecycle.end` before this method.
+        """
+        # A cancelled exchange may have sent requests that a broker applies after later requests.
         async with self._rebalancing:
             await self._instance.end_jobs()
         await self.run(self.leave())
@@ -138,25 +144,25 @@ class AsyncMember(GroupMember):
 
 
 class AsyncConsumer(ConsumerCore, AsyncCloseable):
-    """A consumer as a member of its group: `async with` starts and closes it."""
+    """A consumer that is a member of its group: `async with` starts and closes it."""
 
     _member: AsyncMember
 
     async def __aenter__(self) -> Self:
-        """Join the group; raises as `start`."""
+        """Join the group; raises the errors of `start`."""
         await self.start()
         return self
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """As `PushConsumer.topic_queues`."""
+        """See `PushConsumer.topic_queues`."""
         return await self._member.run(self._member.topic_queues(topic))
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """As `PushConsumer.committed`."""
+        """See `PushConsumer.committed`."""
         return await self._member.run(self._member.committed(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
-        """As `PushConsumer.offset_for_timestamp`."""
+        """See `PushConsumer.offset_for_timestamp`."""
         return await self._member.run(self._member.find(queue, timestamp))
 
     @abstractmethod
@@ -167,11 +173,11 @@ class AsyncConsumer(ConsumerCore, AsyncCloseable):
 class AsyncPullConsumer(AsyncConsumer):
     """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
 
-    The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
+    The next `poll`, or `commit`, marks the returned messages as consumed. A cancelled poll takes no message.
     """
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
-        """As `PullConsumer`; raises ConfigError."""
+        """See `PullConsumer`. Raises ConfigError."""
         given = options_of(name_server, **options)
         self._member = AsyncMember(given, self._deliver)
         self._polled = Polled(given, self._member)
@@ -180,37 +186,37 @@ class AsyncPullConsumer(AsyncConsumer):
         self._closing = Closing()
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
+        """Yield every message until the close. Asking for the next message marks the last one as consumed."""
         while not self._member.lifecycle.is_closed:
             for message in await self.poll(POLL_S, 1):
                 yield message
 
     async def start(self) -> None:
-        """Join the group and begin to pull; raises as `PullConsumer.start`."""
+        """Join the group and begin to pull; raises the errors of `PullConsumer.start`."""
         await self._member.start()
 
     # ------------------------------------------------------------ which queues, and from where
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
-        """As `PullConsumer.assign`."""
+        """See `PullConsumer.assign`."""
         self._member.assign(tuple(queues), expression)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """As `PullConsumer.seek`."""
+        """See `PullConsumer.seek`."""
         await self._member.run(self._member.seek(queue, offset))
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """As `PullConsumer.seek_to_beginning`."""
+        """See `PullConsumer.seek_to_beginning`."""
         await self._member.run(self._member.seek_to(queue, "first"))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """As `PullConsumer.seek_to_end`."""
+        """See `PullConsumer.seek_to_end`."""
         await self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
     async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
+        """Return the next messages of one queue, in order; none after the time-out, or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -221,21 +227,21 @@ class AsyncPullConsumer(AsyncConsumer):
         return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
 
     async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
-        """As `PullConsumer.retry`."""
+        """See `PullConsumer.retry`."""
         await self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     async def reject(self, message: ReceivedMessage) -> None:
-        """As `PullConsumer.reject`."""
+        """See `PullConsumer.reject`."""
         await self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     async def commit(self, *, sync: bool = True) -> None:
-        """Mark every returned message as consumed, and store the offsets; otherwise as `PullConsumer.commit`."""
+        """Mark every returned message as consumed, and store the offsets; otherwise see `PullConsumer.commit`."""
         self._polled.settle()
         if sync:
             await self._member.store_now()
 
     async def close(self) -> None:
-        """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
+        """Leave the group, once. Messages that were returned and not committed come again. A waiting poll returns.
 
         If the caller is cancelled, the close continues, and a second call waits for it.
         """
@@ -248,7 +254,6 @@ class AsyncPullConsumer(AsyncConsumer):
         self._came.set()
 
     async def _next_batch(self, timeout_s: float) -> Batch | None:
-        """The first batch of a current queue; None after the time-out."""
         try:
             async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
                 while not self._member.lifecycle.is_closed:
@@ -268,23 +273,20 @@ class AsyncPullConsumer(AsyncConsumer):
 log: logging.Logger = logging.getLogger(__name__)
 
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
-"""A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""
+"""A coroutine function that up to `thread_count` tasks await at once, or a plain function that returns quickly."""
 
 
 @define(slots=True, eq=False)
 class _Lot:
-    """Messages for the listener. Every free task takes a few at a time."""
+    """Messages for the listener. Every free task takes a few of them at a time."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
-    """The messages as they were pulled."""
     again_count: int
-    """How often the listener already got these messages without the broker knowing."""
+    """How often the listener already got these messages without the broker's knowledge."""
     taken_count: int = 0
-    """How many of the messages tasks have taken."""
 
     def rest(self, at: int) -> _Lot:
-        """Split off all messages from an index on, as a separate lot."""
         self.taken_count = len(self.messages)
         return _Lot(self.puller, self.messages[at:], self.again_count)
 
@@ -297,17 +299,14 @@ class _Giving:
     began_ns: int = 0
     """When the running call of the listener began; 0 if no call is running."""
     is_late: bool = False
-    """Whether the listener was cancelled: its messages are sent back, unless it still returns."""
+    """Whether the listener was cancelled. Its messages are sent back, unless the listener still returns."""
     lot: _Lot | None = None
-    """The lot whose messages this task gives to the listener."""
     puller: Puller | None = None
-    """The queue of `consumed`."""
+    """The queue of the messages in `consumed`."""
     consumed: list[ReceivedMessage] = field(factory=list)
     """Messages that the listener consumed in this loop iteration, not yet reported."""
     consumed_ns: int = 0
-    """The time that the listener took for the messages in `consumed`."""
     took_ns: int = 0
-    """How long the last call of the listener took."""
     is_due: bool = False
     """Whether the next loop iteration reports `consumed`, before it runs tasks that the listener has woken."""
 
@@ -315,8 +314,8 @@ class _Giving:
 class _Lots:
     """The lots that wait for a task, and the tasks that wait for a lot, at a third of the cost of `asyncio.Queue`.
 
-    One task is woken at a time. It wakes the next one if it leaves something. If listeners return at once, one task
-    does all the work. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
+    Only one task is woken at a time, and it wakes the next task if it leaves a lot. If listeners return at once, one
+    task does all the work. Invariant: while `ready` has a lot and tasks wait, one task was woken and has not run yet.
     """
 
     def __init__(self) -> None:
@@ -325,12 +324,10 @@ class _Lots:
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def put(self, lot: _Lot | None) -> None:
-        """Add a lot for one task."""
         self.ready.append(lot)
         self._wake()
 
     def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
-        """Take `count` messages of the first lot. Returns an empty list if no message is left."""
         at = lot.taken_count
         lot.taken_count = end = at + count
         if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
@@ -340,7 +337,6 @@ class _Lots:
         return lot.messages[at:end]
 
     def take_first(self) -> None:
-        """Remove the first lot."""
         self.ready.popleft()
         if self._idle and self.ready:
             self._wake()
@@ -369,10 +365,10 @@ class _Lots:
 class AsyncPushConsumer(AsyncConsumer):
     """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes it.
 
-    A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise as
+    A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise see
     `PushConsumer`.
 
-    Invariant: `_working` are the tasks that give messages, from the start until the close; `_giving` has every task
+    Invariant: `_working` has the tasks that give messages, from the start until the close; `_giving` has every task
     that may call the listener.
     """
 
@@ -384,7 +380,7 @@ class AsyncPushConsumer(AsyncConsumer):
         orderly: bool = False,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        """As `PushConsumer`; raises ConfigError."""
+        """See `PushConsumer`. Raises ConfigError."""
         check_callable("listener", listener)
         given = options_of(name_server, **options)
         self._runtime = runtime = given.runtime
@@ -410,10 +406,11 @@ class AsyncPushConsumer(AsyncConsumer):
         self._orderly_queues = OrderlyQueues(runtime, self._look, self._member)
 
     async def start(self) -> None:
-        """Join the group and begin to listen; raises as `PushConsumer.start`."""
+        """Join the group and begin to listen; raises the errors of `PushConsumer.start`."""
         await self._member.start()
         if self._member.lifecycle.is_closed:
-            # `on_assigned` or another task closed it meanwhile, so no later close would end tasks that start now.
+            # `on_assigned` or another task closed the member meanwhile, so no later close would end tasks that start
+            # now.
             return
         self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
@@ -421,9 +418,10 @@ class AsyncPushConsumer(AsyncConsumer):
     async def close(self) -> None:
         """Wait for running listeners, store the offsets, and leave the group.
 
-        After `close_timeout_s` a listener is cancelled, and its messages come again. After the same time again it is
-        left behind. In a listener, this returns at once, and the consumer closes when the listener returns. If the
-        caller is cancelled, the close continues, and a second call waits for it.
+        A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. After another
+        `close_timeout_s` the close no longer waits for it. If a listener calls this method, it returns at once, and the
+        consumer closes when the listener returns. If the caller is cancelled, the close continues, and a second call
+        waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)
@@ -455,11 +453,10 @@ class AsyncPushConsumer(AsyncConsumer):
     # ------------------------------------------------------------ for the member
 
     def _deliver(self, batch: Batch) -> None:
-        """Queue a pull's messages for the listener."""
         self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
     def _is_busy(self, puller: Puller) -> bool:
-        """Whether a task has messages of the queue that are not in order."""
+        """Whether a task has messages of the queue, if the listener is not orderly."""
         return any(giving.lot is not None and giving.lot.puller is puller for giving in self._giving)
 
     def _deliver_in_order(self, batch: Batch) -> None:
@@ -470,7 +467,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots.put(_Lot(puller, (), 0))
 
     def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Give the listener one message that a broker wants consumed (309)."""
+        """Give the listener one message that a broker sent to be consumed (request 309)."""
 
         async def ask() -> None:
             with self._calling() as giving:
@@ -493,7 +490,7 @@ class AsyncPushConsumer(AsyncConsumer):
             self._giving.discard(giving)
 
     def _look_for_hanging(self) -> None:
-        """Cancel listeners that take too long. One timer for all, because a timer costs as much as a call."""
+        """Cancel listeners that take too long. All calls share one timer, because a timer costs as much as a call."""
         due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
         for giving in self._giving:
             if 0 < giving.began_ns < due_ns and not giving.is_late:
@@ -569,7 +566,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._settle(giving)
 
     def _settle(self, giving: _Giving) -> None:
-        """Mark what the listener has consumed, in the queue and in the statistics."""
+        """Mark the messages of `consumed` as consumed in their queue, and count them in the statistics."""
         puller = giving.puller
         if puller is not None:
             took_ns, consumed = giving.consumed_ns, giving.consumed
@@ -580,7 +577,7 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer_with_hooks(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
-        """As `_answer`, with calls of the hooks before and after."""
+        """Call the listener as `_answer` does, with calls of the hooks before and after."""
         delivery = self._hook_calls.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
         answer: ConsumeResult = Retry()
@@ -595,7 +592,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
         """Call the listener; return its result and its error. After an error or time-out, the messages come again."""
-        first = messages[0]  # Read before the call, because the listener may change the list.
+        first = messages[0]  # Read the first message before the call, because the listener may change the list.
         giving.began_ns = self._now_ns()
         try:
             given = self._listener(messages)
@@ -609,7 +606,8 @@ class AsyncPushConsumer(AsyncConsumer):
             if giving.task.cancelling() > giving.is_late:
                 raise
             if not giving.is_late:
-                # This task was not cancelled: the listener awaited something that was, and did not catch it.
+                # This task was not cancelled: the listener awaited another task that was cancelled, and did not catch
+                # its error.
                 log.warning(
                     "the listener of group %s was cancelled at %s; it comes again", self._config.group, place_of(first)
                 )
@@ -622,7 +620,7 @@ class AsyncPushConsumer(AsyncConsumer):
             )
             return Retry(), TimeoutError("the listener was cancelled")
         except (KeyboardInterrupt, GeneratorExit):
-            # The loop handles Ctrl-C, and a task that is closed with its loop must not continue.
+            # The event loop handles Ctrl-C, and a task that is closed with its loop must not continue.
             raise
         except ANYTHING as error:
             log.warning(

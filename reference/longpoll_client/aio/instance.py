@@ -1,8 +1,8 @@
 """All connections of one client on an event loop, its routes, tasks and timers.
 
-One task connects to an address, and one asks for a topic's route, for all callers. A caller that is cancelled or runs
-out of time leaves; the others go on waiting. An old route is used while the task asks again, as in Java's client. After
-a failed send, callers wait up to a second for a new route.
+All callers share one task that connects to an address, and one task that asks for a topic's route. If a caller is
+cancelled or times out, the other callers go on waiting. An old route is used while the task asks again, as in Java's
+client. After a failed send, callers wait up to a second for a new route.
 
 Source: `MQClientInstance.java`.
 """
@@ -43,12 +43,12 @@ T = TypeVar("T")
 
 
 class AsyncInstance(InstanceCore):
-    """The connections of a client of the event loop that uses it first, and its tasks and timers.
+    """The connections, tasks and timers of a client. They belong to the first event loop that uses the client.
 
-    A lock never blocks here, because no task holds one while it waits.
+    A lock never blocks here, because no task holds a lock while it waits.
 
-    Invariant: `_tasks` has every task that connects or asks for a route and has not ended, `_jobs` and `_handles` every
-    task of `begin` and every timer; `close` and `end_jobs` end them.
+    Invariant: `_tasks` has every unfinished task that connects or asks for a route, `_jobs` every task of `begin`, and
+    `_handles` every timer; `close` and `end_jobs` end them.
     """
 
     def _set_up(self) -> None:
@@ -64,7 +64,7 @@ class AsyncInstance(InstanceCore):
         self._is_ending = False
 
     def check(self) -> None:
-        """Raise LifecycleError after the close, and on any other event loop than the first one."""
+        """Raise LifecycleError after the close, and on any event loop other than the first one."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
@@ -103,7 +103,7 @@ class AsyncInstance(InstanceCore):
         return found if found is not None and found.is_open else None
 
     async def connection(self, address: str, timeout_s: float | None = None) -> AsyncConnection:
-        """Return an open connection to host:port, connecting if needed; raises UnreachableError after the time."""
+        """Return an open connection to host:port, connecting if needed; raises UnreachableError after `timeout_s`."""
         self.check()
         found = self.opened(address)
         if found is not None:
@@ -134,11 +134,11 @@ class AsyncInstance(InstanceCore):
     # ------------------------------------------------------------ routes
 
     async def route(self, topic: str, timeout_s: float | None = None) -> Route:
-        """The topic's route; raises NoRouteError, UnreachableError or another ClientError."""
+        """Return the topic's route; raises NoRouteError, UnreachableError or another ClientError."""
         return await self._route(topic, timeout_s, borrows=False)
 
     async def publish_route(self, topic: str, timeout_s: float | None = None) -> Route:
-        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic."""
+        """Return the route for sends: the topic's own, or the route of TBW102 if the send creates the topic."""
         return await self._route(topic, timeout_s, borrows=True)
 
     async def _route(self, topic: str, timeout_s: float | None, *, borrows: bool) -> Route:
@@ -209,7 +209,7 @@ class AsyncInstance(InstanceCore):
                 await asyncio.to_thread(file.write, content)
 
     async def written(self) -> None:
-        """Wait until every file is written; the callers of `run` get the errors."""
+        """Wait until every file is written. The callers of `run` get the errors of the writes."""
         await asyncio.gather(*self._writes, return_exceptions=True)
 
     # ------------------------------------------------------------ one task for all who wait
@@ -246,7 +246,7 @@ class AsyncInstance(InstanceCore):
     # ------------------------------------------------------------ tasks and timers, and brokers for pullers
 
     def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
-        """As `InstanceCore.call_async`; connects in a task."""
+        """See `InstanceCore.call_async`. A task makes the connection."""
         connection = self.opened(address)
         if connection is not None:
             connection.call_async(code, header, callback=callback, timeout_s=timeout_s)
@@ -262,7 +262,7 @@ class AsyncInstance(InstanceCore):
         self.begin(connect())
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """As `InstanceCore.reply`."""
+        """See `InstanceCore.reply`."""
         connection = self.opened(address)
         if connection is not None:
             connection.reply(request, code, remark, body)
@@ -301,7 +301,7 @@ class AsyncInstance(InstanceCore):
 
         def ended(task: asyncio.Task[None]) -> None:
             self._jobs.discard(task)
-            # Close the coroutine of a task that was cancelled before its first step, or Python warns.
+            # Close the coroutine of a task that was cancelled before its first step, because Python warns otherwise.
             work.close()
 
         task = asyncio.create_task(kept())
@@ -309,7 +309,7 @@ class AsyncInstance(InstanceCore):
         task.add_done_callback(ended)
 
     async def end_jobs(self) -> None:
-        """End every task and timer except the calling task. New ones are refused."""
+        """End every task and timer except the calling task. No new task or timer is accepted."""
         self._is_ending = True
         await asyncio.gather(*self.cut_jobs(), return_exceptions=True)
 

@@ -1,6 +1,6 @@
 """Sends messages from an event loop, many at once, and in transactions.
 
-`produce.attempts` and `produce.transactions` decide, as for the producers on threads.
+`produce.attempts` and `produce.transactions` decide what to send, as for the producers on threads.
 
 Source: `DefaultMQProducerImpl.java`.
 """
@@ -46,7 +46,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 class AsyncRequests(Replies):
-    """The requests of one producer of an event loop. The first one starts the periodic heartbeats."""
+    """The requests of one producer of an event loop. The first request starts the periodic heartbeats."""
 
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         super().__init__(instance)
@@ -59,7 +59,7 @@ class AsyncRequests(Replies):
     ) -> ReceivedMessage:
         """Send a request with these properties, and wait for its reply. Raises a ClientError, or an error of `send`.
 
-        A cancelled request, or one without a reply in time, is forgotten.
+        A request that is cancelled, or that gets no reply in time, is forgotten.
         """
         if not self._is_begun:
             self._is_begun = True
@@ -82,7 +82,7 @@ class AsyncRequests(Replies):
         return outcome
 
     async def leave(self) -> None:
-        """Leave the group, if it was joined. Waiting requests get a ConnectionLostError."""
+        """Leave the group, if the producer has joined it. Waiting requests get a ConnectionLostError."""
         self.close()
         await self._instance.end_jobs()
         if self._is_begun:
@@ -94,8 +94,8 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
 
     A cancelled send is not retried, but its message may be stored.
 
-    Invariant: of the `send_nowait` that have not ended, `_on_way` wait for their answers; `_sending` has the tasks of
-    the others and of each `request_nowait`.
+    Invariant: `_on_way` counts the calls of `send_nowait` that wait for their answers; `_sending` has the tasks of all
+    other unfinished `send_nowait` and of each `request_nowait`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         avoids_slow_brokers: bool = False,
         **options: Unpack[ProducerOptions],
     ) -> None:
-        """As `Producer`; raises ConfigError. Connections are made by the first send."""
+        """See `Producer`. Raises ConfigError. Connections are made by the first send."""
         sender = Sender(group, options, header_of, avoids_slow_brokers=avoids_slow_brokers)
         instance = AsyncInstance(sender.runtime, name_server, credentials=sender.credentials)
         self._set_up(instance, sender)
@@ -134,7 +134,10 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
             await asyncio.wait(self._sending)
 
     async def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
-        """As `Producer.send`, with its errors: AnswerTimeoutError also where the broker reads nothing."""
+        """See `Producer.send`, which raises the same errors.
+
+        AnswerTimeoutError may also mean that the broker does not read.
+        """
         message, queue_selector, timeout_s = read_options(topic, body, options)
         (result,) = await self._send(self._sender.single(topic, message), queue_selector, timeout_s)
         return result
@@ -148,12 +151,12 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
-        """As `Producer.send_batch`, with its errors."""
+        """See `Producer.send_batch`, which raises the same errors."""
         parcel = self._sender.batch(topic, messages)
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
     async def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
-        """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
+        """Send a message without an answer, and return its id; see `Producer.send_one_way`."""
         parcel = self._sender.single(topic, read_options(topic, body, options, MessageOptions)[0])
         address, header = self._sender.pick(parcel, await self._instance.publish_route(topic, CALL_TIMEOUT_S))
         connection = await self._instance.connection(address, CALL_TIMEOUT_S)
@@ -162,7 +165,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         return parcel.msg_ids[0]
 
     async def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
-        """As `Producer.request`, with its errors."""
+        """See `Producer.request`, which raises the same errors."""
         self._instance.check()
         message, queue_selector, timeout_s = read_options(topic, body, options, RequestOptions)
         return await self._replied(topic, as_given(topic, message), queue_selector, timeout_s)
@@ -203,14 +206,14 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
             on_reply(outcome)
 
     async def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """As `Producer.reply`, with its errors."""
+        """See `Producer.reply`, which raises the same errors."""
         await self._send(self._sender.reply(request, body), None, timeout_s)
 
     def send_nowait(self, topic: str, body: bytes, *, callback: SendCallback, **options: Unpack[SendOptions]) -> None:
         """Send as `send` does, without waiting: `callback` is called once, with the result or the error.
 
-        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then
-        `callback` is not called.
+        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 sends are in progress. After
+        such an error, `callback` is not called.
         """
         check_plain("callback", callback)
         self._instance.check()
@@ -235,7 +238,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         return await self._tried(self._sender.begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
-        """Try until the send has ended, and call the hooks. `send_nowait` uses this for its retries."""
+        """Try until the send has ended, and call the hooks. `send_nowait` uses this method for its retries."""
         outcome: Outcome | None = None
         tries = sending.tries
         try:
@@ -277,7 +280,7 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
     # ------------------------------------------------------------ one send without an awaiting task
 
     def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
-        """Send without a task if route and connection are known and the broker reads; else return false."""
+        """Send without a task if route and connection are known and the broker reads; otherwise return false."""
         tries = sending.tries
         route = self._instance.fresh_route(tries.parcel.topic)
         if route is None:
@@ -341,7 +344,7 @@ class AsyncPreparedProducer(AsyncProducer):
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
-        """As `PreparedProducer.send_prepared`, with its errors."""
+        """See `PreparedProducer.send_prepared`, which raises the same errors."""
         (result,) = await self._send(self._sender.prepared(topic, message), queue_selector, timeout_s)
         return result
 
@@ -352,8 +355,8 @@ def _as_told(error: Exception) -> LongpollError:
 
 
 def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
-    """Call the callback of a send. An error of the callback is logged."""
-    # Not `KeepGoing`, because it would cost each send half as much as making a message id.
+    """Call the callback of a send, and log its errors."""
+    # `KeepGoing` is not used here, because it would cost each send half as much as making a message id.
     try:
         callback(outcome)
     except FAULTS:
@@ -361,20 +364,22 @@ def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
 
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
-"""Returns the outcome of a message's transaction, from the state that the sender's work left."""
+"""A coroutine function that returns the outcome of a message's transaction, from the state that the sender's work left.
+"""
 AsyncWork: TypeAlias = Callable[[], Awaitable[TransactionState]]
 
 
 class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
-    """A producer of one group whose members can all answer for each other's transactions; of one event loop.
+    """A producer of one group on an event loop, for messages in transactions.
 
-    Invariant: `_checking` has the task of each check that has not ended.
+    Every member of the group can answer for the transactions of all members. Invariant: `_checking` has the task of
+    each check that has not ended.
     """
 
     def __init__(
         self, name_server: Addresses, *, group: str, check_transaction: AsyncCheck, **options: Unpack[ProducerOptions]
     ) -> None:
-        """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
+        """See `TransactionProducer`. Raises ConfigError. Connections are made by the first send."""
         check_callable("check_transaction", check_transaction)
         sender = Sender(group, options, header_of)
         self._instance = AsyncInstance(
@@ -387,7 +392,7 @@ class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
         self._has_heartbeat = False
 
     async def close(self) -> None:
-        """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
+        """Wait for running checks, except a check that calls this method; otherwise see `TransactionProducer.close`.
 
         If the caller is cancelled, the close continues, and a second call waits for it.
         """
@@ -404,9 +409,9 @@ class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
     async def send(
         self, topic: str, body: bytes, local_transaction: AsyncWork, **options: Unpack[RequestOptions]
     ) -> TransactionResult:
-        """As `TransactionProducer.send`, with its errors; the local transaction is awaited.
+        """Send a message and await its local transaction; otherwise see `TransactionProducer.send`.
 
-        If the caller is cancelled during the local transaction, the broker asks later.
+        If the caller is cancelled during the local transaction, the broker asks for its outcome later.
         """
         self._lifecycle.check_open()
         check_callable("local_transaction", local_transaction)
@@ -421,7 +426,6 @@ class AsyncTransactionProducer(TransactionCore, AsyncCloseable):
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """Handle a broker's request."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         if not self._lifecycle.is_closed:

@@ -80,7 +80,7 @@ class ConsumerCore:
         self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Continue with these queues, or with all. Raises what `pause` raises."""
+        """Continue with these queues, or with all. Raises the errors of `pause`."""
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
@@ -159,7 +159,7 @@ class Consumer(ConsumerCore, Closeable):
     _member: Member
 
     def __enter__(self) -> Self:
-        """Start; raises as `start`."""
+        """Start; raises the errors of `start`."""
         self.start()
         return self
 
@@ -207,7 +207,7 @@ class PullConsumer(Consumer):
         self._polled = Polled(given, self._member)
 
     def start(self) -> None:
-        """Join the group and begin to pull; raises as `Member.start`."""
+        """Join the group and begin to pull; raises the errors of `Member.start`."""
         self._member.start()
 
     # ------------------------------------------------------------ which queues, and from where
@@ -230,11 +230,11 @@ class PullConsumer(Consumer):
         self._member.run(self._member.seek(queue, offset))
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Continue at the queue's first message; raises as `seek`."""
+        """Continue at the queue's first message; raises the errors of `seek`."""
         self._member.run(self._member.seek_to(queue, "first"))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Continue with the next message that is sent; raises as `seek`."""
+        """Continue with the next message that is sent; raises the errors of `seek`."""
         self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
@@ -279,7 +279,7 @@ class PullConsumer(Consumer):
         self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     def reject(self, message: ReceivedMessage) -> None:
-        """Send a message of the last poll to the dead letters now. Raises what `retry` raises."""
+        """Send a message of the last poll to the dead letters now. Raises the errors of `retry`."""
         self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     def commit(self, *, sync: bool = False) -> None:
@@ -342,7 +342,7 @@ class PushConsumer(Consumer):
         self._service.belong_to(self._member)
 
     def start(self) -> None:
-        """Join the group and begin to listen; raises as `Member.start`."""
+        """Join the group and begin to listen; raises the errors of `Member.start`."""
         self._member.start(self._service.start)
 
     def close(self) -> None:
