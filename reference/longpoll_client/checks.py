@@ -202,7 +202,7 @@ def check_plain(name: str, value: Callable[..., Any] | None) -> None:
 
 
 def check_hooks(hooks: Iterable[object], *methods: str) -> None:
-    """Check that hooks are a collection of objects with these methods. An iterator is rejected: it ends after one use."""
+    """Check that hooks are a collection of objects with these methods, not an iterator, which ends after one use."""
     if isinstance(hooks, str | Iterator) or not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are {repr(hooks)[:40]}; pass a list")
     for hook in hooks:

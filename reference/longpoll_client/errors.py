@@ -1,6 +1,6 @@
-"""Every exception of the client, one class a fault.
+"""Every exception of the client, one class for each kind of fault.
 
-Wrong bytes and values: see `longpoll_protocol.errors`. Wrong settings: `ConfigError`.
+For wrong bytes and values see `longpoll_protocol.errors`, and for wrong settings `ConfigError`.
 """
 
 from __future__ import annotations
@@ -20,57 +20,56 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Answers after which a producer tries another queue, at once: another broker may take the message.
+"""Response codes after which a producer immediately tries another queue, because another broker may take the message.
 
-`retryResponseCodes` of 5.x, less two that no broker of the tree gives (204, 205). In 4.9.7 a busy broker (2) is not
-among them, and its sends fail.
-"""
+The list is `retryResponseCodes` of 5.x without two codes that no broker in the source tree returns (204, 205). In 4.9.7
+the code of a busy broker (2) is not in the list, and its sends fail."""
 
 
 class ClientError(LongpollError):
-    """A request of the client did not end well: names the request code and what the broker said."""
+    """A request of the client failed. The message names the request code and the broker's remark."""
 
 
 class UnreachableError(ClientError, ConnectionError):
-    """No connection to a name server or broker could be made."""
+    """The client could not connect to a name server or broker."""
 
     retriable: bool = True
 
 
 class ConnectionLostError(ClientError, ConnectionError):
-    """The connection ended before the answer came; whether the request was served is not known."""
+    """The connection ended before the response came, so it is unknown whether the request was served."""
 
     retriable: bool = True
 
 
 class AnswerTimeoutError(ClientError, TimeoutError):
-    """No answer came in time; whether the request was served is not known."""
+    """No response came in time, so it is unknown whether the request was served."""
 
     retriable: bool = True
 
 
 class ReplyTimeoutError(ClientError, TimeoutError):
-    """A request was sent and no reply came in time; whether it was served is not known."""
+    """A request message was sent but no reply came in time, so it is unknown whether the request was served."""
 
     retriable: bool = True
 
 
 class LifecycleError(ClientError):
-    """A client was asked for what it does only before its start, while it runs, or before it is closed."""
+    """A method was called in the wrong state of a client: before its start, after its start, or after its close."""
 
 
 class NoRouteError(ClientError):
-    """No broker is known for the topic, or its permission forbids the call; a broker may register later."""
+    """No broker is known for the topic, or the topic's permission forbids the call. A broker may register later."""
 
     retriable: bool = True
 
 
 class NotOursError(ClientError):
-    """A queue was named that is not this consumer's now: it may have changed hands."""
+    """The queue does not belong to this consumer now. A rebalance may have moved it to another member."""
 
 
 class RefusedError(ClientError):
-    """The broker or name server answered, and not with success."""
+    """The broker or name server answered with an error code."""
 
     def __init__(self, asked: str, code: int, remark: str | None) -> None:
         is_unknown = code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

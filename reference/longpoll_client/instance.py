@@ -1,6 +1,6 @@
 """All connections of one client on threads, and the routes from its name servers.
 
-`InstanceCore` is what it shares with `aio.instance`.
+`InstanceCore` is the part that `aio.instance` uses too.
 
 Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServer`, `TopicPublishInfo.java`.
 """
@@ -38,7 +38,7 @@ class InstanceCore(ABC):
     """One client of the name servers and brokers: an id, and a route per topic.
 
     `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
-    and its HOST:PORT, on a reader thread or on the loop.
+    and its HOST:PORT, on a reader thread or on the event loop.
 
     Invariant: `_routes` changes under `_lock`; single entries are read without it.
     """
@@ -71,11 +71,11 @@ class InstanceCore(ABC):
 
     @abstractmethod
     def _set_up(self) -> None:
-        """The rest of the construction."""
+        """Complete the construction."""
 
     @property
     def client_id(self) -> str:
-        """The client's id, or one that differs in each forked process."""
+        """The given client id, or a generated id that differs in each process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def _requested(self, command: Command, address: str) -> bool:
@@ -83,14 +83,14 @@ class InstanceCore(ABC):
 
     @abstractmethod
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer at HOST:PORT, if there is a connection.
+        """Answer a request of the peer at HOST:PORT, if a connection to it is open.
 
-        Raises LocalProtocolError if its output is full.
+        Raises LocalProtocolError if too many bytes wait for the peer.
         """
 
     @abstractmethod
     def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
-        """Ask the server at HOST:PORT, once connected; the callback gets the answer or the error, once.
+        """Send a request to HOST:PORT, connecting if needed; `callback` gets the answer or the error, once.
 
         Raises a LongpollError if nothing is sent.
         """
@@ -98,27 +98,27 @@ class InstanceCore(ABC):
     # ------------------------------------------------------------ routes
 
     def fresh_route(self, topic: str) -> Route | None:
-        """The route, if it need not be asked for again. One dict lookup, which needs no lock."""
+        """Return the route, or None if it must be asked for again. This is one dict lookup, which needs no lock."""
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
-        """The broker's address by the latest route that named it, without asking; raises NoRouteError."""
+        """Return the broker's address from the latest route that named it, without a request; raises NoRouteError."""
         with self._lock:
             return self._routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
+        """Return a broker's HOST:PORT by name and id, or its master's for an unknown id. Raises NoRouteError."""
         with self._lock:
             return self._routes.address_of(broker_name, broker_id)
 
     def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """The lowest id of a broker of that name at another address; None without one."""
+        """Return the lowest id of a broker of that name at another address, or None."""
         with self._lock:
             return self._routes.other_id(broker_name, address)
 
     @abstractmethod
     def _tell(self, address: str, code: int, body: bytes) -> None:
-        """Send a request over an open connection to host:port, without an answer; errors show at the next use."""
+        """Send a one-way request over an open connection to host:port. Errors show at the next use of the connection."""
 
     def _greet(self, address: str) -> None:
         """Send a broker the heartbeat of a producer."""
@@ -128,7 +128,7 @@ class InstanceCore(ABC):
             self._tell(address, RequestCode.HEART_BEAT, body)
 
     def broker_addresses(self) -> list[str]:
-        """Every address that a route has named."""
+        """Return every address that a route has named."""
         with self._lock:
             return self._routes.addresses()
 
@@ -166,7 +166,7 @@ class InstanceCore(ABC):
             return (yield from self._ask_route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT))
 
     def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Steps[Command]:
-        """The first answer of a name server, with any code; raises UnreachableError if none answers."""
+        """Return the first response of a name server, with any code; raises UnreachableError if none responds."""
         failure: ClientError | None = None
         for address in self._name_servers.in_turn():
             try:
@@ -183,11 +183,11 @@ class InstanceCore(ABC):
 
 
 class ClientInstance(InstanceCore, Closeable):
-    """The same with a connection per address, on threads.
+    """One client of the name servers and brokers on threads, with a connection per address.
 
     Invariant: `_clients` and `_connecting` change under `_lock`; single entries are read without it. A client that has
-    lost its connection is replaced on the next use, under the address's lock in `_connecting`. So a broker that is slow
-    to connect delays no other.
+    lost its connection is replaced on the next use, under the address's lock in `_connecting`. Therefore a broker that
+    is slow to connect delays no other broker.
     """
 
     def _set_up(self) -> None:
@@ -199,7 +199,7 @@ class ClientInstance(InstanceCore, Closeable):
         self.runtime.when_forked(self)
 
     def forked(self) -> None:
-        """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
+        """Make the child process open new connections, because it has no reader threads (`RemotingClient.is_open`)."""
         self._lock = self.runtime.lock()
         self._connecting = {}
 
@@ -216,7 +216,7 @@ class ClientInstance(InstanceCore, Closeable):
         for client in clients.values():
             client.close()
         with self._lock:
-            # Not before: a close that is interrupted is gone on with by another.
+            # The clients are removed only after their close, so that the next call continues an interrupted close.
             for address, client in clients.items():
                 if self._clients.get(address) is client:
                     del self._clients[address]
@@ -228,11 +228,11 @@ class ClientInstance(InstanceCore, Closeable):
             client.abandon()
 
     def client(self, address: str) -> RemotingClient:
-        """An open connection to host:port; raises UnreachableError."""
+        """Return an open connection to host:port; raises UnreachableError."""
         return self._client(split_address(address))
 
     def opened(self, address: str) -> RemotingClient | None:
-        """The open connection to host:port, if there is one."""
+        """Return the open connection to host:port, or None."""
         client = self._clients.get(split_address(address))
         return client if client is not None and client.is_open else None
 
@@ -243,15 +243,15 @@ class ClientInstance(InstanceCore, Closeable):
                 client.one_way(code, None, body)
 
     def route(self, topic: str) -> Route:
-        """The topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
+        """Return the topic's route, at most 30 s old; raises NoRouteError, UnreachableError or another ClientError."""
         self._lifecycle.check_open()
         return self.run(self._ask_route(topic, topic, None))
 
     def publish_route(self, topic: str) -> Route:
-        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic.
+        """Return the route for sends: the topic's own, or the route of TBW102 if the send creates the topic.
 
-        An old route is used while a thread asks again, as in Java's client. After a failed send this waits up to a
-        second for a new route, then uses the old one: a silent name server must not stop sends.
+        An old route is used while a thread asks again, as in Java's client. After a failed send this method waits up to
+        a second for a new route, then uses the old one, because an unresponsive name server must not stop sends.
         """
         fresh = self.fresh_route(topic)
         if fresh is not None and not self._lifecycle.is_closed:
@@ -339,14 +339,14 @@ class ClientInstance(InstanceCore, Closeable):
             if not self._lifecycle.is_closed:
                 self._clients[address] = client
                 if self.is_abandoned:
-                    # A send that is tried again, most likely.
+                    # Most likely, a retried send opened this connection after `abandon`.
                     client.abandon()
                 return
         client.close()
         self._lifecycle.check_open()
 
     def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
-        """As `InstanceCore.call_async`; connects here."""
+        """See `InstanceCore.call_async`. This thread makes the connection."""
         self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:

@@ -21,7 +21,7 @@ from longpoll_runtime.recoverable import ANYTHING
 
 
 class State(enum.Enum):
-    """Where a client is in its life."""
+    """The state of a client."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -31,9 +31,9 @@ class State(enum.Enum):
 class Lifecycle:
     """One client's state.
 
-    Invariant: it changes under `_lock`, and goes back only after a failed start. `_is_left` says that a close was
-    interrupted; the next one continues. A running client belongs to its process, because a forked child has no thread
-    of it.
+    Invariant: the state changes under `_lock`, and goes back only after a failed start. `_is_left` means that a close
+    was interrupted, and that the next close continues it. A running client belongs to its process, because a forked
+    child has none of its threads.
     """
 
     def __init__(self, runtime: Runtime, what: str) -> None:
@@ -48,12 +48,12 @@ class Lifecycle:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Give the child process its own lock: a client that has not started may be used there."""
+        """Give the child process its own lock, because the child may use a client that has not started."""
         self._lock = self._new_lock()
 
     @property
     def state(self) -> State:
-        """Where the client is now."""
+        """The current state."""
         return self._state
 
     @property
@@ -62,7 +62,7 @@ class Lifecycle:
         return self._state is State.CLOSED
 
     def begin(self) -> None:
-        """It starts; raises LifecycleError if it has been started or closed."""
+        """Begin the start; raises LifecycleError if the client was started or closed before."""
         self._check_here()
         with self._lock:
             if self._state is State.RUNNING:
@@ -72,14 +72,14 @@ class Lifecycle:
             self._started_in = self._now_in()
 
     def begin_failed(self) -> None:
-        """The start came to nothing: it may be tried again."""
+        """Undo `begin` after a failed start, which may be tried again."""
         with self._lock:
             if self._state is State.RUNNING:
                 self._state = State.CREATED
                 self._started_in = None
 
     def end(self) -> bool:
-        """Begin the close; false if it is closed or being closed, or belongs to another process."""
+        """Begin the close. Returns false if the client is closed or being closed, or belongs to another process."""
         if self._is_elsewhere:
             return False
         with self._lock:
@@ -89,7 +89,7 @@ class Lifecycle:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """The rest of the close, after `end`. After an interruption (Ctrl-C) the next caller does it."""
+        """Enclose the close after `end`. If Ctrl-C interrupts it, the next caller of `end` continues the close."""
         try:
             yield
         except ANYTHING:
@@ -98,15 +98,15 @@ class Lifecycle:
             raise
 
     def check_created(self, asked: str) -> None:
-        """Raise LifecycleError for what is done before the start only."""
+        """Raise LifecycleError unless the client is not started yet."""
         self._check(State.RUNNING, f"is already started; call {asked} before start")
 
     def check_running(self, asked: str) -> None:
-        """Raise LifecycleError for what is done by a client that runs only."""
+        """Raise LifecycleError unless the client runs."""
         self._check(State.CREATED, f"is not started; call {asked} after start")
 
     def check_open(self) -> None:
-        """Raise LifecycleError if it is closed."""
+        """Raise LifecycleError if the client is closed."""
         self._check(None, "")
 
     def _check(self, refused: State | None, why: str) -> None:
@@ -130,7 +130,7 @@ class Lifecycle:
 
 
 class AsyncCloseable(ABC):
-    """Closes at the end of `async with`."""
+    """A client that is closed at the end of `async with`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,42 +142,42 @@ class AsyncCloseable(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Close it; it must not be used afterwards."""
+        """Close the client; it must not be used afterwards."""
 
 
 class Closing:
     """The close of a client on an event loop, which happens once, in its own task.
 
-    A cancelled caller leaves it running, and a second caller waits for it.
+    If a caller is cancelled, the close continues, and a second caller waits for it.
     """
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Start the close, if it is not done; again if it was cancelled with its loop."""
+        """Start the close, unless it is running or done. A close that was cancelled with its loop is started again."""
         task = self._task
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._task = asyncio.create_task(work())
         return task
 
     async def wait(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """The same, and wait until it is done."""
+        """Start the close as `begin` does, and wait until it is done."""
         await asyncio.shield(self.begin(work))
 
 
 def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
-    """Call `abandon` and give a ResourceWarning when a client is garbage-collected; the function to call at its close.
+    """Call `abandon` and give a ResourceWarning when a client is garbage-collected without a close.
 
-    Neither `abandon` nor a thread may hold `client`.
+    Returns the function to call at the close. Neither `abandon` nor a thread may refer to `client`.
     """
     finalizer = weakref.finalize(client, _drop, abandon, what)
-    # A process that ends closes everything anyway.
+    # The end of the process closes all connections anyway.
     finalizer.atexit = False
     return finalizer.detach
 
 
 def _drop(abandon: Callable[[], None], what: str) -> None:
-    """Runs on any thread, even inside code that holds locks."""
+    """Abandon a client. The garbage collector may call this on any thread, even inside code that holds locks."""
     abandon()
     warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=3)

@@ -1,6 +1,6 @@
-"""Messages as a consumer sees them: records of a pull's body, decoded, unpacked and filtered by their exact tags.
+"""Messages as a consumer sees them: the records of a pull's response, decoded, decompressed and filtered by exact tags.
 
-Leaves out the record's bytes (`longpoll_protocol.log_record`) and SQL92, which only the broker evaluates.
+The record's bytes: see `longpoll_protocol.log_record`. Only the broker evaluates SQL92.
 
 Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 """
@@ -38,34 +38,34 @@ from longpoll_protocol.sizes import MIB
 from longpoll_spec.tables import with_table
 
 UNPACKED_SIZE_MAX: Final = 64 * MIB
-"""Longest body that is unpacked; the broker takes 4 MiB packed, and zlib packs zeros a thousandfold."""
+"""Maximum bytes of a decompressed body. The broker accepts 4 MiB compressed, and zlib shrinks zeros a thousandfold."""
 
 
 _PLAIN: Final = Struct(">iIiiiqqiq8sq8siqi")
-"""A record of the form of 4.x between IPv4 hosts, up to its body (`log_record.HEAD` and what follows)."""
+"""A record of 4.x between IPv4 hosts, up to its body (`log_record.HEAD` and the next fields)."""
 _PLAIN_SIZE: Final = _PLAIN.size
 _unpack_plain: Final = _PLAIN.unpack_from
 _crc32: Final = zlib.crc32
 _KEY_MARK: Final = f"{UNIQUE_KEY}{NAME_END}".encode()
 _PAIR_END: Final = PAIR_END.encode()
 _PAIR_ENDS: Final = frozenset((b"", _PAIR_END))
-"""A property's name is at the start, or follows the end of another property."""
+"""The possible bytes before a property's name: none at the start, or the end of another property."""
 MISSED_COUNT_MAX: Final = 2
 _ODD_FLAGS: Final = int(MessageSysFlag.COMPRESSED) | SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6
 
 
 @with_table
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message that was pulled."""
+    """One pulled message."""
 
     topic: str
     queue_id: int
     queue_offset: int
     body: bytes
-    """Unpacked, if it came packed."""
+    """The body, decompressed if necessary."""
     properties: dict[str, str]
     msg_id: str
-    """The producer's id if it gave one (`UNIQ_KEY`), else the broker's."""
+    """The producer's id if the message has one (`UNIQ_KEY`), else the broker's."""
     born_ms: int
     born_host: str
     store_ms: int
@@ -87,34 +87,34 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attempt(self) -> int:
-        """How often the group has it now: 1 the first time."""
+        """The number of this delivery to the group: 1 the first time."""
         return self.reconsume_times + 1
 
     @property
     def timestamp(self) -> datetime:
-        """When it was sent, by its producer's clock; UTC."""
+        """The time when the message was sent, by its producer's clock; UTC."""
         return datetime.fromtimestamp(self.born_ms / 1000, UTC)
 
 
 @frozen
 class UnreadableMessage:
-    """One message that cannot be read, twice in a row: its record is damaged, or its body not what it says."""
+    """A message that was unreadable twice in a row: its record is damaged, or its body has not its stated form."""
 
     topic: str
     queue_id: int
     queue_offset: int
     why: str
     record: bytes
-    """As it came."""
+    """The record's bytes as they were received."""
 
     @property
     def physical_offset(self) -> int | None:
-        """The offset in its broker's log, if the record's head is there."""
+        """The message's offset in its broker's log, or None if the record's head is incomplete."""
         return HEAD.unpack_from(self.record)[6] if len(self.record) >= HEAD_SIZE else None
 
 
 def decode_messages(body: Buffer) -> list[ReceivedMessage]:
-    """Decode the records of a pull's answer; raises RemoteProtocolError when one cannot be read."""
+    """Decode the records of a pull's response; raises RemoteProtocolError for an unreadable record."""
     messages, error = decode_readable(body)
     if error is not None:
         raise error
@@ -122,8 +122,9 @@ def decode_messages(body: Buffer) -> list[ReceivedMessage]:
 
 
 def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocolError | None]:
-    """The records of a pull's answer before the first that cannot be read, and what is wrong with that one."""
-    # Copied once: a part of bytes costs half as much as a part of a view, and each message has several.
+    """Decode the records before the first unreadable one. Returns them and the error of the unreadable record."""
+    # The body is copied once, because a slice of bytes costs half as much as a slice of a view, and each message has
+    # several.
     data = bytes(body)
     messages: list[ReceivedMessage] = []
     at = 0
@@ -141,7 +142,7 @@ class AlikeTail(NamedTuple):
     """The parts that the tails of records (topic and properties) usually share, to read them three times as fast.
 
     A tail that begins with `before`, ends with `after` and has `size` bytes has the `known` properties, except for the
-    unique key, if that is of letters and digits.
+    unique key, if that key has only letters and digits.
     """
 
     before: bytes
@@ -151,7 +152,7 @@ class AlikeTail(NamedTuple):
 
     @classmethod
     def of(cls, head: bytes, encoded: bytes, known: dict[str, str]) -> AlikeTail:
-        """The shared parts, from a record's head (the topic and two lengths), its encoded tail and its properties."""
+        """Return the shared parts, from a record's head (topic and lengths), its encoded tail and its properties."""
         before, mark, rest = encoded.partition(_KEY_MARK)
         if not mark or _KEY_MARK in rest or before[-1:] not in _PAIR_ENDS:
             return NO_TAIL
@@ -163,11 +164,11 @@ NO_TAIL: Final = AlikeTail(b"", b"", -1, {})
 
 
 def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
-    """Read messages from `at` on as `_record` and `_message` do, three times as fast; the offset where it stops.
+    """Read messages from `at` on as `_record` and `_message` do, but three times as fast. Returns where it stops.
 
     It stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or at the
-    end. If tails differ again and again, such as by keys, it no longer compares them. A topic is one string for all its
-    messages.
+    end. If tails differ again and again, for example by their keys, the function no longer compares them. All messages
+    of a topic share one string for its name.
     """
     last, whole = len(data) - _PLAIN_SIZE, len(data)
     starts_with, ends_with, add = data.startswith, data.endswith, messages.append
@@ -217,7 +218,7 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
 
 
 def _name_of(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """The topic of a tail, and where its properties begin; no topic where they do not fit into it."""
+    """Return the topic of a tail and where its properties begin. The topic is empty if the properties do not fit."""
     topic_end = at + 1 + data[at]
     properties_at = topic_end + 2
     if properties_at > end or end - properties_at != data[topic_end] << 8 | data[topic_end + 1]:
@@ -240,13 +241,13 @@ def _record(view: memoryview, at: int) -> Record:
 
 
 def as_first_sent(message: ReceivedMessage, retry_topic: str) -> ReceivedMessage:
-    """A message of the group's retry topic under the topic that it was first sent to (`resetRetryAndNamespace`)."""
+    """Return a message of the group's retry topic with its original topic (`resetRetryAndNamespace`)."""
     origin = message.properties.get(RETRY_TOPIC)
     return message if origin is None or message.topic != retry_topic else replace(message, topic=origin)
 
 
 def as_shown(message: ReceivedMessage, retry_topic: str, again_count: int) -> ReceivedMessage:
-    """A message as a listener gets it that had it `again_count` times already without the broker knowing."""
+    """Return a message as the listener gets it, after `again_count` deliveries without the broker's knowledge."""
     shown = as_first_sent(message, retry_topic)
     return replace(shown, reconsume_times=shown.reconsume_times + again_count) if again_count else shown
 
@@ -254,14 +255,14 @@ def as_shown(message: ReceivedMessage, retry_topic: str, again_count: int) -> Re
 def all_as_shown(
     messages: Sequence[ReceivedMessage], topic: str, retry_topic: str, again_count: int
 ) -> list[ReceivedMessage]:
-    """Messages pulled from a queue of `topic`, each `as_shown`."""
+    """Return the messages of a queue of `topic`, each changed by `as_shown`."""
     if topic != retry_topic and not again_count:
         return list(messages)
     return [as_shown(message, retry_topic, again_count) for message in messages]
 
 
 def place_of(message: ReceivedMessage) -> str:
-    """The message's place, for the log."""
+    """Return the message's position (topic, queue, offset) as text for the log."""
     return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
 
 
@@ -293,7 +294,7 @@ def _unpacked(record: Record) -> bytes:
 
 
 def wanted_tags(expression: str) -> frozenset[str] | None:
-    """The exact tags that an expression asks for; None for all (`FilterAPI.buildSubscriptionData`)."""
+    """Return the exact tags of an expression; None for all tags (`FilterAPI.buildSubscriptionData`)."""
     if expression in {"", "*"}:
         return None
     return frozenset(tag for part in expression.split("||") if (tag := part.strip()))

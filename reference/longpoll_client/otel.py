@@ -29,16 +29,16 @@ __all__ = ["OpenTelemetry"]
 
 
 class OpenTelemetry:
-    """A hook for producers (`hooks=`) and consumers (`ConsumerConfig.hooks`); one object serves any number of them.
+    """A hook for producers (`hooks=`) and consumers (`ConsumerConfig.hooks`). One object serves any number of them.
 
-    Invariant: `_sends` has the span of each send that has not ended, and `_processes` that of each listener call.
+    Invariant: `_sends` has the span of each send that has not ended, and `_processes` the span of each listener call.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         """Create a hook.
 
         Args:
-            tracer_provider: Where spans go. Default: the global provider.
+            tracer_provider: The provider that gets the spans. Default: the global provider.
         """
         self._tracer = trace.get_tracer("longpoll_client", tracer_provider=tracer_provider)
         self._sends: dict[str, Span] = {}
@@ -47,7 +47,7 @@ class OpenTelemetry:
     # ------------------------------------------------------------ sending
 
     def properties(self, topic: str) -> Mapping[str, str]:
-        """The properties that carry the context of a new message, such as `traceparent`."""
+        """Return the properties that carry the context of a new message, such as `traceparent`."""
         carrier: dict[str, str] = {}
         attributes = _attributes("create", "create", topic)
         with self._tracer.start_as_current_span(f"create {topic}", kind=SpanKind.PRODUCER, attributes=attributes):
@@ -95,7 +95,7 @@ class OpenTelemetry:
         span.end(int((begun_s + latency_s) * 1e9))
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Begin the span of a listener call, and make it the current one."""
+        """Begin the span of a listener call, and make it the current span."""
         span = self._tracer.start_span(
             f"process {messages[0].topic}",
             kind=SpanKind.CONSUMER,
@@ -162,7 +162,7 @@ def _message_type(sending: Sending) -> str:
 
 
 def _links(carriers: Sequence[Mapping[str, str]]) -> list[Link]:
-    """A link to the context in each message's properties, if there is one."""
+    """Return a link to the context in each message's properties, if the message has a context."""
     found = [trace.get_current_span(propagate.extract(carrier, context.Context())) for carrier in carriers]
     return [Link(span.get_span_context()) for span in found if span.get_span_context().is_valid]
 

@@ -1,10 +1,11 @@
-"""One connection to a broker or name server: calls matched to answers by opaque, one-way sends, time-outs.
+"""One connection to a broker or name server: calls matched to answers by opaque, one-way sends, timeouts.
 
-Any thread may call. Writing takes a caller longer than all else, and lets the other threads in between. So a call
-writes on the caller's own thread only while few others wait for answers; where many do, and while the reader thread is
-at work anyway, that one sends at once what has gathered. It also receives, runs the callbacks, and ends what is late.
+Any thread may call. A write costs a caller more than everything else in a call, and lets other threads run. Therefore a
+caller's own thread writes only while few calls wait for answers. While many calls wait, or while the reader thread is
+awake anyway, the reader thread sends all gathered requests at once. The reader thread also receives answers, runs
+callbacks, and ends late calls.
 
-Leaves out which broker to ask (`instance`) and what to say to it (`producer`, `consumer`).
+`instance` chooses the broker, and `producer` and `consumer` the requests.
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 """
@@ -44,15 +45,16 @@ log: logging.Logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 ALONE_COUNT_MAX: Final = 4
-"""While more calls than this wait for answers, a caller leaves its bytes to the reader thread."""
-# Longer than any deadline's own lateness: the reader thread ends every call, this only guards against its death.
+"""While more calls than this wait for answers, the reader thread sends a caller's bytes."""
+# Longer than any delay of a deadline. The reader thread ends every call; this limit only guards against the thread's
+# death.
 GRACE_S: Final = 5.0
 GATHER_S: Final = 0.000_03
-"""How long the reader thread rests after answers to sends while many calls wait; the system adds some 50 µs to it."""
+"""How long the reader thread sleeps after answers to sends while many calls wait; the system adds about 50 µs."""
 LOCK_WAIT_S: Final = 0.5
-"""Another thread has the lock for microseconds."""
+"""How long to wait for the lock, seconds. Other threads hold it only for microseconds."""
 SLEEP_S_MAX: Final = 3600.0
-"""The longest sleep until a deadline: a poller takes no more than 24 days."""
+"""The longest sleep until a deadline, seconds, because a poller accepts at most 24 days."""
 
 Received: TypeAlias = tuple[list[Command], ClientError | None]
 """The received frames, and the reason why reading ended, if it did."""
@@ -60,7 +62,7 @@ Received: TypeAlias = tuple[list[Command], ClientError | None]
 
 @define(slots=True, eq=False)
 class _Waiting:
-    """A caller that waits for its answer; `answered` is made when it waits for another thread to take it."""
+    """A caller that waits for its answer. `answered` is created when the caller waits for another thread to set it."""
 
     answer: Answer | None = None
     answered: Event | None = None
@@ -68,16 +70,17 @@ class _Waiting:
     def receive(self, answer: Answer) -> None:
         """Take the answer, on the reader thread."""
         self.answer = answer
-        # The waiter makes the event first and looks for the answer then, so one of both sees the other.
+        # The waiter creates the event before it looks for the answer, so either the waiter sees the answer or this
+        # thread sees the event.
         if self.answered is not None:
             self.answered.set()
 
 
 class ConnectionCore(ABC):
-    """The parts of a connection on threads and of one on an event loop.
+    """The parts that connections on threads and on an event loop share.
 
-    `on_request` gets what the peer asks of us (such as 40 NOTIFY_CONSUMER_IDS_CHANGED), and returns whether it knew the
-    request. It and the callbacks must not wait for an answer of this connection.
+    `on_request` gets the peer's requests (such as 40 NOTIFY_CONSUMER_IDS_CHANGED), and returns whether it knew the
+    request. `on_request` and callbacks must not wait for an answer of this connection.
     """
 
     _keeps: type[KeepGoing] = KeepGoing
@@ -92,11 +95,11 @@ class ConnectionCore(ABC):
 
     @property
     def is_signed(self) -> bool:
-        """Whether its requests are signed, so that they are written by `writer` alone."""
+        """Whether requests are signed, so that only `writer` can encode them."""
         return self._exchange.is_signed
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """The function that writes a request, and signs it if this client has credentials."""
+        """Return the function that encodes a request, and signs it if this client has credentials."""
         return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     def call_async(
@@ -108,21 +111,22 @@ class ConnectionCore(ABC):
         callback: Callback,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Ask; the callback gets the answer or the error, exactly once, on the reader thread or in a later turn.
+        """Send a request; `callback` gets the answer or the error, once.
 
-        Raises ConnectionLostError or LocalProtocolError when nothing was sent; then the callback is not called.
+        The callback runs on the reader thread, or in a later loop iteration. Raises ConnectionLostError or
+        LocalProtocolError if nothing was sent; then the callback is not called.
         """
         self.begin(code, self.writer(code, header, body), with_fields(callback), timeout_s)
 
     @abstractmethod
     def begin(self, code: int, write: Write, callback: Callback, timeout_s: float) -> object:
-        """The same with a request that the caller writes."""
+        """Send a request that the caller's `write` encodes; `callback` gets the answer or the error once."""
 
     @abstractmethod
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer a request of the peer's, unless it wants no answer or the connection is lost.
+        """Answer a request of the peer, unless it wants no answer or the connection is lost.
 
-        Raises LocalProtocolError when too much waits to be sent.
+        Raises LocalProtocolError if too many bytes wait to be sent.
         """
 
     def _requested(self, command: Command) -> None:
@@ -137,17 +141,17 @@ class ConnectionCore(ABC):
 class RemotingClient(ConnectionCore):
     """A connection to `host:port`, open from construction to `close`.
 
-    `on_request` and callbacks run on the reader thread. Raises UnreachableError.
+    The reader thread runs `on_request` and callbacks. Raises UnreachableError.
 
-    Invariant, under `_lock`, except for what is received, which is the reader thread's: once the exchange has a failure
-    nothing is added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false) `_output` is empty, or
-    the socket is full and its room waited for (`_is_full`), or the thread is being woken; and it wakes at `_due_ns`, at
-    or before the first deadline.
+    Invariant, under `_lock` (only the reader thread uses received bytes): once the exchange has a failure, nothing is
+    added to it or to `_output`. While the reader thread sleeps (`_is_awake` is false), `_output` is empty, or the
+    poller waits for room in the socket (`_is_full`), or the thread is being woken. The thread wakes at `_due_ns`, at or
+    before the first deadline.
     """
 
     _keeps = KeepThread
     sent_header = staticmethod(header_of)
-    """Reads the fields of an answer to a send that came by such a connection; raises HeaderError."""
+    """Returns the fields of an answer to a send that this connection received; raises HeaderError."""
 
     def __init__(
         self,
@@ -194,7 +198,7 @@ class RemotingClient(ConnectionCore):
             raise
 
     def _give_up_start(self) -> None:
-        """No thread could be started, or that was interrupted (Ctrl-C), and there may be one: then it closes all."""
+        """Close the connection after a failed start. After Ctrl-C, a reader thread may run, which then closes it."""
         with self._lock:
             self._is_given_up = True
             if not self._is_running:
@@ -205,14 +209,14 @@ class RemotingClient(ConnectionCore):
         self._poller.wake()
 
     def _unservable(self, error: Exception) -> UnreachableError:
-        """No descriptor is left, or no thread."""
+        """Return the error of a connection for which no descriptor or thread is left."""
         return UnreachableError(f"a connection to {self.address} cannot be served: {error}")
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be made, by this process.
+        """Whether this process can make calls.
 
-        A forked child has no reader thread and shares the socket: answers would be mixed up, so it needs its own
+        A forked child has no reader thread and shares the socket, so answers would be mixed up. It needs its own
         connection.
         """
         return self._exchange.failure is None and self._process_id == self._runtime.process_id()
@@ -220,16 +224,16 @@ class RemotingClient(ConnectionCore):
     def call(
         self, code: int, header: Header | None = None, body: Buffer = EMPTY, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Command:
-        """Ask and wait for the answer, whatever its code.
+        """Send a request and wait for its answer, whatever the answer's code is.
 
-        Raises AnswerTimeoutError or ConnectionLostError; LocalProtocolError when the request cannot be written.
+        Raises AnswerTimeoutError or ConnectionLostError, and LocalProtocolError if the request cannot be written.
         """
         return plain(self.ask(code, self.writer(code, header, body), timeout_s))
 
     def ask(self, code: int, write: Write, timeout_s: float) -> Command:
-        """The same with a request that the caller writes.
+        """Send a request that the caller's `write` encodes, and wait for its answer.
 
-        Raises ConfigError in a callback, on the reader thread: the answer would have to come by that thread.
+        Raises the errors of `call`, and ConfigError in a callback, because the reader thread would wait for itself.
         """
         if self._thread.is_current():
             raise ConfigError(
@@ -250,7 +254,7 @@ class RemotingClient(ConnectionCore):
     def begin(
         self, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
     ) -> None:
-        """The same with a request that the caller writes, and for which it may wait."""
+        """Send a request that the caller's `write` encodes. If `is_waited_for`, the caller waits for the answer."""
         if self._process_id != self._runtime.process_id():
             raise ConnectionLostError(
                 f"{self._exchange.name(code)}: the connection belongs to the parent process of a fork"
@@ -261,7 +265,7 @@ class RemotingClient(ConnectionCore):
         except FAULTS:
             raise
         except ANYTHING:
-            # Interrupted (Ctrl-C) anywhere in it: half of a request may have been sent, so the connection ends.
+            # After an interruption (Ctrl-C), half of a request may have been sent, so the connection ends.
             with self._lock:
                 if self._exchange.failure is None:
                     self._exchange.failure = ConnectionLostError(f"a call to {self.address} was interrupted")
@@ -269,7 +273,7 @@ class RemotingClient(ConnectionCore):
             raise
 
     def _begin_now(self, code: int, write: Write, callback: Callback, timeout_s: float, is_waited_for: bool) -> None:
-        """The same with the lock."""
+        """Do the work of `begin`, with the lock held."""
         self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
         due_ns = self._exchange.calls.due_ns
         if self._due_ns is None or (due_ns is not None and due_ns < self._due_ns):
@@ -279,13 +283,13 @@ class RemotingClient(ConnectionCore):
         self._is_waited_for = is_waited_for
 
     def one_way(self, code: int, header: Header | None = None, body: Buffer = EMPTY) -> None:
-        """Send without an answer; raises ConnectionLostError or LocalProtocolError."""
+        """Send a request that gets no answer; raises ConnectionLostError or LocalProtocolError."""
         with self._lock:
             opaque = self._exchange.one_way_opaque(code)
             self._write(self._exchange.written(code, opaque, header, body, one_way=True))
 
     def reply(self, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """As `ConnectionCore.reply`, from any thread."""
+        """See `ConnectionCore.reply`. Any thread may call this method."""
         buffers = replied(request, code, remark, body)
         with self._lock:
             if self._exchange.failure is None and buffers:
@@ -294,11 +298,12 @@ class RemotingClient(ConnectionCore):
     def close(self) -> None:
         """Close the connection and end its thread; waiting calls get a ConnectionLostError.
 
-        From a callback it ends once the callback is done. In a forked process only that one's hold on it is closed.
+        If a callback calls this method, the thread ends after the callback. A forked process closes only its own
+        descriptor of the socket.
         """
         if self._process_id != self._runtime.process_id():
-            # After a fork, the parent sends the waiting bytes, and a thread that does not exist here may hold the
-            # lock.
+            # After a fork, the parent process sends the waiting bytes, and the lock may be held by a thread that does
+            # not exist here.
             self._socket.close()
             return
         with self._lock:
@@ -312,9 +317,9 @@ class RemotingClient(ConnectionCore):
             self._thread.join()
 
     def abandon(self) -> None:
-        """Close as soon as no call waits. May be called anywhere, also by a thread that holds the lock.
+        """Close the connection as soon as no call waits. Any code may call this, even while its thread holds the lock.
 
-        The work of such a thread ends with an answer, and the reader thread checks then.
+        If such a thread holds the lock, the reader thread checks again at the answer to that thread's call.
         """
         self._is_abandoned = True
         if self._lock.acquire(timeout=LOCK_WAIT_S):
@@ -327,9 +332,9 @@ class RemotingClient(ConnectionCore):
     # ------------------------------------------------------------ on the caller's thread, with the lock
 
     def _write(self, buffers: list[Buffer]) -> None:
-        """Send what the socket takes, or have the reader thread do it; raises LocalProtocolError."""
+        """Send as many bytes as the socket takes, or leave all to the reader thread; raises LocalProtocolError."""
         if self._is_awake or self._output.parts or len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
-            # The caller that added the first bytes woke the reader thread, which sends all before it sleeps.
+            # The caller that added the first bytes woke the reader thread, which sends everything before it sleeps.
             if self._output.add(buffers) and not self._is_awake:
                 self._poller.wake()
             return
@@ -339,7 +344,7 @@ class RemotingClient(ConnectionCore):
         except BlockingIOError:
             sent = 0
         except OSError:
-            # A broken socket shows when it is read.
+            # The next read reports a broken socket.
             return
         if sent < size:
             self._output.add(buffers)
@@ -347,14 +352,14 @@ class RemotingClient(ConnectionCore):
             self._send_output()
 
     def _send_output(self) -> None:
-        """Send what the socket takes, and wait for room for the rest."""
+        """Send as much of the output as the socket takes, and wait for room for the rest."""
         self._flush()
         if bool(self._output.parts) != self._is_full:
             self._is_full = not self._is_full
             self._poller.modify(self._socket, read=True, write=self._is_full, data=None)
 
     def _flush(self) -> None:
-        """Send as much of the output as the socket takes; a broken socket shows when it is read."""
+        """Send as much of the output as the socket takes. The next read reports a broken socket."""
         while self._output.parts:
             try:
                 self._output.sent(self._socket.send_parts(self._output.first(PARTS_MAX)))
@@ -385,23 +390,23 @@ class RemotingClient(ConnectionCore):
         self._finish(failure)
 
     def _let_gather(self, commands: Sequence[Command]) -> None:
-        """After answers to some of many sends, sleep a moment, while the callbacks make the next sends.
+        """After answers to some of many sends, sleep briefly, while the callbacks make the next sends.
 
-        Those then go out together. Otherwise this thread would sleep at the first of them, be woken, and take the
-        interpreter from the thread that makes the others. Callers do not wait longer.
+        All of the next sends then go out together. Otherwise this thread would sleep at the first of them, be woken,
+        and take the interpreter lock from the thread that makes the others. Callers do not wait longer.
         """
         is_told = not self._is_waited_for and bool(commands) and isinstance(commands[-1], SentAnswer)
         if is_told and len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
             self._runtime.sleep(GATHER_S)
 
     def _no_use(self) -> ClientError | None:
-        """The reason to close the connection if it is no longer used. With the lock."""
+        """Return the reason to close a connection that is no longer used, or None. The caller holds the lock."""
         if not self._is_abandoned or self._exchange.calls.pending or self._output.parts:
             return None
         return ConnectionLostError(f"the client of the connection to {self.address} was dropped")
 
     def _fall_asleep(self) -> float | None:
-        """Send what others have left; how long there is nothing to do, in seconds."""
+        """Send the bytes that other threads left, and return how long to sleep, seconds."""
         with self._lock:
             if self._output.parts and not self._is_full:
                 self._send_output()
@@ -410,14 +415,14 @@ class RemotingClient(ConnectionCore):
             return None if left_s is None else min(left_s, SLEEP_S_MAX)
 
     def _wake_up(self, *, is_writable: bool) -> None:
-        """Count as awake, and send what waits where the socket has room again."""
+        """Count as awake, and send waiting bytes if the socket has room again."""
         with self._lock:
             self._is_awake = True
             if is_writable:
                 self._send_output()
 
     def _receive(self) -> Received:
-        """Receive once: every whole command, and why the connection ended, if it did."""
+        """Receive once. Returns every complete command, and the reason if the connection ended."""
         commands: list[Command] = []
         try:
             size = self._socket.recv_into(self._buffer)
@@ -444,7 +449,7 @@ class RemotingClient(ConnectionCore):
         return ConnectionLostError(f"the request of {self.address} failed: {type(error).__name__}")
 
     def _handle(self, commands: Sequence[Command]) -> ClientError | None:
-        """Handle commands, in order; why the connection is to end, if one could not be."""
+        """Handle commands in order. Returns the reason to end the connection if a command cannot be handled."""
         answers: list[Command] = []
         try:
             for command in commands:
@@ -461,7 +466,6 @@ class RemotingClient(ConnectionCore):
         return None
 
     def _answered(self, answers: Sequence[Command]) -> None:
-        """Tell who asked."""
         with self._lock:
             ended = [(self._exchange.answered(answer), answer) for answer in answers]
         for call, answer in ended:
@@ -469,14 +473,14 @@ class RemotingClient(ConnectionCore):
                 self._tell(call, answer)
 
     def _tell(self, call: PendingCall, answer: Answer) -> None:
-        """Call back; a callback that exits ends neither this thread nor the process."""
+        """Call the callback. A callback that raises SystemExit ends neither this thread nor the process."""
         try:
             call.callback(answer)
         except ANYTHING:
             log.exception("the callback of %s failed", self._exchange.name(call.code))
 
     def _expire(self) -> None:
-        """End the calls whose deadline has come, and give the connection up if it is silent."""
+        """End the calls whose deadline has passed, and close the connection if it is silent."""
         now_ns = self._now_ns()
         with self._lock:
             if self._due_ns is None or now_ns < self._due_ns:

@@ -43,29 +43,29 @@ ATTEMPTS_MAX: Final = 17
 THREAD_COUNT_MAX: Final = 1000
 """The limit of Java's `checkConfig`."""
 DELIVERY_CAPACITY: Final = 2**20
-"""The most batches that wait for the user. Flow control never fills it: a queue caches at most 1,000 messages."""
+"""Maximum batches that wait for the user. Flow control never fills it, because a queue caches at most 1,000 messages.
+"""
 DEAD_LEVEL: Final = -1
-"""The delay level that sends a message to the dead letters at once."""
+"""The delay level that sends a message to the dead letter topic at once."""
 
 
 StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
 """Where a new group starts in a queue; other groups continue at their offset.
 
-"stored": at 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A time: at the first message
-stored at or after it.
-"""
+"stored": at offset 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A time: at the first
+message stored at or after that time."""
 
 
 class Unreadable(enum.Enum):
-    """The action on an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
+    """The action on an unreadable message. Each such message is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
-    """The broker puts it in `%DLQ%group`, and its queue continues. If the broker refuses, or when broadcasting, it is
-    skipped."""
+    """The broker puts the message in `%DLQ%group`, and its queue continues. If the broker refuses the message, or when
+    broadcasting, it is skipped."""
     SKIP = "skip"
     """The message is skipped."""
     STOP = "stop"
-    """Its queue waits, and the client pulls the message again every few seconds."""
+    """The message's queue waits, and the client pulls the message again every few seconds."""
 
 
 class ConsumeHook(Protocol):
@@ -76,7 +76,7 @@ class ConsumeHook(Protocol):
     """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
-        """The listener is about to get the messages. `delivery` is unique to this call."""
+        """Called before the listener gets the messages. `delivery` is unique to this call."""
         ...
 
     def after_consume(
@@ -89,7 +89,7 @@ class ConsumeHook(Protocol):
         is_consumed: bool,
         latency_s: float,
     ) -> object:
-        """The listener returned, or raised the error, after `latency_s`."""
+        """Called after the listener returned or raised the error. `latency_s` is the duration of its call."""
         ...
 
 
@@ -101,7 +101,7 @@ _WHOLE: Final = {
     "thread_count": 1,
     "consume_count_max": 1,
 }
-"""The least value of each whole number of a config."""
+"""The least value of each option that is a whole number."""
 _SECONDS: Final = {
     "hold_s": True,
     "pull_timeout_s": False,
@@ -112,20 +112,20 @@ _SECONDS: Final = {
     "suspend_s": True,
     "close_timeout_s": True,
 }
-"""Whether each time of a config may be 0."""
+"""Whether each option in seconds may be 0."""
 _CHOICES: Final[dict[str, type[enum.Enum]]] = {"message_model": MessageModel, "unreadable": Unreadable}
 
 
 @frozen
 class ConsumerConfig:
-    """Further options of a consumer; the defaults are those of Java's push consumer, except the threads."""
+    """Further options of a consumer. The defaults are those of Java's push consumer, except for the thread count."""
 
     message_model: MessageModel = field(default=MessageModel.CLUSTERING)
     """CLUSTERING: members share the messages; BROADCASTING: every member gets all messages."""
     allocate: Allocate = field(default=allocate_averagely)
-    """How members share the queues; every member of a group must have the same."""
+    """Computes the share of a member. Every member of a group must have the same function."""
     client_id: str | None = field(default=None)
-    """This member's unique name in its group, such as `room@host#pid`; None makes one."""
+    """This member's unique name in its group, such as `room@host#pid`. With None, the client generates a name."""
     offsets_file: str | None = field(default=None)
     """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
     batch_count_max: int = field(default=32)
@@ -135,38 +135,37 @@ class ConsumerConfig:
     pull_timeout_s: float = field(default=30.0)
     """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
     cached_count_max: int = field(default=1000)
-    """`pullThresholdForQueue`: a queue with this many messages not consumed is not pulled."""
+    """`pullThresholdForQueue`: a queue with this many unconsumed messages is not pulled."""
     cached_size_max: int = field(default=100 * MIB)
-    """`pullThresholdSizeForQueue`, bytes of bodies: likewise."""
+    """`pullThresholdSizeForQueue`: a queue whose unconsumed bodies have this many bytes is not pulled."""
     cached_span_max: int = field(default=2000)
-    """`consumeConcurrentlyMaxSpan`: likewise with this many offsets from first to next pull; not when orderly."""
+    """`consumeConcurrentlyMaxSpan`: a queue with this many offsets from the first unconsumed message to the next pull
+    is not pulled. Orderly consumers have no such limit."""
     rebalance_s: float = field(default=20.0)
     heartbeat_s: float = field(default=30.0)
     persist_s: float = field(default=5.0)
     """`persistConsumerOffsetInterval`."""
     thread_count: int = field(default=4)
-    """Threads of a push consumer's listener (`consumeThreadMin` is 20; Python can use few)."""
+    """Threads of a push consumer's listener. `consumeThreadMin` is 20, but Python profits from only a few threads."""
     consume_count_max: int = field(default=1)
-    """`consumeMessageBatchMaxSize`: the most messages in one call of a listener."""
+    """`consumeMessageBatchMaxSize`: the maximum number of messages in one listener call."""
     max_attempts: int | None = field(default=None)
-    """`maxReconsumeTimes` + 1: how often a listener gets a message before it is a dead letter.
-
-    None: 17; without end when orderly.
-    """
+    """`maxReconsumeTimes` + 1: how often a listener gets a message before it is a dead letter. None means 17, or no
+    limit for an orderly consumer."""
     consume_timeout_s: float = field(default=900.0)
     """`consumeTimeout`: a listener that takes longer is logged, and its messages are sent back."""
     suspend_s: float = field(default=1.0)
-    """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after a `Retry` without `delay_s`."""
+    """`suspendCurrentQueueTimeMillis`: how long an orderly queue waits after a `Retry` without `delay_s`."""
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
     waits_for_topics: bool = field(default=True)
-    """Whether the client starts without an unknown topic and waits for it; else it raises NoRouteError."""
+    """Whether the client starts without an unknown topic and waits for it. Otherwise the start raises NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
     """The action on a message that is unreadable twice in a row. Java's client skips it silently."""
     hooks: Sequence[ConsumeHook] = field(default=())
     """Called before and after each call of a push consumer's listener; exceptions are logged."""
     on_unreadable: Callable[[UnreadableMessage], object] | None = field(default=None)
-    """Called for each unreadable message, on the timer's thread. It must not wait."""
+    """Called for each unreadable message, on the timer's thread, so it must return quickly."""
 
     def __attrs_post_init__(self) -> None:
         """Reject values that no broker accepts or that could never deliver a message."""
@@ -215,7 +214,7 @@ class MemberConfig(ConsumerConfig):
 
 
 def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) -> MemberConfig:
-    """A group's member with the rest of its configuration; raises ConfigError."""
+    """Return all options of a member of a group; raises ConfigError."""
     if config is None:
         return MemberConfig(group=group, start_at=start_at)
     if type(config) is not ConsumerConfig:
@@ -225,7 +224,7 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues of one rebalance, on the timer's thread or the loop. It must not wait."""
+"""Gets the queues of one rebalance. It runs on the timer's thread or the event loop, so it must return quickly."""
 
 
 class ConsumerOptions(ConnectOptions, total=False):
@@ -234,25 +233,25 @@ class ConsumerOptions(ConnectOptions, total=False):
     group: Required[str]
     """The consumer group."""
     topics: Topics
-    """A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`."""
+    """One topic, several topics, or a mapping of topics to tags ("red || blue") or `Sql`."""
     start_at: StartAt
     """Where a new group starts: "first" (default), "last", "stored" (the broker decides) or a datetime."""
     config: ConsumerConfig
     """Further options."""
     on_assigned: OnQueues
-    """Called after a rebalance with all queues that this member got. It must not wait."""
+    """Called after a rebalance with all queues that this member got. It must return quickly."""
     on_revoked: OnQueues
     """Called after a rebalance, before `on_assigned`, with all queues that this member gave up."""
 
 
 @frozen
 class MemberOptions:
-    """The options of one consumer, checked."""
+    """The checked options of one consumer."""
 
     name_server: str
     config: MemberConfig
     wanted: Mapping[str, str]
-    """Expressions by topic."""
+    """The filter expression of each topic."""
     on_assigned: OnQueues | None
     on_revoked: OnQueues | None
     credentials: Credentials | None
@@ -260,7 +259,7 @@ class MemberOptions:
 
 
 def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> MemberOptions:
-    """Check the options of a consumer; raises ConfigError, and TypeError for an unknown one."""
+    """Check the options of a consumer; raises ConfigError, and TypeError for an unknown option."""
     for name in ("on_assigned", "on_revoked"):
         if options.get(name) is not None:
             check_plain(name, options[name])

@@ -20,7 +20,7 @@ class Timer:
     """Runs actions at their times, one after the other, on a thread that the first action starts.
 
     Invariant: `_entries` is a heap of (due_ns, number, action) and changes under `_changed`; numbers are unique, so
-    actions are never compared. While there are entries, `_thread` exists; while `_is_ending`, there are none.
+    actions are never compared. While `_entries` is not empty, `_thread` exists; while `_is_ending`, it is empty.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -35,19 +35,19 @@ class Timer:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """The thread is not here, and may have been in the middle of a change."""
+        """Replace the lock in the child process, because the parent's timer thread may have held it at the fork."""
         self._changed = self._runtime.condition()
 
     def after(self, delay_s: float, action: Callable[[], object]) -> None:
         """Run the action once after the delay; after `close` it is never run.
 
-        Raises a ClientError when it is the first one and no thread can be started.
+        Raises a ClientError if this is the first action and no thread can be started.
         """
         with self._changed:
             if self._is_ending:
                 return
             if self._thread is None or self._process_id != self._runtime.process_id():
-                # The first one, or the first of a forked process, which has not the thread.
+                # This is the first action, or the first in a forked process, where the thread does not exist.
                 self._entries.clear()
                 self._process_id = self._runtime.process_id()
                 self._thread = started(self._runtime, self._name, self._run)
@@ -57,7 +57,7 @@ class Timer:
             self._changed.notify()
 
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Run the action after each period, also when it raised."""
+        """Run the action after each period, even after it raised an error."""
 
         def run() -> None:
             try:
@@ -68,18 +68,18 @@ class Timer:
         self.after(period_s, run)
 
     def close(self) -> None:
-        """End the thread once the running action, which may be the caller, is finished; the others are dropped."""
+        """End the thread after the running action, which may be the caller. Other actions are dropped."""
         self._is_closed = True
         self._end()
 
     def clear(self) -> None:
-        """The same, but actions that come later are run: it is as if it were new. Not to be called by an action."""
+        """End the thread like `close`, but later calls of `after` start a new one. An action must not call this."""
         self._end()
         with self._changed:
             self._thread, self._is_ending = None, self._is_closed
 
     def _end(self) -> None:
-        """End the thread, and drop what an action that runs still would have run later."""
+        """End the thread, and ignore actions that the running action adds."""
         with self._changed:
             self._is_ending = True
             self._entries.clear()
@@ -94,7 +94,7 @@ class Timer:
                 action()
 
     def _take(self) -> Callable[[], object] | None:
-        """Wait for the next action that is due; None once it ends."""
+        """Wait for the next due action, and return it; None when the timer ends."""
         with self._changed:
             while not self._is_ending:
                 if not self._entries:
@@ -108,7 +108,7 @@ class Timer:
 
 
 def started(runtime: Runtime, name: str, target: Callable[[], None]) -> Thread:
-    """A new thread; raises a ClientError where the system has none left."""
+    """Start and return a new thread; raises a ClientError if the system can start no more threads."""
     try:
         return runtime.spawn(name, target)
     except RuntimeError as error:
@@ -116,23 +116,23 @@ def started(runtime: Runtime, name: str, target: Callable[[], None]) -> Thread:
 
 
 WAIT_COUNT_MAX: Final = 32
-"""Most waits at the same time; one more begins when one of these has ended."""
+"""Maximum number of keys whose work runs at the same time. The work of other keys waits."""
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str]
-"""The key of a wait: its kind, and an id."""
+"""The key of blocking work: its kind, and an id."""
 _Tell: TypeAlias = Callable[[Any], None]
 
 
 class SingleFlight:
-    """Work by key. Each waiting callback is called once.
+    """Runs blocking work on threads, once for each key, however many callers wait for it. Each callback is called once.
 
     Invariant: `_waiting` has the callbacks of each key whose work has not ended, `_queued` the keys among them without
     a thread, and `_threads` at most `WAIT_COUNT_MAX` threads by number; they change under `_lock`.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
-        """`name` is that of the threads."""
+        """`name` is the name of the threads."""
         self._runtime = runtime
         self._name = name
         self._count = 0
@@ -141,17 +141,18 @@ class SingleFlight:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """The threads and callbacks belong to the parent process."""
+        """Forget the threads and callbacks, which belong to the parent process."""
         self._lock = self._runtime.lock()
         self._waiting: dict[Key, list[_Tell]] = {}
         self._queued: deque[tuple[Key, Callable[[], object]]] = deque()
         self._threads: dict[int, Thread] = {}
 
     def wait(self, key: Key, work: Callable[[], T], tell: Callable[[T | LongpollError], None]) -> None:
-        """Have `tell` called on another thread with what `work` comes to, or with the error that it raises.
+        """Call `tell` on another thread with the result of `work`, or with the error that it raises.
 
-        With work of this key under way that one counts. `tell` must not wait or raise. It is called here, with a
-        LifecycleError once closed, and with a ClientError where no thread can be started.
+        If work with this key is running, `tell` gets the result of that work instead. `tell` must return quickly and
+        raise no error. This thread calls `tell` with a LifecycleError after the close, and with a ClientError if no
+        thread can be started.
         """
         with self._lock:
             refused = _closed() if self._is_closed else None
@@ -165,7 +166,7 @@ class SingleFlight:
                     self._queued.append((key, work))
                     refused = self._add_thread(key)
                 except ANYTHING:
-                    # Ctrl-C may have come before the thread started; the next call starts it again.
+                    # Ctrl-C may have come before the thread started; the next call starts the work again.
                     self._waiting.pop(key, None)
                     self._queued = deque(queued for queued in self._queued if queued[0] != key)
                     raise
@@ -173,7 +174,7 @@ class SingleFlight:
             tell(refused)
 
     def _add_thread(self, key: Key) -> ClientError | None:
-        """Start a thread for what was queued last, if there may be one more; with none at all it cannot be waited for.
+        """Start a thread for the work that was queued last, unless enough threads run. Returns the error if none runs.
 
         The caller holds the lock.
         """
@@ -191,7 +192,7 @@ class SingleFlight:
         return None
 
     def close(self) -> None:
-        """Tell those who wait that it is closed, and return when no thread is left but the caller's."""
+        """Call the waiting callbacks with a LifecycleError, and wait for the end of all other threads."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = [tell for told in self._waiting.values() for tell in told], {}
@@ -204,7 +205,7 @@ class SingleFlight:
                 thread.join()
 
     def _run(self, number: int) -> None:
-        """Do what is queued until nothing is."""
+        """Run queued work until the queue is empty."""
         while (taken := self._take(number)) is not None:
             key, work = taken
             outcome: object

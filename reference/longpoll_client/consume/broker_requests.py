@@ -39,11 +39,11 @@ Reply: TypeAlias = Callable[..., None]
 """A function that sends the answer to a request. Its arguments are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""Maximum messages that are consumed directly at the same time. A further request gets code 2."""
+"""Maximum messages that are consumed directly at the same time. A request for another message gets code 2."""
 
 
 class BrokerRequests:
-    """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
+    """Answers brokers' requests to one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
     def __init__(self, instance: InstanceCore, member: GroupMember, direct: GiveDirectly | None) -> None:
         """Handle the requests that `instance` receives from brokers."""
@@ -119,7 +119,7 @@ class BrokerRequests:
             with self._lock:
                 self._direct_count -= 1
             took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
-            # Whether a listener raises or asks for a retry, the answer to the broker is the same: later.
+            # The broker gets the same result ("later") whether the listener raises an error or returns `Retry`.
             body = {
                 "autoCommit": True,
                 "consumeResult": "CR_SUCCESS" if is_consumed else "CR_LATER",

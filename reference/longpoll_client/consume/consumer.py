@@ -37,7 +37,7 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 3600.0
-"""Time limit of each poll while the caller iterates over the consumer, seconds."""
+"""The timeout of each poll while the caller iterates over the consumer, seconds."""
 
 
 class ConsumerCore:
@@ -58,29 +58,31 @@ class ConsumerCore:
     def subscribe(self, topic: str, expression: str = "*") -> None:
         """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
 
-        A running consumer applies this within moments; messages that were already pulled still come. Every member of
-        the group must have the same subscriptions. `Sql` is checked by brokers: on an event loop it is possible only
-        before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an expression.
+        A running consumer applies the subscription soon, but messages that were already pulled are still delivered.
+        Every member of the group must have the same subscriptions. Brokers check `Sql`, so on an event loop it is
+        possible only before the start. Raises ConfigError, LifecycleError, and a ClientError if a broker refuses an
+        expression.
         """
         self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """Leave a topic: its queues are given up within moments, and their offsets are stored.
+        """Leave a topic: its queues are given up soon, and their offsets are stored.
 
-        Raises ConfigError if it is not subscribed, and LifecycleError after the close.
+        Raises ConfigError if the topic is not subscribed, and LifecycleError after the close.
         """
         self._member.unsubscribe(topic)
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Deliver no message of these queues, or of any queue, until `resume`. Pulling stops, too.
+        """Stop pulling and delivering messages of these queues, or of all queues, until `resume`.
 
-        None means all queues, also later ones. A running listener call is not interrupted. If a rebalance moves a queue
-        to another member, its pause ends. Raises NotOursError, and LifecycleError unless the consumer runs.
+        None means all queues, including queues that are assigned later. A running listener call is not interrupted. If
+        a rebalance moves a queue to another member, its pause ends. Raises NotOursError for another member's queue, and
+        LifecycleError unless the consumer runs.
         """
         self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Continue with these queues, or with all. Raises the errors of `pause`."""
+        """Continue with these queues, or with all queues. Raises the errors of `pause`."""
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
@@ -89,10 +91,11 @@ class ConsumerCore:
 
 
 class Polled:
-    """The messages of a polling consumer: those that wait, and those that the last poll returned.
+    """The messages of a pull consumer: the waiting ones, and the messages that the last poll returned.
 
-    Invariant: `_given` was returned and is not consumed; `_rest` was pulled together with it and is not yet returned.
-    `waiting` has later batches: those of paused queues, and sometimes others for a short time.
+    Invariant: `_given` are the messages that the last poll returned and that are not consumed; `_rest` was pulled
+    together with them and is not yet returned. `waiting` has later batches: those of paused queues, and sometimes
+    others for a short time.
     """
 
     def __init__(self, options: MemberOptions, member: GroupMember) -> None:
@@ -130,7 +133,7 @@ class Polled:
         return None
 
     def give(self, batch: Batch, count_max: int | None, begun_ns: int) -> list[ReceivedMessage]:
-        """Returns the first messages of a batch as the user gets them; `begun_ns` is the time when the poll began."""
+        """Return the first messages of a batch as the user gets them; `begun_ns` is the time when the poll began."""
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
@@ -141,7 +144,7 @@ class Polled:
     def put_off(self, message: ReceivedMessage, delay_level: int) -> Steps[None]:
         """Send a returned message back to the broker.
 
-        Raises ConfigError for another message and when broadcasting, or a ClientError.
+        Raises ConfigError for a message that the last poll did not return and when broadcasting, or a ClientError.
         """
         group, given = self._member.config.group, self._given
         if self._member.config.is_broadcasting:
@@ -154,12 +157,12 @@ class Polled:
 
 
 class Consumer(ConsumerCore, Closeable):
-    """A consumer as a member of its group. `with` starts and closes it."""
+    """A consumer that is a member of its group. `with` starts and closes it."""
 
     _member: Member
 
     def __enter__(self) -> Self:
-        """Start; raises the errors of `start`."""
+        """Start the consumer; raises the errors of `start`."""
         self.start()
         return self
 
@@ -168,7 +171,7 @@ class Consumer(ConsumerCore, Closeable):
         return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Returns the group's stored offset, or this member's when broadcasting; None if there is none.
+        """Return the group's stored offset, or this member's when broadcasting; None without a stored offset.
 
         While the queue still has its first message, a broker of 4.x reports 0 instead of no offset. Raises a
         ClientError.
@@ -176,7 +179,7 @@ class Consumer(ConsumerCore, Closeable):
         return self._member.run(self._member.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
-        """Returns the offset of the first message stored at or after a time, asked from the queue's broker (29).
+        """Ask the queue's broker (29) for the offset of the first message stored at or after a time, and return it.
 
         If several messages were stored in one millisecond, a broker of 4.x returns any of them. Raises a ClientError.
         """
@@ -189,17 +192,17 @@ class Consumer(ConsumerCore, Closeable):
 
 @frozen
 class _Woken:
-    """An item without messages, by which a waiting poll checks its state again."""
+    """An item without messages that makes a waiting poll check its state again."""
 
 
 class PullConsumer(Consumer):
     """Gives messages to the thread that calls `poll`. `with` starts and closes it.
 
-    A returned message counts as consumed when `poll` is called again, or `commit`.
+    The next call of `poll` or `commit` marks the returned messages as consumed.
     """
 
     def __init__(self, name_server: Addresses, **options: Unpack[ConsumerOptions]) -> None:
-        """Create a consumer; `with` starts it. Options as `PushConsumer`. Raises ConfigError."""
+        """Create a consumer; `with` starts it. The options are those of `PushConsumer`. Raises ConfigError."""
         given = options_of(name_server, **options)
         self._now_ns = given.runtime.monotonic_ns
         self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
@@ -223,9 +226,8 @@ class PullConsumer(Consumer):
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset: `poll` returns no message that was pulled before this call.
 
-        The new offset is stored as usual. Raises ConfigError for an offset that the queue does not have (its end is
-        valid), NotOursError for another member's queue, another ClientError if the broker does not answer, or
-        LifecycleError.
+        The new offset is stored as usual. Raises ConfigError for an offset outside of the queue (its end is valid),
+        NotOursError for another member's queue, another ClientError if the broker does not answer, or LifecycleError.
         """
         self._member.run(self._member.seek(queue, offset))
 
@@ -240,9 +242,9 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Yields every message, one at a time, until the close.
+        """Yield every message, one at a time, until the close.
 
-        Requesting the next one marks the last one as consumed.
+        Requesting the next message marks the last one as consumed.
         """
         while not self._member.lifecycle.is_closed:
             yield from self.poll(POLL_S, 1)
@@ -274,28 +276,28 @@ class PullConsumer(Consumer):
     def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
         """Have a message of the last poll delivered again later, like `Retry`; until then it counts as consumed.
 
-        Raises ConfigError for another message and when broadcasting, or a ClientError.
+        Raises ConfigError for a message that the last poll did not return and when broadcasting, or a ClientError.
         """
         self._member.run(self._polled.put_off(message, Retry(delay_s).level))
 
     def reject(self, message: ReceivedMessage) -> None:
-        """Send a message of the last poll to the dead letters now. Raises the errors of `retry`."""
+        """Send a message of the last poll to the dead letter topic now. Raises the errors of `retry`."""
         self._member.run(self._polled.put_off(message, DEAD_LEVEL))
 
     def commit(self, *, sync: bool = False) -> None:
         """Mark every returned message as consumed. The offsets are stored within `persist_s`, or by `close`.
 
-        With `sync` this returns when they are stored, and raises a ClientError. Raises LifecycleError before the start
-        and after the close.
+        With `sync`, this method returns when the offsets are stored, and raises a ClientError if that fails. Raises
+        LifecycleError before the start and after the close.
         """
         self._polled.settle()
         if sync:
             self._member.store_now()
 
     def close(self) -> None:
-        """Leave the group; a second call does nothing. Returned messages that were not committed come again.
+        """Leave the group and end a waiting poll; a second call does nothing.
 
-        Ends a poll.
+        Returned messages that were not committed come again.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():
@@ -309,7 +311,7 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ for the member
 
     def _deliver(self, batch: Batch) -> None:
-        """Queue the messages of a pull; on a reader thread."""
+        """Queue the messages of a pull. Reader threads call this method."""
         is_taken = self._queue.offer(batch)
         assert is_taken, "flow control let more than the capacity through"
 
@@ -317,9 +319,9 @@ class PullConsumer(Consumer):
 class PushConsumer(Consumer):
     """Gives messages to a listener, on its own threads. `with` starts and closes it.
 
-    When the listener returns, its messages are consumed. After an exception or `Retry` they come again. After
-    `max_attempts`, or at once after `Reject`, they are in the dead letter topic `%DLQ%group`. With `orderly`, a retried
-    message blocks its queue.
+    When the listener returns, its messages are consumed. After an exception or `Retry`, the messages are delivered
+    again. After `max_attempts` deliveries, or at once after `Reject`, they go to the dead letter topic `%DLQ%group`.
+    With `orderly`, a retried message blocks its queue.
     """
 
     def __init__(
@@ -328,10 +330,10 @@ class PushConsumer(Consumer):
         """Create a consumer; `with` starts it. Raises ConfigError.
 
         Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
-            listener: Called with each message, as a sequence of `consume_count_max` at most.
+            name_server: HOST:PORT; several addresses as a list, or separated by semicolons.
+            listener: A function that is called with a sequence of at most `consume_count_max` messages.
             orderly: Give each queue's messages to the listener in order, one call at a time.
-            options: Those of `ConsumerOptions`; `group` is required.
+            options: The options of `ConsumerOptions`; `group` is required.
         """
         given = options_of(name_server, **options)
         check_plain("listener", listener)
@@ -348,8 +350,8 @@ class PushConsumer(Consumer):
     def close(self) -> None:
         """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
 
-        After an interruption (Ctrl-C) the next call continues. In a listener this returns at once, and the consumer
-        closes when the listener returns.
+        If Ctrl-C interrupts the close, the next call continues it. If a listener calls this method, it returns at once,
+        and the consumer closes when the listener returns.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():

@@ -1,10 +1,10 @@
 """A member of a consumer group: the parts and exchanges that threads and event loops share.
 
-`member` has the member on threads, `aio.consumer` the one on an event loop. The parts:
+`member` has the member on threads, and `aio.consumer` the member on an event loop. The parts are:
 
 | module | content |
 | --- | --- |
-| `rebalance` | which queues it has |
+| `rebalance` | which queues the member has |
 | `membership` | heartbeats, subscriptions and locks |
 | `broker_requests` | answers to brokers |
 | `puller`, `offsets` | pulling and storing offsets |
@@ -50,11 +50,12 @@ from longpoll_spec.errors import ConfigError, LongpollError
 log: logging.Logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
-"""Seconds until messages are given to the listener again that could not be sent back (`submitConsumeRequestLater`)."""
+"""After this many seconds, the listener gets messages again that could not be sent back (`submitConsumeRequestLater`).
+"""
 
 
 GiveDirectly: TypeAlias = Callable[[ReceivedMessage, Callable[[bool], None]], None]
-"""A function that lets a listener consume one message, then calls the callback with whether it was consumed."""
+"""Lets a listener consume one message, then calls the callback with whether the message was consumed."""
 
 
 @frozen
@@ -65,7 +66,7 @@ class Listening:
     """Lets the listener consume a message at a broker's request (309)."""
     is_orderly: bool = False
     is_busy: Callable[[Puller], bool] = lambda _puller: False
-    """Whether the listener has messages of a queue at this time."""
+    """Whether the listener has messages of a queue now."""
 
 
 NO_LISTENER: Final = Listening()
@@ -82,7 +83,7 @@ class GroupMember(ABC):
         deliver: Callable[[Batch], None],
         listening: Listening,
     ) -> None:
-        """Create a member; `deliver` takes the messages of one pull, and must not wait."""
+        """Create a member. `deliver` takes the messages of one pull, and must return quickly."""
         runtime, config = options.runtime, options.config
 
         def client_id() -> str:
@@ -134,17 +135,17 @@ class GroupMember(ABC):
 
     @abstractmethod
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
-        """Run an exchange after the delay, unless the member is closed by then.
+        """Run an exchange (`link.steps`) after the delay, unless the member is closed by then.
 
-        With `rebalances`, no other such exchange runs at the same time.
+        Exchanges with `rebalances` run one after the other.
         """
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Call `action`, which must not wait, after the delay, unless the member is closed by then."""
+        """Call `action`, which must return quickly, after the delay, unless the member is closed by then."""
         self._scheduler.after(delay_s, action)
 
     def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Call `action`, which must not wait, after each period, until the member is closed."""
+        """Call `action`, which must return quickly, after each period, until the member is closed."""
         self._scheduler.every(period_s, action)
 
     def rebalance_soon(self) -> None:
@@ -156,7 +157,7 @@ class GroupMember(ABC):
         self.soon(lambda: self.rebalancer.release(puller), rebalances=True)
 
     def reset_soon(self, offsets: Mapping[MessageQueue, int], delay_s: float = 0.0) -> None:
-        """Continue at other offsets (220), in those of the queues that this member has."""
+        """Continue at the given offsets, as a broker requested (220), in the queues that this member has."""
 
         def reset() -> Steps[None]:
             is_done = yield from self.rebalancer.reset_offsets(offsets)
@@ -186,7 +187,7 @@ class GroupMember(ABC):
         self.soon(begin, delay_s)
 
     def _try_soon(self) -> None:
-        """Send heartbeats and rebalance again after a while; several failures cause only one such try."""
+        """Send heartbeats and rebalance again after a while. Several failures cause only one such attempt."""
         if not self._tries_soon:
             self._tries_soon = True
             self.soon(self._try_again, RETRY_S)
@@ -196,7 +197,6 @@ class GroupMember(ABC):
         return self._apply_subscription()
 
     def _apply_subscription(self) -> Steps[None]:
-        """Send the subscription to the brokers, then rebalance."""
         yield from self._heartbeat()
         self.rebalance_soon()
 
@@ -240,21 +240,21 @@ class GroupMember(ABC):
         )
 
     def shown(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Returns messages of one queue as the user gets them: those of the retry topic have their own topic's name."""
+        """Return messages of one queue as the user gets them: messages of the retry topic have their original topic."""
         return all_as_shown(messages, messages[0].topic, self.retry_topic, 0) if messages else []
 
     # ------------------------------------------------------------ subscriptions
 
     @abstractmethod
     def subscribe(self, topic: str, expression: str) -> None:
-        """Subscribe to a topic, or change its expression. Takes effect soon on a running member.
+        """Subscribe to a topic, or change its expression. A running member applies the change soon.
 
-        Raises ConfigError and LifecycleError. Brokers are asked about `Sql`: on threads this raises a ClientError, and
-        on an event loop LifecycleError after the start.
+        Raises ConfigError and LifecycleError. Brokers check `Sql`, so with `Sql` this method also raises a ClientError
+        on threads, and LifecycleError on an event loop after the start.
         """
 
     def unsubscribe(self, topic: str) -> None:
-        """Leave a topic. Raises ConfigError if it is not subscribed, and LifecycleError after the close."""
+        """Leave a topic. Raises ConfigError if the topic is not subscribed, and LifecycleError after the close."""
         self.lifecycle.check_open()
         if topic == self.retry_topic:
             raise ConfigError(f"{topic[:140]!r} belongs to the group and cannot be unsubscribed")
@@ -273,11 +273,11 @@ class GroupMember(ABC):
             self.soon(self._apply_subscription)
 
     def _due(self) -> frozenset[MessageQueue]:
-        """The assigned queues, including those that have not begun."""
+        """Return the assigned queues, including those that have not begun."""
         return self.membership.assigned or frozenset()
 
     def pause(self, queues: Collection[MessageQueue] | None) -> None:
-        """Deliver no message of these queues, or of any queue. Raises NotOursError or LifecycleError."""
+        """Stop delivering messages of these queues, or of all queues. Raises NotOursError or LifecycleError."""
         self.lifecycle.check_running("pause")
         self.assigned_queues.pause(queues, self._due())
 
@@ -289,7 +289,7 @@ class GroupMember(ABC):
     # ------------------------------------------------------------ exchanges: offsets
 
     def find(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
-        """Returns the offset of a queue's first message, of its end, or of the first message at or after a time.
+        """Return the offset of a queue's first message, of its end, or of the first message at or after a time.
 
         Raises a ClientError.
         """
@@ -314,7 +314,7 @@ class GroupMember(ABC):
         self.assigned_queues.seek(queue, offset, self._due())
 
     def committed(self, queue: MessageQueue) -> Steps[int | None]:
-        """Returns the stored offset; None if there is none. Raises a ClientError."""
+        """Return the stored offset, or None without a stored offset. Raises a ClientError."""
         self.lifecycle.check_open()
         yield FindRoute(queue.topic)
         return (yield from self.offsets.stored(queue))
@@ -328,7 +328,7 @@ class GroupMember(ABC):
     # ------------------------------------------------------------ exchanges: start and close
 
     def join(self) -> Steps[None]:
-        """Join the group. Missing topics are retried later, or raise NoRouteError. Raises a ClientError."""
+        """Join the group. A missing topic is retried later, or raises NoRouteError. Raises a ClientError."""
         if not self.membership.subscriptions:
             raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
         self.started_ms = self._runtime.unix_ms()
@@ -336,8 +336,8 @@ class GroupMember(ABC):
         for topic, route in routes.items():
             yield from self.membership.check_filter(self.membership.subscriptions[topic], route)
         if self.membership.assigned is None and not self.config.is_broadcasting:
-            # The heartbeat creates this topic on every broker. Its route is known once the name server has learned of
-            # it.
+            # The heartbeat creates the retry topic on every broker. Its route is known once the name server has learned
+            # of the topic.
             self.membership.subscribe(self.membership.make(self.retry_topic, "*"))
         yield from self.membership.heartbeat(routes.values())
 
@@ -359,7 +359,7 @@ class GroupMember(ABC):
     def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> Steps[None]:
         """Ask the broker to deliver a message again later.
 
-        At level 0 the broker chooses the delay; -1 makes the message a dead letter. Raises a ClientError. Source:
+        At level 0 the broker chooses the delay; level -1 makes the message a dead letter. Raises a ClientError. Source:
         `DefaultMQPushConsumerImpl.sendMessageBack`.
         """
         yield self._back(message.physical_offset, message.msg_id, queue, delay_level)
@@ -372,9 +372,9 @@ class GroupMember(ABC):
         delay_level: int,
         give_again: Callable[[list[ReceivedMessage]], None],
     ) -> Steps[None]:
-        """Send messages back, so that they count as consumed here.
+        """Send messages back to the broker, so that they count as consumed here.
 
-        If a broker does not accept a message, `give_again` gets it, so that the listener has it again.
+        If the broker does not accept a message, `give_again` gives the message to the listener again.
         """
         kept = []
         if self.config.is_broadcasting:
@@ -431,7 +431,7 @@ class GroupMember(ABC):
         then(None)
 
     def _send_to_dead_letters(self, message: UnreadableMessage, queue: MessageQueue) -> Steps[str]:
-        """Send an unreadable message to the dead letters; returns the outcome as text for the log.
+        """Send an unreadable message to the dead letter topic; returns the outcome as text for the log.
 
         Raises a ClientError if the broker does not answer.
         """

@@ -1,8 +1,8 @@
 """Calls a listener on several threads at once, or for each queue in order, one call at a time.
 
-An error, a time-out or `Retry` makes the messages come again. Concurrent calls may overtake each other. In order, a
-retried message blocks its queue until it is consumed or becomes a dead letter. Such a queue is consumed only while its
-broker locks it for this client, so a consumer that crashes blocks its queues for 60 s.
+After an error, a time-out or `Retry`, the messages are delivered again. Concurrent calls may overtake each other. In an
+orderly consumer, a retried message blocks its queue until it is consumed or becomes a dead letter. The queue is
+consumed only while its broker locks it for this client, so a consumer that crashes blocks its queues for 60 s.
 
 Source: `ConsumeMessageConcurrentlyService.java`, `ConsumeMessageOrderlyService.java`, `ProcessQueue.cleanExpiredMsg`.
 """
@@ -37,15 +37,15 @@ log: logging.Logger = logging.getLogger(__name__)
 
 
 DISMISSED_S: Final = 1.0
-"""How long to wait, seconds, for each thread that must end because others could not be started; these have no task."""
+"""How long to wait for the end of each started thread if another thread cannot be started, seconds."""
 
 
 class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
-    """Deliver the messages again later; a listener raises or returns it.
+    """Deliver the messages again later; a listener raises or returns this class.
 
-    `delay_s` is rounded up to a delay that brokers have: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. With None the
-    broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or `suspend_s`.
-    Raises ConfigError for more than two hours.
+    `delay_s` is rounded up to a delay that brokers support: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. With None
+    the broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or
+    `suspend_s`. Raises ConfigError for more than two hours.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
@@ -55,21 +55,21 @@ class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
 
 
 class Reject(Exception):  # noqa: N818 - likewise
-    """Make the messages dead letters at once; a listener raises or returns it."""
+    """Make the messages dead letters at once; a listener raises or returns this class."""
 
     level: Final = DEAD_LEVEL
 
 
 ConsumeResult: TypeAlias = Retry | Reject | None
-"""What to do with messages after a listener had them; None means that they are consumed."""
+"""What to do with messages after the listener returned; None means that they are consumed."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
-"""A listener. Several threads call it at once; that of an orderly consumer has only one call at a time for each
-queue."""
+"""A function that gets messages. Several threads call it at once. An orderly consumer makes only one call at a time for
+each queue."""
 
 
 def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> ConsumeResult:
     """Call the listener and return its result; an error counts as `Retry`."""
-    first = messages[0]  # The listener may do with the list what it likes.
+    first = messages[0]  # Read the first message before the call, because the listener may change the list.
     try:
         answer = listener(messages)
         return None if answer is None else read_result(answer)
@@ -94,7 +94,7 @@ def read_result(answer: object) -> ConsumeResult:
 class Workers:
     """Threads that run tasks.
 
-    Only one idle thread at a time is woken, and it wakes the next one if more tasks wait. If tasks are quick, a few
+    Only one idle thread at a time is woken, and it wakes the next thread if more tasks wait. If tasks are quick, a few
     threads do them all, because waking a thread costs more than such a task. Invariant, under `_changed`: while there
     are tasks and idle threads, one thread is being woken (`_is_waking`).
     """
@@ -144,22 +144,21 @@ class Workers:
             thread.join(DISMISSED_S)
 
     def submit(self, *tasks: Callable[[], None]) -> None:
-        """Run tasks on threads, in this order; ignored after the stop."""
+        """Run tasks on threads, in this order. After the stop, the tasks are ignored."""
         with self._changed:
             assert len(self._tasks) + len(tasks) <= DELIVERY_CAPACITY, "flow control let more than the capacity through"
             self._tasks += tasks
             self._wake()
 
     def _wake(self) -> None:
-        """Wake a thread if there is a task for it and none is being woken."""
         if self._tasks and self._idle_count and not self._is_waking:
             self._is_waking = True
             self._changed.notify()
 
     def _take(self, life: int) -> Callable[[], None]:
-        """Wait for the next task.
+        """Wait for the next task, and return it.
 
-        Returns a task that does nothing after the stop, and in a thread of an earlier start.
+        After the stop, and in a thread of an earlier start, the returned task does nothing.
         """
         with self._changed:
             while life == self._life and not self._tasks and not self.is_stopping:
@@ -176,7 +175,8 @@ class Workers:
     def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
         """Wait for running tasks, at most `timeout_s`, drop the waiting ones, and call `then`.
 
-        If a task calls this, it returns at once, and the rest happens on the task's thread after the task.
+        If a task calls this method, the method returns at once, and the thread of the task does the rest after the
+        task.
         """
         with self._changed:
             self.is_stopping = True
@@ -212,7 +212,7 @@ class Workers:
 
 
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
-    """Returns the listener with calls of the hooks before and after it."""
+    """Return a listener that calls the hooks before and after the given listener."""
     if not config.hooks:
         return listener
     deliveries = HookCalls(runtime, config)
@@ -237,13 +237,13 @@ def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Li
 
 
 class ConsumeService(ABC):
-    """The threads of a listener; the base class of concurrent and orderly ones."""
+    """The threads of a listener; the base class of the concurrent and the orderly service."""
 
     _member: Member
     """The member whose messages the listener gets; set by `belong_to`."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
-        """Create the service; `hang_check_s` is the period of the search for listeners that hang."""
+        """Create the service; `hang_check_s` is the period of the search for listener calls that hang, seconds."""
         self._runtime = runtime
         self._config = config
         self._listener = with_hooks(runtime, config, listener)
@@ -260,7 +260,7 @@ class ConsumeService(ABC):
         self._member = member
 
     def start(self) -> None:
-        """Start the threads, as the last step of the member's start; messages that came before wait for them.
+        """Start the threads, as the last step of the member's start. Earlier messages wait for the threads.
 
         Raises a ClientError, and then leaves no thread running.
         """
@@ -271,9 +271,9 @@ class ConsumeService(ABC):
             undo.pop_all()
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End the threads, then call `then`. A listener that does not end in time keeps running, with its queue.
+        """End the threads, then call `then`. A listener that does not return in time keeps running, with its queue.
 
-        If a listener calls this, the rest happens after the listener returns.
+        If a listener calls this method, the threads end after the listener returns.
         """
         self._workers.stop(self._config.close_timeout_s, then)
 
@@ -283,11 +283,11 @@ class ConsumeService(ABC):
 
     @abstractmethod
     def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of the queue at this time."""
+        """Whether the listener has messages of the queue now."""
 
     @abstractmethod
     def _look_for_hanging(self) -> None:
-        """Log listeners that have had messages for too long; called on the timer's thread."""
+        """Log listener calls that take too long. The timer's thread calls this method."""
 
     def _look_again(self) -> None:
         self._look_for_hanging()
@@ -296,7 +296,7 @@ class ConsumeService(ABC):
 
 _Lots: TypeAlias = deque[tuple[ReceivedMessage, ...]]
 HANG_CHECKS: Final = 4
-"""How often within `consume_timeout_s` to search for listeners that hang."""
+"""How many times in each `consume_timeout_s` the consumer looks for listener calls that hang."""
 
 
 @define(slots=True, eq=False)
@@ -308,11 +308,11 @@ class _Giving:
     is_plain: bool
     """Whether the topic is not the group's retry topic, so that its messages need no other topic name."""
     messages: Sequence[ReceivedMessage] = ()
-    """The messages of the thread's last call of the listener, as they were pulled."""
+    """The messages of the thread's last listener call, as they were pulled."""
     began_ns: int = 0
-    """When the running call of the listener began, ns; 0 if none runs. Set after `messages`."""
+    """When the running listener call began, ns; 0 if no call runs. This field is set after `messages`."""
     is_told: bool = False
-    """Whether the call was found to hang, so that its messages were sent back and its result is ignored."""
+    """Whether the call was found to hang. Its messages were sent back then, and its result is ignored."""
 
 
 class ConcurrentConsumeService(ConsumeService):
@@ -342,17 +342,17 @@ class ConcurrentConsumeService(ConsumeService):
             lots = deque(zip(messages))
         else:
             lots = deque(messages[at : at + size] for at in range(0, len(messages), size))
-        # A task for each thread, so that no thread begins the next batch before all lots of this one are taken. One
-        # task more replaces a task that fails.
+        # Each thread gets a task, so that no thread begins the next batch before all lots of this one are taken. One
+        # extra task replaces a task that fails.
         task_count = min(len(lots), self._config.thread_count + 1)
         self._workers.submit(*[partial(self._share, batch.puller, lots)] * task_count)
 
     def _share(self, puller: Puller, lots: _Lots) -> None:
-        """Give lots to the listener until none is left; other threads do the same concurrently.
+        """Give lots to the listener until none is left, while other threads do the same.
 
-        A lot that was taken is given to the listener even after the stop, because later lots may be consumed by then,
-        so its messages would come twice. If the listener is quick, the other threads come too late, and one thread
-        gives all lots; a task per lot would cost more than such a listener. An error here ends only this thread's part.
+        A lot that was taken is given to the listener even after the stop. Later lots may be consumed by then, so the
+        messages of the lot would otherwise come twice. If the listener is quick, one thread gives all lots before the
+        others wake; a task per lot would cost more than such a listener. An error here ends only this thread's part.
         """
         if not lots:
             return
@@ -369,7 +369,7 @@ class ConcurrentConsumeService(ConsumeService):
 
     @contextmanager
     def _calling(self, puller: Puller) -> Iterator[_Giving]:
-        """Mark this thread as one that may call the listener, for the block."""
+        """Mark this thread as one that may call the listener while the `with` block runs."""
         topic = puller.queue.topic
         giving = _Giving(puller, topic, topic != self._member.retry_topic)
         with self._lock:
@@ -406,7 +406,6 @@ class ConcurrentConsumeService(ConsumeService):
             self._put_off(puller, messages, answer, again_count)
 
     def _was_told(self, giving: _Giving) -> bool:
-        """Whether the call that has ended was found to hang."""
         with self._lock:
             is_told, giving.is_told = giving.is_told, False
             return is_told
@@ -414,12 +413,12 @@ class ConcurrentConsumeService(ConsumeService):
     def _put_off(
         self, puller: Puller, messages: Sequence[ReceivedMessage], answer: Retry | Reject, again_count: int
     ) -> None:
-        """Send messages back. The client retries locally those that the broker does not accept."""
+        """Send messages back to the broker. The client itself retries messages that the broker does not accept."""
         again = partial(self._submit, puller, again_count=again_count + 1)
         self._member.run(self._member.put_off(puller, messages, answer.level, again))
 
     def _look_for_hanging(self) -> None:
-        """Log listeners that take too long, and send their messages back; called on the timer's thread."""
+        """Log listener calls that take too long, and send their messages back. The timer's thread calls this method."""
         due_ns = self._now_ns() - self._hang_ns
         with self._lock:
             hanging = [giving for giving in self._giving if 0 < giving.began_ns < due_ns and not giving.is_told]
@@ -434,7 +433,7 @@ class ConcurrentConsumeService(ConsumeService):
 
 
 def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
-    """Take the first lot; returns None if another thread took the last one."""
+    """Take the first lot; returns None if another thread took the last lot."""
     try:
         return lots.popleft()
     except IndexError:
@@ -444,15 +443,15 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
 LOCK_WAIT_S: Final = 0.1
 """Seconds until a queue whose lock has expired is tried again."""
 AskListener: TypeAlias = Callable[[list[ReceivedMessage]], object]
-"""A function that lets the listener consume messages; returns a ConsumeResult, on an event loop an awaitable."""
+"""A function that lets the listener consume messages. It returns a ConsumeResult, or an awaitable on an event loop."""
 
 
 @define(slots=True, eq=False)
 class _Active:
-    """A queue that has messages to consume, or a task that will check for some."""
+    """A queue that has messages to consume, or a task that will look for messages."""
 
     attempts: dict[int, int] = field(factory=dict)
-    """By offset, how often the listener has put a message off."""
+    """How often the listener has put a message off, by the message's offset."""
     is_running: bool = False
     began_ns: int = 0
     is_told: bool = False
@@ -481,7 +480,7 @@ class OrderlyQueues:
             return active is not None and active.is_running
 
     def deliver(self, batch: Batch) -> None:
-        """Plan a task for the batch's queue, unless there is one already."""
+        """Plan a task for the batch's queue, unless the queue has a task already."""
         with self._lock:
             if batch.puller in self._active:
                 return
@@ -513,16 +512,13 @@ class OrderlyQueues:
             if is_done:
                 puller.done(messages)
         finally:
-            # Set at the end, because a queue's last offset is stored as soon as its listener is not busy.
+            # The call ends only here, because a queue's last offset is stored as soon as its listener is not busy.
             with self._lock:
                 active.is_running = False
         self._go_on(puller, active, messages, None if is_done else answer)
 
     def _go_on(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: ConsumeResult) -> None:
-        """Plan the next task of the queue, after a delay if its messages come again.
-
-        Or release a queue that was given up.
-        """
+        """Plan the next task of the queue, after a delay if its messages come again; or release a revoked queue."""
         with self._lock:
             is_dropped = puller.is_dropped
             if is_dropped:
@@ -547,7 +543,7 @@ class OrderlyQueues:
     def _are_dead(
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> Steps[bool]:
-        """Whether all of these messages are dead letters now (`checkReconsumeTimes`), or are skipped."""
+        """Whether all of these messages are now dead letters (`checkReconsumeTimes`) or skipped."""
         shown, most = self._shown(messages, active), self._config.max_attempts
         if self._config.is_broadcasting:
             if isinstance(answer, Reject):
@@ -564,7 +560,7 @@ class OrderlyQueues:
         return True
 
     def late(self, due_ns: int) -> list[MessageQueue]:
-        """Returns queues whose listener was called before this time and still runs; each call is returned only once."""
+        """Return queues whose listener was called before this time and still runs. Each call is reported only once."""
         with self._lock:
             active = self._active.items()
             late = [each for each in active if each[1].is_running and each[1].began_ns < due_ns and not each[1].is_told]
@@ -601,9 +597,9 @@ class OrderlyConsumeService(ConsumeService):
         return call_listener(self._listener, messages, self._config.group)
 
     def _look_for_hanging(self) -> None:
-        """Log listeners that take too long, once.
+        """Log each listener call that takes too long, once.
 
-        Nothing else can be done, because sending messages back would break their order.
+        The messages are not sent back, because that would break their order.
         """
         timeout_s = self._config.consume_timeout_s
         for queue in self._queues.late(self._runtime.monotonic_ns() - int(timeout_s * 1e9)):

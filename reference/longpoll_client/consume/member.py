@@ -1,7 +1,7 @@
 """The member of a consumer group on threads.
 
-Exchanges with brokers run on the timer's thread, except that those of the start, the close and the user's calls run on
-the caller's thread.
+Exchanges with brokers (`link.steps`) run on the timer's thread. Only the start, the close and the user's calls run
+their exchanges on the caller's thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class Member(GroupMember):
     """Keeps this client in its group and its queues pulled; `deliver` gets the messages.
 
-    Invariant: an exchange that begins or gives up queues holds `rebalancing`.
+    Invariant: an exchange that begins or gives up queues holds the lock `rebalancing`.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Member(GroupMember):
         self._timer.after(delay_s, lambda: self._run_exclusively(make) if rebalances else self.run(make()))
 
     def _run_exclusively(self, make: Callable[[], Steps[object]]) -> None:
-        """Run an exchange if no other one rebalances; else try again soon, because the timer's thread must not wait.
+        """Run an exchange if no other exchange rebalances; otherwise try again soon.
 
-        It would wait forever: a start that rebalances on its own thread may call `on_assigned`, which may close this
-        member and so wait for the timer's thread.
+        The timer's thread must not block, because that could cause a deadlock: a start that rebalances on its own
+        thread may call `on_assigned`, which may close this member and wait for the timer's thread.
         """
         if not self.rebalancing.acquire(blocking=False):
             self._timer.after(BUSY_RETRY_S, lambda: self._run_exclusively(make))
@@ -105,9 +105,9 @@ class Member(GroupMember):
             undo.pop_all()
 
     def _undo_start(self) -> None:
-        """Undo a failed start: leave no thread, connection or queue.
+        """Undo a failed start, so that no thread, connection or queue is left.
 
-        Each step runs even if the one before it was interrupted.
+        Each step runs even if the step before it was interrupted.
         """
         with ExitStack() as undo:
             undo.callback(self.lifecycle.begin_failed)
@@ -123,13 +123,16 @@ class Member(GroupMember):
         self.started_ms = 0
 
     def close(self) -> None:
-        """Stop pulling, store the offsets and leave the group, once; after `lifecycle.end`. Errors are logged."""
+        """Stop pulling, store the offsets and leave the group, once. Errors are logged.
+
+        Call `lifecycle.end` before this method.
+        """
         self._timer.close()
         self.run(self.leave())
         self._instance.close()
 
     def store_now(self) -> None:
-        """Store every changed offset on the timer's thread, and wait for this; raises a LongpollError."""
+        """Store every changed offset on the timer's thread, and wait until that is done; raises a LongpollError."""
         stored, errors = self._runtime.event(), list[LongpollError]()
 
         def store() -> Steps[None]:

@@ -1,6 +1,6 @@
-"""A member's subscriptions and its requests about its group: 34, 35, 38, 41, 42, 46 and 203.
+"""A member's subscriptions, and its requests about its group: 34, 35, 38, 41, 42, 46 and 203.
 
-`member` and `rebalance` choose the times.
+`member` and `rebalance` choose the times of the requests.
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
 `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
@@ -45,8 +45,8 @@ log: logging.Logger = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 LOCK_LIVE_S: Final = 30.0
-"""`REBALANCE_LOCK_MAX_LIVE_TIME`, seconds: half of the broker's limit, so that a client gives up before the broker
-does."""
+"""`REBALANCE_LOCK_MAX_LIVE_TIME`, seconds: half of the broker's limit, so that a client gives a queue up before its
+broker does."""
 LOCK_RENEWAL_S: Final = 20.0
 """`REBALANCE_LOCK_INTERVAL`."""
 
@@ -56,11 +56,11 @@ SAID_MAX: Final = 10
 
 
 class SubscriptionCheck:
-    """Compares the subscriptions of a group's other members, as its broker has them.
+    """Compares this member's subscriptions with those that the broker has from other members of the group.
 
     If members have different subscriptions, messages are lost, because the broker keeps only one member's
     subscriptions, but all members share the queues. Java's client does not report this. Each member compares before its
-    heartbeat, so one of them finds another's subscription sooner or later.
+    heartbeat, so sooner or later one member finds another member's subscription.
     """
 
     def __init__(self, config: MemberConfig, statistics: Statistics) -> None:
@@ -92,7 +92,6 @@ class SubscriptionCheck:
 
 
 def _asked(subscription: SubscriptionData | None) -> str:
-    """Returns a subscription as text; equivalent expressions give equal texts."""
     if subscription is None:
         return "nothing"
     tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else frozenset[str]()
@@ -104,11 +103,11 @@ def _asked(subscription: SubscriptionData | None) -> str:
 class Membership:
     """One client's membership of one group: its subscriptions, topics with expressions, or assigned queues.
 
-    A member with assigned queues is not in the group and sends nothing.
+    A member with assigned queues is not in the group and sends no heartbeats.
 
-    Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None for a
-    member that shares its topics' queues; then no queue is assigned. `_addresses` had the last heartbeat; `_has` is the
-    last subscription that each broker accepted.
+    Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None if the
+    member shares the queues of its topics with the group. `_addresses` are the brokers that got the last heartbeat;
+    `_has` is the last subscription that each broker accepted.
     """
 
     def __init__(
@@ -133,9 +132,9 @@ class Membership:
         self._has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
-        """Returns a subscription for `subscribe`; raises ConfigError.
+        """Return a subscription for `subscribe`; raises ConfigError.
 
-        Each one has a higher version than the last, because brokers ignore an older version.
+        Each subscription has a higher version than the last, because brokers ignore an older version.
         """
         check_wanted(topic, expression)
         expression_type = "SQL92" if isinstance(expression, Sql) else "TAG"
@@ -158,7 +157,7 @@ class Membership:
             self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
     def unsubscribe(self, topic: str) -> None:
-        """Leave a topic; raises ConfigError if it is not subscribed."""
+        """Leave a topic; raises ConfigError if the topic is not subscribed."""
         with self._lock:
             if topic not in self.subscriptions or self.assigned is not None:
                 raise ConfigError(f"topic {topic[:140]!r} is not subscribed by group {self.config.group} here")
@@ -190,7 +189,7 @@ class Membership:
             yield Ask(RequestCode.CHECK_CLIENT_CONFIG, None, body, address)
 
     def heartbeat(self, routes: Iterable[Route]) -> Steps[None]:
-        """Send a heartbeat to every broker of the routes; raises a ClientError if one refuses it, or if none answers.
+        """Send a heartbeat to every broker of the routes; raises a ClientError if a broker refuses it or none answers.
 
         Without a route, the brokers of the last heartbeat get it, because they must learn that the subscription ended.
         """
@@ -214,16 +213,16 @@ class Membership:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, error)
 
     def check_subscriptions(self) -> Steps[None]:
-        """Compare with the other members' subscriptions, at the first broker that answers.
+        """Compare this member's subscriptions with those that the first answering broker has from other members.
 
-        Call this before the heartbeat.
+        Call this method before the heartbeat.
         """
         own = self.subscriptions
         if self.assigned is not None:
             return
         header = GetConsumerConnectionListRequestHeader(consumer_group=self.config.group)
-        # Ask only brokers that have this member's subscription, because others would report its old one as another
-        # member's.
+        # Ask only brokers that have this member's subscription. Other brokers would report its old subscription as
+        # another member's.
         for address in [each for each in self._addresses if self._has.get(each) is own]:
             try:
                 answer = yield Ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header, address=address)
@@ -232,16 +231,16 @@ class Membership:
             except ClientError as error:
                 log.debug("the members of group %s are not known: %s", self.config.group, error)
             else:
-                # If the subscription changed meanwhile, the answer may have this member's new one, so it is not
-                # compared.
+                # If the subscription changed meanwhile, the answer may contain this member's new subscription, so it is
+                # not compared.
                 if self.subscriptions is own:
                     self._subscription_check.compare(answer, own)
                 return
 
     def members(self, route: Route) -> Steps[list[str]]:
-        """The client ids of the group, from the first of the topic's brokers that answers.
+        """Return the client ids of the group, from the first of the topic's brokers that answers.
 
-        Empty if that broker does not know the group (code 1). Raises a ClientError.
+        The list is empty if that broker does not know the group (code 1). Raises a ClientError.
         """
         failure: ClientError | None = None
         for address in sorted(route.addresses.values()):
@@ -257,7 +256,7 @@ class Membership:
     def leave(self) -> Steps[None]:
         """Unregister at every broker that got a heartbeat.
 
-        Errors are logged only, because the broker also notices the closed connection.
+        Errors are only logged, because the broker also notices the closed connection.
         """
         if self.assigned is not None:
             return
@@ -271,7 +270,7 @@ class Membership:
 
 
 def members_at(address: str, group: str) -> Steps[list[str]]:
-    """Returns the client ids of a group at one broker; none if the broker does not know the group (code 1)."""
+    """Return the client ids of a group at one broker; none if the broker does not know the group (code 1)."""
     header = GetConsumerListByGroupRequestHeader(consumer_group=group)
     try:
         answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
@@ -283,7 +282,7 @@ def members_at(address: str, group: str) -> Steps[list[str]]:
 
 
 class QueueLocks:
-    """A member's locks on queues at their brokers. A member that is not `is_orderly` locks nothing."""
+    """A member's locks on queues at their brokers. Only an orderly member (`is_orderly`) locks queues."""
 
     def __init__(self, runtime: Runtime, group: str, client_id: Callable[[], str], *, is_orderly: bool) -> None:
         self.held: set[MessageQueue] = set()
@@ -295,11 +294,11 @@ class QueueLocks:
 
     @property
     def end_ns(self) -> int | None:
-        """The time until which locks that are taken now last, by the monotonic clock; None without locks."""
+        """Return when locks that are taken now will end, by the monotonic clock; None for a member without locks."""
         return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9) if self._is_orderly else None
 
     def lock(self, queues: Iterable[MessageQueue]) -> Steps[tuple[set[MessageQueue], set[MessageQueue]]]:
-        """Lock queues; returns those that are locked now, and those that another member has locked.
+        """Lock queues. Returns the queues that are locked now, and the queues that another member has locked.
 
         If a broker does not answer, its queues are in neither set, and a line is logged.
         """
@@ -315,7 +314,7 @@ class QueueLocks:
         return got, refused
 
     def unlock(self, queues: Iterable[MessageQueue]) -> Steps[None]:
-        """Unlock queues. If a broker does not answer, the lock ends after 60 s."""
+        """Unlock queues. If a broker does not answer, its locks end after 60 s."""
         if self._is_orderly:
             wanted = by_broker(queues)
             self.held.difference_update(*wanted.values())

@@ -1,6 +1,6 @@
 """Stores offsets: at the brokers for a group, or in a file for a broadcasting member.
 
-The stores are exchanges (`link.steps`), so threads and event loops share them. The member decides when to store.
+Threads and event loops share the stores, which are exchanges (`link.steps`). The member decides when to store.
 
 Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
 """
@@ -37,8 +37,8 @@ from longpoll_spec.tables import with_table
 class RemoteOffsets:
     """The offsets of one group, at the brokers.
 
-    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later, so if the
-    queue moves to another member before that, this member begins at the end and skips messages. Invariant: `_stored`
+    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later. If the
+    queue moves to another member before that, the new member begins at the end and skips messages. Invariant: `_stored`
     has every queue that was begun, with the offset that its broker has. `_failed` has queues whose last store may have
     failed.
     """
@@ -50,7 +50,7 @@ class RemoteOffsets:
         self._failed: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """Returns the group's offset; for a new group the offset that `start_at` means. Raises a ClientError."""
+        """Return the group's offset, or for a new group the offset that `start_at` selects. Raises a ClientError."""
         known = self._stored.get(queue)
         may_be_new = known is None and self._start_at != "stored" and not is_retry(queue)
         stored = yield from stored_offset(self._group, queue, zero_if_none=False if may_be_new else None)
@@ -71,12 +71,12 @@ class RemoteOffsets:
         return offset
 
     def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Store the group's offset, unless the broker has it. Raises a ClientError."""
+        """Store the group's offset, unless the broker already has it. Raises a ClientError."""
         if not self._has_stored(queue, offset):
             yield from self.reset(queue, offset)
 
     def store_last(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Like `store`, but also store an unchanged offset again if the broker has lost it in a crash.
+        """Store the group's offset, and store an unchanged offset again if the broker has lost it in a crash.
 
         Raises a ClientError.
         """
@@ -97,13 +97,13 @@ class RemoteOffsets:
         return self._stored.get(queue) == offset and queue not in self._failed
 
     def stored(self, queue: MessageQueue) -> Steps[int | None]:
-        """Returns the group's offset at its broker; None if there is none. Raises a ClientError."""
+        """Return the group's offset at its broker, or None without an offset. Raises a ClientError."""
         return stored_offset(self._group, queue)
 
     def _has_row(self, queue: MessageQueue) -> Steps[bool]:
         """Whether the group has an offset.
 
-        A broker of 4.x also reports 0 for a group without one, if the queue still has its first message.
+        If the queue still has its first message, a broker of 4.x reports 0 also for a group without an offset.
         """
         try:
             answer = yield ask_queue(queue, (RequestCode.GET_ALL_CONSUMER_OFFSET, None))
@@ -115,7 +115,7 @@ class RemoteOffsets:
         return queue.queue_id in rows.get(f"{queue.topic}@{self._group}", {})
 
     def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
-        """Returns the first offset of a new group, after storing it at the broker.
+        """Store the first offset of a new group at the broker, and return it.
 
         A broker of 5.x refuses the offset of an unknown group. A member with assigned queues sends no heartbeat, so its
         offset is stored only after the first pull, which creates the group.
@@ -140,18 +140,18 @@ class _Entry(Struct, frozen=True, rename="camel"):
 
 
 OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
-"""Maximum bytes of the file. A member has a few thousand queues at most, of 200 bytes each."""
+"""Maximum bytes of the offsets file. A member has at most a few thousand queues, of 200 bytes each."""
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting member, in a file, or in memory if there is none.
+    """The offsets of one broadcasting member, in a file, or in memory without a file.
 
     `write` may run concurrently with other methods, but not with itself. Invariant: `_is_behind` is true if an offset
     was noted that neither the file nor a running `write` has.
     """
 
     def __init__(self, files: Files, path: str | None, start_at: StartAt) -> None:
-        """Read the file, if it is there; raises ConfigError when it cannot be read."""
+        """Read the file if it exists; raises ConfigError if the file cannot be read."""
         self._files = files
         self._path = path
         self._start_at = start_at
@@ -161,7 +161,7 @@ class LocalOffsets:
             self._offsets = self._read(path)
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """Returns the member's offset; the first time, the offset that `start_at` means. Raises a ClientError."""
+        """Return the member's offset, or for a new queue the offset that `start_at` selects. Raises a ClientError."""
         known = self._offsets.get(queue)
         if known is None:
             known = yield from ask_offset(queue, start_request(queue, self._start_at))
@@ -169,7 +169,7 @@ class LocalOffsets:
         return known
 
     def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
-        """Write the file, unless it has this offset; raises ConfigError if that fails."""
+        """Write the file, unless it already has this offset; raises ConfigError if the write fails."""
         self._note(queue, offset)
         yield WriteFile(self.unwritten, self.write)
 
@@ -186,7 +186,7 @@ class LocalOffsets:
             self._is_behind = True
 
     def unwritten(self) -> bytes | None:
-        """The next content for `write`; None if the file has the current offsets already."""
+        """Return the next content for `write`; None if the file has the current offsets already."""
         if self._path is None or not self._is_behind:
             return None
         entries = [
@@ -196,7 +196,7 @@ class LocalOffsets:
         return msgspec.json.encode(entries)
 
     def write(self, content: bytes) -> None:
-        """Replace the file; raises ConfigError if that fails, and then the content is unwritten again."""
+        """Replace the file. Raises ConfigError if that fails, and then `unwritten` returns the content again."""
         assert self._path is not None, "without a file nothing is unwritten"
         try:
             self._files.write_atomic(self._path, content)
@@ -220,7 +220,7 @@ class LocalOffsets:
 
 
 OffsetStore: TypeAlias = RemoteOffsets | LocalOffsets
-"""The offsets of a group or of one member. One exchange per queue at a time."""
+"""The offsets of a group or of one member. Only one exchange at a time may use a queue."""
 
 
 def is_retry(queue: MessageQueue) -> bool:
@@ -241,7 +241,7 @@ def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
 
 
 def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
-    """Returns the request for the offset of a queue's first message, its end, or the first message from a time on."""
+    """Return the request for the offset of a queue's first message, its end, or the first message from a time on."""
     topic, queue_id = queue.topic, queue.queue_id
     if start_at == "first":
         return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
@@ -264,10 +264,10 @@ def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
 
 
 def stored_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Steps[int | None]:
-    """Returns a group's offset at its broker; None if there is none (code 22). Raises a ClientError.
+    """Return a group's offset at its broker, or None without an offset (code 22). Raises a ClientError.
 
-    If the queue still has its first message, a broker reports 0 instead, unless `zero_if_none` is false and it is of
-    5.x.
+    While the queue has its first message, a broker reports 0 instead of no offset. A broker of 5.x does not do so if
+    `zero_if_none` is false.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_none

@@ -1,6 +1,6 @@
 """Pulls one queue while this client has it: send a pull, wait for the answer, deliver its messages, and pull again.
 
-The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
+The connection's reader thread calls back with the answer, and the timer retries. `rebalance` chooses the queues.
 
 Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`, `ProcessQueue.java`.
 """
@@ -51,9 +51,9 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """The number of offsets from the first waiting message to the next pull; after a crash all may come again.
+        """The number of offsets from the first waiting message to the next pull. After a crash, all may come again.
 
-        Java counts up to the last waiting message only, so a single message that hangs does not stop pulling there.
+        Java counts only up to the last waiting message, so a single message that hangs does not stop pulling there.
         """
         return self.offset_next - next(iter(self._open), self.offset_next)
 
@@ -74,7 +74,7 @@ class ProcessQueue:
         self.offset_next = offset_next
 
     def move(self, offset_next: int) -> None:
-        """Move to another offset: the waiting messages are dropped, and if they are consumed later, this is ignored."""
+        """Move to another offset and drop the waiting messages. `done` ignores dropped messages."""
         self._open.clear()
         self.size = 0
         self.offset_next = offset_next
@@ -93,7 +93,7 @@ class ProcessQueue:
                 self.size -= len(message.body)
 
     def stop(self, config: MemberConfig, *, is_orderly: bool) -> Stop | None:
-        """Returns the reached flow-control limit, or None; orderly consumers have no limit of the offset span."""
+        """Return the reached flow-control limit, or None. Orderly consumers have no limit on the offset span."""
         if self.count >= config.cached_count_max:
             return "count"
         if self.size >= config.cached_size_max:
@@ -110,7 +110,7 @@ RETRY_S: Final = 3.0
 FLOW_CONTROL_RETRY_S: Final = 0.02
 """`PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL`, seconds."""
 BEHIND_RETRY_S: Final = 0.2
-"""Seconds until the next pull, if a broker demands an immediate pull at an offset that is not beyond the last one."""
+"""Seconds until the next pull if a broker asks for an immediate pull at an offset that is not beyond the last one."""
 # Computed once, because `|` on an IntFlag costs more than the rest of a header.
 _PULLS: Final = int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION)
 _RESULTS: Final = frozenset(
@@ -129,11 +129,11 @@ class Batch:
 
     puller: Puller
     messages: tuple[ReceivedMessage, ...]
-    """At least one."""
+    """At least one message."""
 
 
 class Scheduler(Protocol):
-    """Runs actions later: a `Timer` on a thread, or an event loop. Once the client is closed, none runs."""
+    """Runs actions later: a `Timer` on a thread, or an event loop. Once the client is closed, no action runs."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
         """Call `action` after the delay."""
@@ -162,21 +162,18 @@ class Puller:
     _waiting: ProcessQueue = field(converter=ProcessQueue, alias="offset")
     _deliver: Callable[[Batch], None]
     _handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None]
-    """A function that handles an unreadable message and then calls the callback; it must not wait.
-
-    The callback with None moves past the message; with an error the message is pulled again.
-    """
+    """Handles an unreadable message without blocking, and then calls the callback: with None to move past the message,
+    or with an error to pull it again."""
     _begin_again: Callable[[], None] = lambda: None
-    """Called for a queue that was deleted and created again, which this puller does not pull any more."""
+    """Called for a queue that was deleted and created again, and that this puller no longer pulls."""
     _is_paused: bool = False
-    """Whether the puller is paused; `resume` ends the pause."""
     locked_until_ns: int | None = None
-    """The time until which the broker keeps the queue for this client, by the monotonic clock; None if it is not
-    locked."""
+    """The time until which the broker keeps the queue for this client, by the monotonic clock; None for an unlocked
+    queue."""
     _consumed: deque[Sequence[ReceivedMessage]] = field(factory=deque, init=False)
     _is_pulling: bool = field(default=False, init=False)
     _is_alone: bool = field(default=False, init=False)
-    """Whether to pull a single message, because the last answer began with a message that could not be read."""
+    """Whether to pull a single message, because the first message of the last answer was unreadable."""
     _is_deleted: bool = field(default=False, init=False)
     """Whether the broker's last answer was that the topic does not exist."""
     _is_dropped: bool = field(default=False, init=False)
@@ -201,9 +198,9 @@ class Puller:
 
     @property
     def is_locked(self) -> bool:
-        """Whether this client still holds the queue.
+        """Whether this client still has the lock of the queue, or needs no lock.
 
-        Otherwise another member may have it and have stored a later offset.
+        Without the lock, another member may have the queue and may have stored a later offset.
         """
         until_ns = self.locked_until_ns
         return until_ns is None or self._instance.runtime.monotonic_ns() < until_ns
@@ -222,7 +219,7 @@ class Puller:
 
     @property
     def stopped_by(self) -> Stop | None:
-        """The limit of flow control that stops pulling at this time; None if there is none."""
+        """The flow-control limit that stops pulling now, or None."""
         with self._lock:
             return self._stopped_by
 
@@ -242,8 +239,8 @@ class Puller:
     def is_open(self) -> bool:
         """Whether messages of this queue may be consumed: it is neither given up nor paused.
 
-        Read without the lock for each message, because with the lock the answer could be outdated as well when it is
-        used.
+        The state is read without the lock for each message, because even with the lock it could be outdated when the
+        caller uses it.
         """
         return not (self._is_dropped or self._is_paused)
 
@@ -261,7 +258,7 @@ class Puller:
         self._go_on()
 
     def pause(self) -> None:
-        """Stop pulling until `resume`. The answer of a pull in progress waits with the other messages."""
+        """Stop pulling until `resume`. Messages that a pull in progress brings wait with the others."""
         with self._lock:
             self._is_paused = True
 
@@ -273,9 +270,9 @@ class Puller:
         self.pull()
 
     def defer(self, action: Callable[[], None]) -> bool:
-        """Whether the queue is paused.
+        """Return whether the queue is paused.
 
-        If so, `action`, which must not wait, runs when the queue is resumed or dropped.
+        If it is, `action` runs when the queue is resumed or dropped. The action must return quickly.
         """
         with self._lock:
             is_deferred = self._is_paused and not self._is_dropped
@@ -284,7 +281,6 @@ class Puller:
         return is_deferred
 
     def _go_on(self) -> None:
-        """Run the deferred actions without holding the lock."""
         with self._lock:
             deferred, self._deferred = self._deferred, []
         for action in deferred:
@@ -302,15 +298,15 @@ class Puller:
         self.pull()
 
     def first(self, count: int) -> list[ReceivedMessage]:
-        """Returns the first waiting messages; none after the queue is given up."""
+        """Return the first waiting messages, or none after the queue is given up."""
         with self._lock:
             return [] if self._is_dropped else self._cached.first(count)
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
         """Mark delivered messages as consumed.
 
-        Takes no lock, because several threads call this for every message. Usually a pull is in progress, and the
-        handling of its answer removes the marked messages and pulls again.
+        This method takes no lock, because several threads call it for every message. Usually a pull is in progress, and
+        the handling of its answer removes the marked messages and pulls again.
         """
         self._consumed.append(messages)
         if not self._is_pulling:
@@ -325,16 +321,16 @@ class Puller:
 
     def _settle(self) -> None:
         """Remove the messages that are marked as consumed; the caller holds the lock."""
-        # The marks are removed last: if Ctrl-C interrupts this, the same messages are removed again later, which
-        # changes nothing. Dropped queues are handled too, because their last offset is stored when an orderly listener
-        # returns.
+        # The marks are removed last, so that an interruption by Ctrl-C loses none of them: removing the same messages
+        # again later changes nothing. Dropped queues are handled too, because their last offset is stored when an
+        # orderly listener returns.
         noted = list(self._consumed)
         self._waiting.done(chain.from_iterable(noted))
         for _messages in noted:
             self._consumed.popleft()
 
     def pull(self) -> None:
-        """Send a pull for the next messages, unless one is in progress or enough messages wait."""
+        """Send a pull for the next messages, unless a pull is in progress or enough messages wait."""
         with self._lock:
             if self._is_pulling or self._is_dropped or self._is_paused or self._is_stopped():
                 return
@@ -354,11 +350,11 @@ class Puller:
             self._failed(error, self._retry_s(), turn)
 
     def _retry_s(self) -> float:
-        """Returns the wait after an unreachable broker, seconds; 0 if another broker can be asked."""
+        """Return how many seconds to wait after an unreachable broker; 0 if another broker can be asked."""
         return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
-        """Whether flow control stops pulling; `done` then tries again. Each stop is counted once."""
+        """Whether flow control stops pulling; `done` then pulls again. Each stop is counted once."""
         stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
             self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})
@@ -422,7 +418,7 @@ class Puller:
         is_no_further = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not self._goes_on(offset_next)
         self._take(wanted, offset_next, turn, is_moved=answer.code == ResponseCode.PULL_OFFSET_MOVED)
         if is_no_further:
-            # The slave is behind its master, and would give the same answer again at once.
+            # The slave is behind its master, so an immediate pull would get the same answer again.
             self._timer.after(BEHIND_RETRY_S, self.pull)
         else:
             self.pull()
@@ -432,9 +428,9 @@ class Puller:
             return offset_next != self._cached.offset_next
 
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
-        """Handle an answer whose first message is unreadable: pull it alone, and handle it if that fails too.
+        """Handle an answer whose first message is unreadable: pull that message alone, and handle it if that fails too.
 
-        Only if a message came alone is its offset certain: it is the next offset minus one.
+        The offset of a message is certain only if the message came alone: it is the next offset minus one.
         """
         with self._lock:
             if turn != self._turn:
@@ -469,7 +465,6 @@ class Puller:
             )
 
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:
-        """Deliver the messages of an answer, and move to the next offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return

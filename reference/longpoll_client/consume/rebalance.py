@@ -1,7 +1,7 @@
 """The queues of a consumer: its share of the group's queues, or the queues that it was assigned.
 
 `AssignedQueues` has the current queues, and `Rebalancer` changes them. `longpoll_client.allocate` computes the shares.
-Every method of `Rebalancer` is an exchange (`link.steps`); the member runs one of them at a time. Otherwise two
+Every method of `Rebalancer` is an exchange (`link.steps`), and the member runs one exchange at a time. Otherwise two
 rebalances would begin the same queue, and each of its messages would come twice.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`, `AssignedMessageQueue.java`.
@@ -38,11 +38,11 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 
 @define(slots=True, eq=False)
 class AssignedQueues:
-    """A consumer's queues, without any requests to brokers, so that threads and event loops share it.
+    """A consumer's queues, without any requests to brokers, so that threads and event loops share this class.
 
     `announce` reports the changes since the last call, and starts to pull the new queues. Invariant: `_pullers` has one
-    puller for each queue. Queues come and go under `_lock`, and only one exchange of the rebalancer at a time changes
-    them; `seek` may replace a puller at any time. `_start_offsets` has assigned queues that have not begun, and
+    puller for each queue. Queues are added and removed under `_lock`, and only one exchange of the rebalancer at a time
+    changes them; `seek` may replace a puller at any time. `_start_offsets` has assigned queues that have not begun, and
     `_paused` may have such queues too.
     """
 
@@ -69,7 +69,7 @@ class AssignedQueues:
     def begin_at(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
     ) -> None:
-        """Add a queue that begins at an offset, or at that of an earlier `seek`. `announce` starts to pull it."""
+        """Add a queue that begins at `offset`, or at the offset of an earlier `seek`. `announce` starts to pull it."""
         with self._lock:
             if self._lifecycle.is_closed:
                 return
@@ -82,7 +82,7 @@ class AssignedQueues:
         self._begun.append(puller)
 
     def let_go(self, queue: MessageQueue, *, is_for_good: bool) -> Puller:
-        """Remove a queue and return its puller, of which a listener may still have messages."""
+        """Remove a queue and return its puller. A listener may still have messages of the queue."""
         with self._lock:
             puller = self._pullers.pop(queue)
             if is_for_good:
@@ -119,7 +119,7 @@ class AssignedQueues:
     def seek(self, queue: MessageQueue, offset: int, due: Collection[MessageQueue]) -> None:
         """Continue at an offset: messages that were pulled before are neither delivered nor counted as consumed.
 
-        A queue that is `due` and has not begun will begin there. Raises NotOursError.
+        A queue that is `due` and has not begun will begin at the offset. Raises NotOursError.
         """
         with self._lock:
             old = self._pullers.get(queue)
@@ -135,7 +135,7 @@ class AssignedQueues:
         new.pull()
 
     def keep_start_offsets(self, due: frozenset[MessageQueue]) -> None:
-        """Forget the start offsets and pauses of queues that are not due any more."""
+        """Forget the start offsets and pauses of queues that are no longer due."""
         with self._lock:
             self._start_offsets = {queue: offset for queue, offset in self._start_offsets.items() if queue in due}
             self._paused &= due
@@ -143,7 +143,7 @@ class AssignedQueues:
     # ------------------------------------------------------------ pausing
 
     def pause(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Let no message of these queues be consumed, or of any queue, including later ones. Raises NotOursError."""
+        """Stop the consumption of these queues, or of all queues, including later ones. Raises NotOursError."""
         with self._lock:
             for puller in self._named(queues, due):
                 puller.pause()
@@ -152,7 +152,7 @@ class AssignedQueues:
             self._paused.update(self._pullers if queues is None else queues)
 
     def resume(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> None:
-        """Continue with these queues, or with all. Raises NotOursError."""
+        """Continue with these queues, or with all queues. Raises NotOursError."""
         with self._lock:
             pullers = self._named(queues, due)
             if queues is None:
@@ -164,7 +164,7 @@ class AssignedQueues:
             puller.resume()
 
     def _named(self, queues: Collection[MessageQueue] | None, due: Collection[MessageQueue]) -> list[Puller]:
-        """Returns the pullers of these queues that have begun; raises NotOursError."""
+        """Return the pullers of those named queues that have begun; raises NotOursError."""
         if queues is None:
             return list(self._pullers.values())
         for queue in queues:
@@ -178,7 +178,7 @@ class RevokedQueues:
 
     Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. Otherwise
     two listeners would have its messages at once, and the end of the first call would unlock the queue of the second.
-    Only one exchange of the rebalancer at a time changes it.
+    Only one exchange of the rebalancer at a time changes this set.
     """
 
     def __init__(self) -> None:
@@ -198,14 +198,14 @@ class RevokedQueues:
         return list(self._pullers.values())
 
     def release(self, queue: MessageQueue) -> bool:
-        """Allow the queue to begin again; returns whether it was wanted in the meantime."""
+        """Allow the queue to begin again, and return whether the rebalancer wanted to begin it in the meantime."""
         del self._pullers[queue]
         is_wanted = queue in self._wanted
         self._wanted.discard(queue)
         return is_wanted
 
     def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Returns the queues that may be pulled from now on; `release` reports the others as wanted."""
+        """Return the queues that may be pulled from now on. For the other queues, `release` will return true."""
         found = {queue for queue in queues if queue not in self._pullers}
         self._wanted.update(set(queues) - found)
         return found
@@ -241,7 +241,7 @@ class Rebalancer:
     _is_busy: Callable[[Puller], bool]
     """Whether a listener has messages of the queue."""
     _try_soon: Callable[[], None]
-    """Tries again later, after a failure."""
+    """Schedules another attempt after a failure."""
     _rebalance_soon: Callable[[], None]
     _revoked: RevokedQueues = field(factory=RevokedQueues, init=False)
 
@@ -252,10 +252,10 @@ class Rebalancer:
     # ------------------------------------------------------------ routes
 
     def routes(self, *, is_patient: bool = True) -> Steps[dict[str, Route]]:
-        """Returns the routes of the user's topics.
+        """Return the routes of the user's topics.
 
-        A missing topic is logged if the call `is_patient`, else it raises NoRouteError. A retry or dead-letter topic
-        may always be missing, because a broker creates it with its first message.
+        A missing topic is logged if the call `is_patient`, and raises NoRouteError otherwise. A retry or dead-letter
+        topic may always be missing, because a broker creates it with its first message.
         """
         found: dict[str, Route] = {}
         for topic in self._membership.subscriptions:
@@ -276,7 +276,8 @@ class Rebalancer:
         try:
             yield from self._rebalance()
         except FAULTS:
-            # The error is most likely from the user's `allocate`, so the queues that have begun are pulled anyway.
+            # The error is most likely from the user's `allocate` function, so the queues that have begun are pulled
+            # anyway.
             self._queues.announce()
             raise
         self._queues.announce()
@@ -321,7 +322,7 @@ class Rebalancer:
         begun = yield Together([self._begin_all(queues) for queues in by_broker(locked).values()])
         failures = [error for error in begun if error is not None]
         if failures:
-            # An unreachable broker is logged once for all of its queues; the queues of other brokers have begun.
+            # An unreachable broker is logged only once for all of its queues. The queues of other brokers have begun.
             raise failures[0]
 
     def _share(self, route: Route) -> Steps[Iterable[MessageQueue]]:
@@ -348,7 +349,7 @@ class Rebalancer:
         return self._config.allocate(client_id, members, route.readable)
 
     def _begin_all(self, queues: Iterable[MessageQueue]) -> Steps[None]:
-        """Begin the queues of one broker; raises the last error, and tries no more if the broker is unreachable."""
+        """Begin the queues of one broker, until the broker is unreachable. Raises the last error."""
         failure: LongpollError | None = None
         end_ns = self._locks.end_ns
         for queue in queues:
@@ -369,20 +370,20 @@ class Rebalancer:
     # ------------------------------------------------------------ giving up
 
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
-        """Give up a queue; with `stores`, store its offset, or with `offset` that one.
+        """Give up a queue. With `stores`, store its current offset; with `offset`, store that offset.
 
-        If a listener still has messages of the queue, and it is locked or its topic is not subscribed any more, it is
-        kept until `release`. Any other queue may already belong to another member.
+        If a listener still has messages of the queue, the queue is kept until `release` when it is locked or its topic
+        is no longer subscribed. Any other queue may already belong to another member.
         """
         puller = self._queues.let_go(queue, is_for_good=stores)
         self._revoked.add(puller)
-        # Ask before the store, because a listener that returns during the store has consumed more than the stored
-        # offset.
+        # Look for a busy listener before the store, because a listener that returns during the store has consumed more
+        # than the stored offset.
         is_busy = self._is_kept(puller)
         if stores:
             yield from self._store(puller, self._offsets.store)
         if offset is not None:
-            # Stored before the unlock, because another member can begin the queue after that.
+            # The offset is stored before the unlock, because another member can begin the queue after the unlock.
             yield from self._reset(queue, offset)
         if not is_busy:
             yield from self._end(puller)
@@ -403,9 +404,9 @@ class Rebalancer:
             self._rebalance_soon()
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> Steps[bool]:
-        """Continue at other offsets (220) in those of the queues that this client has.
+        """Continue at the offsets of a reset request (220) in the queues that this client has.
 
-        Returns false while a listener has messages of one of them.
+        Returns false while a listener has messages of one of these queues.
         """
         moving = {queue: puller for queue, puller in self._queues.pullers().items() if queue in offsets}
         for puller in moving.values():
@@ -418,11 +419,11 @@ class Rebalancer:
         return True
 
     def leave(self) -> Steps[None]:
-        """Leave at the close: drop every queue, store every offset, and unlock the queues without a listener's call."""
+        """Drop every queue at the close, store every offset, and unlock the queues without a running listener call."""
         pullers = self._pullers()
         for puller in pullers:
             puller.drop()
-        # Ask before the store, as in `give_up`.
+        # Look for busy listeners before the store, as in `give_up`.
         busy = {puller.queue for puller in pullers if self._is_busy(puller)}
         yield from self.persist(is_last=True)
         yield from self._locks.unlock(self._locks.held - busy)
@@ -430,7 +431,7 @@ class Rebalancer:
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
-        """Store every changed offset, and at the close also those that a broker lost in a crash.
+        """Store every changed offset. With `is_last`, also store offsets that a broker lost in a crash.
 
         Returns the logged errors.
         """
@@ -442,7 +443,7 @@ class Rebalancer:
         return (*self._queues.pullers().values(), *self._revoked.pullers())
 
     def _store(self, puller: Puller, write: Callable[[MessageQueue, int], Steps[None]]) -> Steps[LongpollError | None]:
-        """Store a queue's offset, unless its lock is lost, because another member may have the queue then.
+        """Store a queue's offset, unless its lock is lost, because then another member may have the queue.
 
         Errors are logged.
         """

@@ -1,6 +1,6 @@
 """Counts of a consumer by topic since its start, and calls of its hooks.
 
-A rate is the difference of two snapshots.
+Subtract two snapshots to compute a rate.
 
 Source: `ConsumerStatsManager.java`.
 """
@@ -27,7 +27,7 @@ log: logging.Logger = logging.getLogger(__name__)
 Stop: TypeAlias = Literal["count", "size", "span"]
 """The limit that stops a queue's pulls."""
 GIVEN_COUNT_MAX: Final = 256
-"""Maximum notes of listener threads that wait to be added up."""
+"""Maximum entries that listener threads append to a list before the list is added up."""
 
 
 @with_table
@@ -37,7 +37,7 @@ class TopicStatistics(msgspec.Struct):
     pull_count: int = 0
     """The number of answered pulls, with or without messages."""
     pull_ms: float = 0.0
-    """Total time from sending to the answer of pulls that found messages, ms, including their holds."""
+    """Total time from the request to the response of pulls that found messages, ms. Long-polling waits count too."""
     found_count: int = 0
     """The number of pulls that found messages."""
     message_count: int = 0
@@ -64,8 +64,8 @@ class TopicStatistics(msgspec.Struct):
 class Statistics:
     """The counts of one consumer.
 
-    Invariant: `_topics` and its content change under `_lock`; callers get copies. `_given` has counts of listeners'
-    threads that are not added yet; any thread may append.
+    Invariant: `_topics` and its content change under `_lock`; callers get copies. Any thread may append to `_given`,
+    which has counts that are not added to the topics yet.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -80,7 +80,7 @@ class Statistics:
             return {topic: replace(counts) for topic, counts in self._topics.items()}
 
     def add(self, topic: str, **more: float) -> None:
-        """Add to some counts of a topic; the keywords are their names."""
+        """Add to some counts of a topic. The keywords are names of counts."""
         with self._lock:
             counts = self._of(topic)
             for name, value in more.items():
@@ -89,7 +89,8 @@ class Statistics:
     def given(self, topic: str, count: int, took_ns: int, *, is_consumed: bool) -> None:
         """Count a listener call with `count` messages that took `took_ns`.
 
-        Only appends, because several threads call this for every message. A snapshot, or a long list, adds them up.
+        This method only appends to a list, because several threads call it for every message and appending needs no
+        lock. A snapshot, or a long list, adds the entries up.
         """
         self._given.append((topic, count, took_ns, is_consumed))
         if len(self._given) >= GIVEN_COUNT_MAX:
@@ -97,13 +98,13 @@ class Statistics:
                 self._count_given()
 
     def _count_given(self) -> None:
-        """Add up the noted calls; the caller holds the lock, without which no note may be removed."""
+        """Add up the noted calls; the caller holds the lock, because only its holder may remove notes."""
         given = self._given
         topic, consumed_count, later_count, sum_ns = "", 0, 0, 0
         for _number in range(len(given)):
             of_topic, count, took_ns, is_consumed = given.popleft()
             if of_topic != topic:
-                # Usually all notes are of one topic, and their sum is added to it at once.
+                # Usually all entries are of one topic, and their sum is added to the topic at once.
                 self._add_given(topic, consumed_count, later_count, sum_ns)
                 topic, consumed_count, later_count, sum_ns = of_topic, 0, 0, 0
             sum_ns += took_ns
@@ -139,7 +140,7 @@ class HookCalls:
         self._number = itertools.count(1)
 
     def begin(self, messages: Sequence[ReceivedMessage]) -> str:
-        """Call the hooks before a listener call; returns the id of the call."""
+        """Call the hooks before a listener call; returns an id for the listener call."""
         delivery = f"{self._first}{next(self._number)}"
         for hook in self._config.hooks:
             with KeepGoing(log, "a hook before a listener failed"):

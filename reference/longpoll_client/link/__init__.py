@@ -1,5 +1,5 @@
-"""The parts of a connection and of routes without I/O: no lock, clock, socket or thread.
+"""The parts of a connection and of routes without I/O: they have no lock, clock, socket or thread.
 
-`exchange` is one connection with its waiting calls, `routes` are the routes of topics, `steps` are exchanges with
-brokers. The client on threads (`remoting`, `instance`) and the one on an event loop (`aio`) use them.
+`exchange` is one connection with its waiting calls, `routes` has the routes of topics, and `steps` the exchanges with
+brokers. The client on threads (`remoting`, `instance`) and the client on an event loop (`aio`) use these modules.
 """

@@ -1,9 +1,8 @@
 """The state of one client connection without I/O: matches answers to calls, and detects late calls and dead peers.
 
-This module has no lock, clock or socket. The owner moves the bytes, passes the time (`now_ns`, by any monotonic
-clock) and invokes callbacks. `remoting` owns connections on threads, `aio.connection` those on an event loop.
-
-The owners decide when bytes are sent and how callers wait.
+This module has no lock, clock or socket. Its owner moves the bytes, passes the time (`now_ns`, by any monotonic clock),
+invokes callbacks, and decides how callers wait. `remoting` owns connections on threads, and `aio.connection` those on
+an event loop.
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 """
@@ -36,7 +35,7 @@ WAIT_S_MAX: Final = 365 * 86_400.0
 
 
 def check_count(count_max: int | None) -> None:
-    """Raise ConfigError for a count under 1; None is no limit."""
+    """Raise ConfigError for a count under 1; None means no limit."""
     if count_max is not None and count_max < 1:
         raise ConfigError(f"count_max is {count_max}: it must be at least 1, or None for no limit")
 
@@ -53,11 +52,10 @@ def wait_ns(timeout_s: float) -> int:
 
 OPAQUE_MAX: Final = 2**31 - 1
 LOOK_NS: Final = 1_000
-"""Delay, ns per waiting call, with which an expired deadline may be detected.
+"""An expired deadline may be detected this much later for each waiting call, ns.
 
 Checking one call took 51 to 71 ns when measured (decision 6), so the checks take about a twentieth of the time even
-when tens of thousands of calls end one after the other without an answer.
-"""
+when tens of thousands of calls end one after the other without an answer."""
 
 Answer: TypeAlias = Command | ClientError
 Callback: TypeAlias = Callable[[Answer], None]
@@ -71,7 +69,6 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
     """A call that waits for its answer."""
 
     code: int
-    """The request code."""
     begun_ns: int
     deadline_ns: int
     callback: Callback
@@ -81,17 +78,18 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
 class Calls:
     """The waiting calls, in the order in which they were made.
 
-    Their deadlines are not sorted, because nearly every answer arrives long before its deadline. At the
-    earliest known deadline, all calls are checked.
+    Their deadlines are not sorted, because nearly every answer arrives long before its deadline. At the earliest known
+    deadline, all calls are checked.
 
-    Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. Changes under the lock.
+    Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. `pending` and `due_ns`
+    change under the owner's lock.
     """
 
     pending: dict[int, PendingCall] = field(factory=dict)
     due_ns: int | None = None
     """When to call `expired` next; None means not before another call is added."""
     rests_until_ns: int = 0
-    """The earliest time of the next check, even if calls with earlier deadlines are added meanwhile."""
+    """No check runs before this time, even if calls with earlier deadlines are added meanwhile."""
     opaque_next: int = 0
 
     def add(self, call: PendingCall) -> int:
@@ -123,12 +121,11 @@ CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
 """`sendMsgTimeout` and most other time-outs of Java clients."""
 SILENCE_S: Final = 1.0
-"""Seconds without received bytes after which a connection is closed when a call ends without an answer."""
+"""If no bytes came for this many seconds when a call ends without an answer, the connection is closed."""
 FRAME_S: Final = 30.0
-"""The time limit of an incoming frame, if no waiting call may have requested it.
+"""The time limit of an incoming frame that no waiting call can have requested, seconds.
 
-By default no call waits longer than this, so every other call of the connection would time out behind such a frame.
-"""
+By default no call waits longer than this, so every other call of the connection would time out behind such a frame."""
 PENDING_COUNT_MAX: Final = 65_535
 """Maximum calls of one connection that wait for an answer (`clientAsyncSemaphoreValue`)."""
 OUTPUT_BYTES_MAX: Final = 64 * MIB
@@ -173,7 +170,7 @@ class Exchange:
     # ------------------------------------------------------------ requests
 
     def begin(self, code: int, callback: Callback, now_ns: int, timeout_s: float) -> int:
-        """Add a call and return its opaque; `cancel` the call if it cannot be written.
+        """Add a call and return its opaque. If the call cannot be written, pass the opaque to `cancel`.
 
         Raises ConnectionLostError, and LocalProtocolError if too many calls wait.
         """
@@ -198,7 +195,7 @@ class Exchange:
         self.calls.pending.pop(opaque, None)
 
     def abandon(self, opaque: int, now_ns: int) -> None:
-        """Forget a call that its caller gave up; sets `failure` if the connection is silent, as `expire` does.
+        """Forget a call that its caller gave up. Sets `failure` if the connection is silent, as `expire` does.
 
         An abandoned call counts as unanswered, like a call whose deadline has passed.
         """
@@ -263,12 +260,12 @@ class Exchange:
         if not unread_size:
             self._frame_since_ns = None
         elif unread_size <= self._heard_size:
-            # The incomplete frame begins in the bytes received last.
+            # The incomplete frame begins in the last received bytes.
             self._frame_since_ns = self._heard_ns
         return None
 
     def answered(self, answer: Command) -> PendingCall | None:
-        """Removes and returns the answered call; None if the call has ended already."""
+        """Remove and return the call that this answer belongs to; None if the call has ended already."""
         return self.calls.pending.pop(answer.opaque, None)
 
     # ------------------------------------------------------------ time-outs and the end
@@ -276,18 +273,20 @@ class Exchange:
     def expire(self, now_ns: int) -> list[Lost]:
         """End the calls whose deadline has passed, and set `failure` if the connection is silent or stuck in a frame.
 
-        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited: a new one may
-        work (`clientCloseSocketIfTimeout`). If something was received, only a single answer is slow, and the connection
-        stays. It is stuck if only bytes of one frame came for `FRAME_S` and no call from before the frame waits.
+        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited. A new
+        connection may work then (`clientCloseSocketIfTimeout`). If something was received, only a single answer is
+        slow, and the connection stays. The connection is stuck if only bytes of one frame came for `FRAME_S` and no
+        call from before the frame waits.
 
-        `failure` is set before a caller gets its error: a caller that retries at once must get another connection.
+        `failure` is set before a caller gets its error, because a caller that retries at once must get another
+        connection.
         """
         expired = self.calls.expired(now_ns)
         self._ended_unanswered(expired, now_ns)
         return [(call, AnswerTimeoutError(f"{self.name(call.code)}: no answer in time")) for call in expired]
 
     def _ended_unanswered(self, ended: list[PendingCall], now_ns: int) -> None:
-        """Record that these calls got no answer; set `failure` after a long silence or a stuck frame."""
+        """Record that these calls got no answer. Sets `failure` after a long silence or a stuck frame."""
         since_ns = [max(call.begun_ns, self._heard_ns) for call in ended]
         if self._silent_since_ns is not None:
             since_ns.append(self._silent_since_ns)
@@ -301,7 +300,6 @@ class Exchange:
             self.failure = ConnectionLostError(f"{self.address} {took}; the connection was closed")
 
     def _waits_since(self, then_ns: int) -> bool:
-        """Returns whether a call that began at that time or earlier still waits."""
         return any(call.begun_ns <= then_ns for call in self.calls.pending.values())
 
     def lose(self, failure: ClientError) -> list[Lost]:

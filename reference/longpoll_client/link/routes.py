@@ -1,7 +1,7 @@
 """Keeps topics' routes, decides when to refresh them, and selects the name server and the broker to ask.
 
-No lock, clock or connection: the owner asks name servers, passes in time and answers, and holds its lock. `instance`
-owns the routes of a client on threads, `aio.instance` those on an event loop.
+This module has no lock, clock or connection: its owner asks name servers, passes in time and answers, and holds the
+lock. `instance` owns the routes of a client on threads, and `aio.instance` those of a client on an event loop.
 
 Source: `MQClientInstance.java`, `TopicPublishInfo.java`, `NettyRemotingClient.getAndCreateNameserverChannel`,
 `PullAPIWrapper.recalculatePullFromWhichNode`.
@@ -33,7 +33,8 @@ ROUTE_RETRY_S: Final = 1.0
 DOUBT_WAIT_S: Final = 1.0
 """How long a send waits for the refresh of a doubted route before it uses the doubted route, seconds."""
 DEFAULT_QUEUE_COUNT: Final = 4
-"""`defaultTopicQueueNums` of producers: queues of a topic that a send creates, at most as many as TBW102 has."""
+"""`defaultTopicQueueNums` of producers: the number of queues of a topic that a send creates, limited by those of
+TBW102."""
 MASTER_ID: Final = 0
 QUEUE_COUNT_MAX: Final = 65_536
 """Maximum queues of a topic on one broker; a route's other queues are ignored."""
@@ -49,9 +50,9 @@ class Route:
     writable: tuple[MessageQueue, ...]
     """Queues that can be sent to, in order."""
     addresses: dict[str, str]
-    """The host:port of each broker name: the master's, or the first slave's without a master."""
+    """The host:port of each broker name: the address of its master, or of its first slave without a master."""
     learned_ns: int
-    """When the route was learned, ns; set to an earlier time to make its refresh due earlier."""
+    """When the route was learned, ns. An earlier time makes the refresh of the route due earlier."""
     by_id: Mapping[str, Mapping[int, str]] = field(factory=dict)
     """Every host:port of each broker name, by broker id."""
 
@@ -79,7 +80,7 @@ class Routes:
     """The routes of one client.
 
     Invariant: `_addresses` has every broker that a route of `_routes` names; `_doubted` has the topics of `_routes`
-    whose next use waits for a refresh, because a send failed or the route is borrowed.
+    whose next use waits for a refresh, because a send failed or the route is borrowed from TBW102.
     """
 
     _routes: dict[str, Route] = field(factory=dict, init=False)
@@ -88,16 +89,16 @@ class Routes:
     _by_id: dict[str, Mapping[int, str]] = field(factory=dict, init=False)
 
     def known(self, topic: str) -> Route | None:
-        """Returns a topic's route, however old; None if unknown."""
+        """Return a topic's route, however old; None for an unknown topic."""
         return self._routes.get(topic)
 
     def fresh(self, topic: str, now_ns: int) -> Route | None:
-        """Returns a topic's route if it needs no refresh; otherwise None."""
+        """Return a topic's route if it needs no refresh, or None."""
         known = self._routes.get(topic)
         return known if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9 else None
 
     def usable(self, topic: str) -> Route | None:
-        """Returns a topic's route unless it is doubted: an old route may be used during its refresh."""
+        """Return a topic's route unless it is doubted. An old route may be used during its refresh."""
         return None if topic in self._doubted else self._routes.get(topic)
 
     def learn(self, topic: str, answer: Command, queue_count_max: int | None, now_ns: int) -> Route:
@@ -109,7 +110,7 @@ class Routes:
         route = make_route(topic, _route_data(topic, answer), queue_count_max, now_ns)
         if not route.addresses:
             raise NoRouteError(f"topic {topic!r} has no running broker; start it")
-        # The next send requests a borrowed route again: the first send creates the topic's own route.
+        # The next send asks for a borrowed route again, because the first send creates the topic's own route.
         self._keep(route if queue_count_max is None else evolve(route, learned_ns=_aged(now_ns)))
         if queue_count_max is not None:
             self._doubted.add(topic)
@@ -127,8 +128,8 @@ class Routes:
     def doubt(self, topic: str, now_ns: int) -> None:
         """Refresh the route at its next use; the known route is used if the refresh fails.
 
-        A send that failed says little about the route: its broker may come back, and a name server that was restarted
-        knows no topic for a while.
+        A failed send says little about the route, because its broker may come back and a restarted name server knows no
+        topic for a while.
         """
         known = self._routes.get(topic)
         if known is not None:
@@ -148,11 +149,11 @@ class Routes:
         return address
 
     def address_of(self, broker_name: str, broker_id: int) -> str:
-        """Returns the address of a broker by name and id; if unknown, that of `address`. Raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
         return self._by_id.get(broker_name, {}).get(broker_id) or self.address(broker_name)
 
     def other_id(self, broker_name: str, address: str) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """Return the least id of a broker of that name at another address, or None."""
         found = self._by_id.get(broker_name, {})
         return min((broker_id for broker_id, other in found.items() if other != address), default=None)
 
@@ -226,10 +227,10 @@ def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
 
 
 class NameServers:
-    """The name servers of one client; callable from any thread, because each change is atomic."""
+    """The name servers of one client. Any thread may call the methods, because each change is atomic."""
 
     def __init__(self, name_server: Addresses) -> None:
-        """Take one address or several; raises ConfigError for an invalid address or an empty list."""
+        """Parse one address or several; raises ConfigError for an invalid address or an empty list."""
         self._addresses = split_addresses(name_server)
         self._first = 0
 
@@ -251,16 +252,16 @@ class BrokerLookup(Protocol):
     """Looks up the addresses of brokers."""
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """Returns host:port of a broker, or its master's if the broker is unknown; raises NoRouteError."""
+        """Return host:port of a broker, or of its master if the broker is unknown; raises NoRouteError."""
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """Return the least id of a broker of that name at another address, or None."""
         ...
 
 
 class PullSource:
-    """Selects the broker for one queue's pulls. Only one pull is in flight, so one thread uses it at a time."""
+    """Selects the broker for one queue's pulls. Only one thread uses it at a time, because only one pull is in flight."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers
@@ -281,7 +282,7 @@ class PullSource:
         return address
 
     def suggested(self, broker_id: int) -> None:
-        """Use the broker that an answer suggests. The broker that answered is available again."""
+        """Use the broker that an answer suggests from now on. The broker that answered is available again."""
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 
@@ -291,7 +292,7 @@ class PullSource:
         return self._asked == self._brokers.broker_address_of(self._broker_name, MASTER_ID)
 
     def fell_back(self, now_ns: int) -> bool:
-        """Record that the last broker was unreachable; returns whether to ask another broker immediately."""
+        """Record that the last broker was unreachable. Returns whether to ask another broker immediately."""
         asked = self._asked
         self._away = {address: until for address, until in self._away.items() if until > now_ns}
         was_alone = not self._away

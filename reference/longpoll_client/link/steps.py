@@ -1,7 +1,7 @@
-"""Exchanges with brokers as generators, which threads and event loops run alike.
+"""Exchanges with brokers as generators, so that threads and event loops can run the same code.
 
-A generator yields a question and gets its answer, so it decides without I/O. `ClientInstance.run` blocks for each
-answer; `AsyncInstance.run` awaits it.
+A generator yields a question (such as a request) and gets its answer, so it decides without I/O. `ClientInstance.run`
+blocks for each answer; `AsyncInstance.run` awaits it.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Ask:
     address: str = ""
     """HOST:PORT."""
     broker_name: str = ""
-    """Without an address: the broker. With neither, a name server answers."""
+    """The broker to ask if there is no address. With neither, a name server is asked."""
     takes_any_code: bool = False
     """Whether the answer may have any code."""
 
 
 @frozen
 class FindRoute:
-    """The route of a topic."""
+    """Asks for the route of a topic."""
 
     topic: str
     is_fresh: bool = False
@@ -48,47 +48,50 @@ class FindRoute:
 
 @frozen
 class Connect:
-    """The connection to HOST:PORT, which is made on demand."""
+    """Asks for the connection to HOST:PORT, which is made on demand."""
 
     address: str
 
 
 @frozen
 class Call:
-    """A call that is not an exchange, such as one of the user's function; on an event loop its result is awaited."""
+    """Calls a function, such as one of the user's. On an event loop its result is awaited."""
 
     work: Callable[[], object]
 
 
 @frozen
 class Together:
-    """Several exchanges, at once on an event loop; the answer has each result, or the LongpollError instead."""
+    """Runs several exchanges, on an event loop at once. The answer has each result, or the LongpollError instead."""
 
     steps: Sequence[Steps[Any]]
 
 
 @frozen
 class WriteFile:
-    """Write a file. On an event loop a thread of asyncio's executor writes it, one content after the other."""
+    """Writes a file. On an event loop, a thread of asyncio's executor does the writes in order."""
 
     unwritten: Callable[[], bytes | None]
-    """The next content of the file; None if the file has it."""
+    """Returns the next content of the file; None if the file has it already."""
     write: Callable[[bytes], None]
     """Writes the file; raises ConfigError."""
 
 
 Question: TypeAlias = "Ask | Call | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
-"""One exchange; returns its result, and raises a LongpollError, or what a `Call` raises."""
+"""One exchange. It returns its result, and raises a LongpollError or an error of a `Call`."""
 
 
 def ask_once(question: Ask) -> Steps[Command]:
-    """One request, for `Together`."""
+    """Ask one question; this exchange is for `Together`."""
     return (yield question)  # type: ignore[no-any-return]
 
 
 def _proceed(proceed: Callable[[], Question]) -> tuple[Question | None, Any]:
-    """The next question, or at the end the result. A `Call` may raise StopIteration, which Python replaces."""
+    """Return the next question, or at the end the result.
+
+    If a `Call` raises StopIteration, Python replaces it by a RuntimeError, and this function raises the original error.
+    """
     try:
         return proceed(), None
     except StopIteration as ended:
@@ -113,7 +116,7 @@ def run(steps: Steps[T], answer: Callable[[Question], object]) -> T:
 
 
 async def run_async(steps: Steps[T], answer: Callable[[Question], Awaitable[object]]) -> T:
-    """As `run`, awaited."""
+    """Answer each question as `run` does, and await each answer."""
     with closing(steps):
         question, result = _proceed(partial(next, steps))
         while question is not None:
@@ -126,7 +129,7 @@ async def run_async(steps: Steps[T], answer: Callable[[Question], Awaitable[obje
 
 
 def succeeded(question: Ask, address: str, answer: Command) -> Command:
-    """The answer, if it may have its code; raises RefusedError."""
+    """Return the answer if its code is accepted; raises RefusedError otherwise."""
     if answer.code != ResponseCode.SUCCESS and not question.takes_any_code:
         raise RefusedError(f"{question.code.name} to {address}", answer.code, answer.remark)
     return answer

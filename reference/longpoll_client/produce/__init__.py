@@ -1,1 +1,1 @@
-"""Sends: at once, and in transactions."""
+"""Sends messages, at once or in transactions."""

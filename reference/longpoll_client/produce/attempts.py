@@ -1,7 +1,7 @@
-"""The decisions of one send: to which queue it goes, what is tried again and for how long, and where it ended.
+"""The decisions of one send: which queue it goes to, whether and how long it is tried again, and how it ended.
 
-Rule: values in, values out. No lock, no clock, no connection: the owner asks for routes, sends, and passes in the time
-and what came of it. A loop of threads, one of callbacks and one of asyncio make the same decisions so.
+This module has no lock, clock or connection: its owner asks for routes, sends, and passes in the time and the outcome.
+Therefore threads, callbacks and asyncio tasks make the same decisions.
 
     tries = SendAttempts(parcel, queue_selector, deadline_ns)
     while True:
@@ -47,13 +47,13 @@ from longpoll_spec.tables import with_table
 
 MS: Final = 1_000_000
 AWAY_MS: Final = ((15_000, 30_000), (5000, 10_000), (3000, 6000), (1800, 5000), (550, 2000))
-"""The least time of a send, in milliseconds, and for how many its broker is left alone then (`latencyMax`)."""
+"""Pairs of a send's least duration and how long its broker is avoided then, both in milliseconds (`latencyMax`)."""
 LOST_LATENCY_MS: Final = 10_000
-"""The time that a failed send counts as having taken."""
+"""The duration that a failed send counts as, milliseconds."""
 
 
 def away_ms(latency_ms: float) -> int:
-    """For how long a broker is stayed away from that took so long."""
+    """Return how long to avoid a broker whose send took this long, milliseconds."""
     return next((away for least, away in AWAY_MS if latency_ms >= least), 0)
 
 
@@ -61,21 +61,21 @@ def away_ms(latency_ms: float) -> int:
 class SlowBrokers:
     """The brokers that sends avoid.
 
-    Invariant: `_until_ns` never goes back for a broker. Each change is one step, so threads need no lock: of two
-    reports about one broker at the same time, the later one may be lost until its next send.
+    Invariant: `_until_ns` never goes back for a broker. Each change is atomic, so threads need no lock: if two reports
+    about one broker come at the same time, the later report may be lost until the broker's next send.
     """
 
     _until_ns: dict[str, int] = field(factory=dict)
     _refusing: set[str] = field(factory=set)
-    """Brokers whose last send they refused: worse than slow ones."""
+    """Brokers that refused their last send. Sends prefer slow brokers to these."""
 
     def served(self, broker_name: str, latency_ns: int, now_ns: int) -> None:
-        """The broker took a message, or refused one that no broker takes."""
+        """Record that the broker accepted a message, or refused a message that every broker refuses."""
         self._refusing.discard(broker_name)
         self._stay_away(broker_name, away_ms(latency_ns / MS), now_ns)
 
     def failed(self, broker_name: str, now_ns: int, *, is_refusal: bool) -> None:
-        """It did not answer, or refused what another broker might take."""
+        """Record that the broker did not answer, or refused a message that another broker might accept."""
         if is_refusal:
             self._refusing.add(broker_name)
         else:
@@ -83,13 +83,14 @@ class SlowBrokers:
         self._stay_away(broker_name, away_ms(LOST_LATENCY_MS), now_ns)
 
     def is_available(self, broker_name: str, now_ns: int) -> bool:
-        """Whether sends need not stay away from it now."""
+        """Whether sends may use the broker now."""
         return now_ns >= self._until_ns.get(broker_name, now_ns)
 
     def preferred(self, queues: Sequence[MessageQueue], avoided: str | None, now_ns: int) -> Sequence[MessageQueue]:
-        """The queues of the best brokers, of these in the first line in which there is one, never none of any.
+        """Return the queues of the best brokers; at least one if any queue is given.
 
-        Available and not the avoided one; not refusing and not the avoided one; all.
+        The first of these sets that is not empty is returned: queues of available brokers except the avoided one,
+        queues of brokers that do not refuse except the avoided one, all queues.
         """
         others = [queue for queue in queues if queue.broker_name != avoided]
         available = [queue for queue in others if self.is_available(queue.broker_name, now_ns)]
@@ -101,39 +102,39 @@ class SlowBrokers:
 
 
 ATTEMPT_COUNT: Final = 3
-"""`retryTimesWhenSendFailed` 2, and the first try."""
+"""The first attempt and two more (`retryTimesWhenSendFailed` is 2)."""
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
+"""Picks one of a topic's writable queues. It gets at least one queue, and they are in order (`MessageQueueSelector`).
+"""
 Turn: TypeAlias = Callable[[], int]
-"""The next number of the producer's turn, each once."""
+"""Returns the next number of the producer's counter, which chooses queues in turn. Each number is returned once."""
 
 
 @with_table
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message went."""
+    """The id, queue and offset of a sent message."""
 
     msg_id: str
-    """The id that the producer gave it (`UNIQ_KEY`)."""
+    """The id that the producer gave the message (`UNIQ_KEY`)."""
     broker_msg_id: str
-    """The id that the broker gave it, which names its place in the log."""
+    """The id that the broker gave the message. It contains the message's offset in the log."""
     queue: MessageQueue
     queue_offset: int
     code: int
-    """SUCCESS, or one of `SEND_SUCCESS_CODES` when it is stored but not yet flushed or copied."""
+    """SUCCESS, or one of `SEND_SUCCESS_CODES` if the message is stored but not yet flushed or replicated."""
 
     @property
     def physical_offset(self) -> int:
-        """The offset in its broker's log, from the broker's id; raises ValueError for another id."""
+        """The message's offset in its broker's log, from `broker_msg_id`; raises ValueError for another form of id."""
         return int(self.broker_msg_id[-16:], 16)
 
 
 @with_table
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try: which queue, at which broker, and how long its answer is waited for."""
+    """One attempt: its queue, its broker, and how long to wait for the answer."""
 
     queue: MessageQueue
     address: str
-    """Host:port of the broker."""
     timeout_s: float
 
 
@@ -155,7 +156,7 @@ class SendAttempts(msgspec.Struct, eq=False):
     deadline_ns: int
     """The deadline of all attempts by the owner's clock; the first attempt is made in any case."""
     slow: SlowBrokers | None = None
-    """Records the result of each attempt, to avoid slow brokers; None if this is off."""
+    """Records the result of each attempt, to avoid slow brokers; None if `avoids_slow_brokers` is off."""
     read: Callable[[Command], SendMessageResponseHeader] = read_header
     """Decodes the fields of an answer; raises HeaderError."""
     count: int = 0
@@ -166,7 +167,7 @@ class SendAttempts(msgspec.Struct, eq=False):
     """Host:port of the broker of the last attempt; "" before the first attempt."""
 
     def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
-        """Begin the next attempt by the current route, with another broker than the last attempt's if possible.
+        """Begin the next attempt by the current route, if possible with another broker than the last attempt.
 
         Raises NoRouteError if no queue is writable, and ConfigError if the selector returns an unknown queue.
         """
@@ -179,7 +180,7 @@ class SendAttempts(msgspec.Struct, eq=False):
         return Attempt(queue, address, (self.deadline_ns - now_ns) / 1e9)
 
     def cancel(self) -> None:
-        """Cancel the attempt that has begun; the turn of its queue is used up."""
+        """Cancel the attempt that has begun. The next attempt uses the next queue."""
         self.count -= 1
         self._queue = None
 
@@ -224,10 +225,10 @@ def pick(
     slow: SlowBrokers | None = None,
     now_ns: int = 0,
 ) -> MessageQueue:
-    """Returns the queue that `queue_selector` picks, or else the next in turn, not of the avoided broker.
+    """Return the queue that `queue_selector` picks, or without a selector the next queue in turn.
 
-    The avoided broker is used if no other has queues. With `slow`, brokers that were not slow are preferred. Raises
-    NoRouteError and ConfigError.
+    Without a selector, the avoided broker is used only if no other broker has queues. With `slow`, brokers that were
+    not slow are preferred. Raises NoRouteError and ConfigError.
     """
     if not route.writable:
         raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")

@@ -114,7 +114,7 @@ class Watch:
             self._one_way += 1
 
     def marks(self, topic: str, marks: Mapping[str, str] = NO_MARKS) -> Mapping[str, str]:
-        """Returns a new message's properties: the client's own, and those of the hooks."""
+        """Return a new message's properties from the client and from the hooks."""
         for properties in self._properties:
             with KeepGoing(log, "a hook before a send failed"):
                 marks = {**marks, **properties(topic)}

@@ -1,18 +1,18 @@
 """Checks and encodes messages and batches for a producer, with their ids.
 
-`attempts` chooses the queue. A template per queue holds the constant part of the request header. Message ids are laid
-out as Java's, so that its tools read their time and place:
+`attempts` chooses the queue. A template per queue holds the constant part of the request header. Message ids have the
+layout of Java's ids, so that Java's tools read their time and address:
 
 | offset | size | field                                                                        |
 |--------|------|------------------------------------------------------------------------------|
 | 0      | 4    | IPv4 address of the sender                                                   |
 | 4      | 2    | the low bits of the sender's process id                                      |
-| 6      | 4    | drawn (Java: the hash of a class loader)                                     |
+| 6      | 4    | a random number (Java: the hash of a class loader)                           |
 | 10     | 4    | milliseconds since the month began, in the sender's own time zone            |
 | 14     | 2    | a counter                                                                    |
 
-Written as 32 upper-case hexadecimal digits. Not here: the longer form, which Java has where a machine has no address
-but IPv6, and the id that a broker gives (`log_record`).
+An id is written as 32 upper-case hexadecimal digits. The longer form that Java uses on hosts with only IPv6 is not
+supported. The id that a broker gives a message is in `log_record`.
 
 Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`,
 `MessageClientIDSetter.java` 4.9.7.
@@ -59,19 +59,19 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 COUNT_MAX: Final = 1 << 16
-"""Maximum ids of one millisecond, which differ by the counter."""
+"""Maximum ids of one millisecond. The counter distinguishes them."""
 
 
 class MessageIds:
-    """Creates the ids of one producer; callable from any thread.
+    """Creates the ids of one producer; any thread may call the methods.
 
     All ids are unique. The counter separates ids of one millisecond. A new random prefix is drawn when time and counter
     could repeat: after a fork, a change of the month, a clock that was set back, or an overflow of the counter. Every
     producer and process has its own prefix.
 
-    Invariant, under `_lock`: with the prefix `_prefix`, made in process `_process_id`, no id is of another month than
-    [`_begin_ms`, `_end_ms`) or later than `_last_ms`, of which there are `_count` that end with `_counter`; those begin
-    with `_written`.
+    Invariant, under `_lock`: the ids with the current `_prefix` were made in process `_process_id`, in the month from
+    `_begin_ms` up to `_end_ms`, and not after `_last_ms`. Of the millisecond `_last_ms` there are `_count` ids, which
+    begin with `_written` and end with counters up to `_counter`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -130,13 +130,12 @@ class MessageIds:
         self._begin(now_ms)
 
     def _begin(self, now_ms: int) -> None:
-        """Begin a millisecond, and format the common beginning of its ids once."""
         self._last_ms, self._count = now_ms, 0
         self._written = f"{self._prefix}{now_ms - self._begin_ms:08X}"
 
 
 def month_of(unix_ms: int) -> tuple[int, int]:
-    """Returns the begin and end of the local month of a time; all are Unix times, ms."""
+    """Return the begin and end of the local month of a time. All times are Unix times, ms."""
     now = datetime.fromtimestamp(unix_ms // 1000)  # noqa: DTZ006 - the sender's own zone, as `Calendar.getInstance`
     begin = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     end = (begin + timedelta(days=31)).replace(day=1)
@@ -144,11 +143,11 @@ def month_of(unix_ms: int) -> tuple[int, int]:
 
 
 BODY_SIZE_MAX: Final = 4 * MIB
-"""`maxMessageSize` of producers; the limit of a batch's total size, too."""
+"""`maxMessageSize` of producers: the maximum bytes of a message, and of all messages of a batch."""
 COMPRESS_OVER_BYTES: Final = 4096
 _BYTES: Final = (bytes, bytearray, memoryview)
 _MAPPINGS: Final = (dict, Mapping)
-"""Types of mappings for `isinstance`: a check for `dict` takes a tenth of the time of one for `Mapping`."""
+"""Types of mappings for `isinstance`. A check for `dict` takes a tenth of the time of a check for `Mapping`."""
 NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
 RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED, TIMER_DELIVER_MS})
 
@@ -159,7 +158,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     body: bytes
     tag: str | None = None
-    """One tag, by which subscriptions choose."""
+    """The message's tag; subscriptions select messages by tag."""
     keys: str | Sequence[str] | None = None
     """The keys of the message, as a list or separated by spaces."""
     properties: Mapping[str, str] = {}
@@ -199,7 +198,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
             text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
         except LocalProtocolError as error:
             raise ConfigError(str(error)) from None
-        # A character has at most four bytes, so most texts are short enough without encoding them.
+        # A character has at most four bytes, so most texts are known to be short enough without encoding them.
         if 4 * len(text) > PROPERTIES_SIZE_MAX and len(text.encode()) > PROPERTIES_SIZE_MAX:
             raise ConfigError(f"properties of {len(text.encode())} bytes are over the limit of {PROPERTIES_SIZE_MAX}")
         return text
@@ -207,11 +206,11 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
 @frozen
 class Packing:
-    """Which message bodies are compressed, and how; batches are never compressed."""
+    """Which message bodies are compressed, and how. Batches are never compressed."""
 
     compression: Compression | None
     over_bytes: int = field(default=COMPRESS_OVER_BYTES)
-    """Bodies below this size, bytes, are sent uncompressed (`compressMsgBodyOverHowmuch`)."""
+    """Bodies shorter than this many bytes are sent uncompressed (`compressMsgBodyOverHowmuch`)."""
 
     def __attrs_post_init__(self) -> None:
         """Check the settings; raises ConfigError."""
@@ -224,7 +223,7 @@ class Packing:
                 raise ConfigError(f"compression: {error}") from None
 
     def packed(self, body: bytes) -> tuple[bytes, int]:
-        """Returns the body to send and its system flag; a body that compression does not shorten stays as it is."""
+        """Return the body to send and its system flag. A body that compression does not shorten stays as it is."""
         if self.compression is None or len(body) < self.over_bytes:
             return body, 0
         packed = pack(self.compression, body)
@@ -332,7 +331,7 @@ def batch_parcel(
 
 
 def check_message(topic: str, body: bytes, properties: Mapping[str, str]) -> None:
-    """Check before sending what every broker checks; raises ConfigError."""
+    """Check a message as every broker does before it is sent; raises ConfigError."""
     if not isinstance(topic, str) or not _is_named_well(topic):
         check_topic(topic)
     if not isinstance(body, _BYTES):
@@ -377,28 +376,26 @@ TEMPLATE_COUNT_MAX: Final = 10_000
 """Maximum cached templates, one per queue, of 300 bytes each."""
 BORN: Final = "g"
 PROPERTIES: Final = "i"
-"""`SendMessageRequestHeaderV2`: the two fields that differ between messages of a queue."""
+"""The short name of the properties in `SendMessageRequestHeaderV2`."""
 
 _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class _RequestWriter(Protocol):
-    """A connection, threaded or asyncio."""
-
     @property
     def is_signed(self) -> bool: ...
     def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write: ...
 
 
 class HeadTemplates:
-    """The templates of one producer; each is created at its first use; threads may create one at the same time."""
+    """The header templates of one producer, each created at its first use, which several threads may do at once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
     def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
-        """Returns the function that encodes a send request: from a template, unless the request is signed."""
+        """Return the function that encodes a send request. It uses a template, unless the request is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]
@@ -434,5 +431,5 @@ def _template(parcel: Parcel, queue_id: int) -> bytes:
 
 
 def _fixed(text: str) -> bytes:
-    """Returns text in JSON with `%` escaped, so that it has no placeholders."""
+    """Return text in JSON with `%` escaped, so that it contains no placeholders."""
     return _encode(text).replace(b"%", b"%%")

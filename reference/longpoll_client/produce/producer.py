@@ -1,7 +1,7 @@
 """Sends messages to a queue's broker, and to another broker after a failure, as `attempts` decides.
 
-`ProducerCore` and `Sender` are what producers on threads and on an event loop share. The caller of `send_nowait` starts
-a send, a callback ends it, and no retry blocks a thread. Transactions: see `transactions`.
+Producers on threads and on an event loop share `ProducerCore` and `Sender`. The caller of `send_nowait` starts a send,
+a callback ends it, and no retry blocks a thread. For transactions see `transactions`.
 
 Source: `DefaultMQProducerImpl.java`, `MQClientAPIImpl.onExceptionImpl`.
 """
@@ -67,9 +67,9 @@ from longpoll_spec.tables import with_table
 log: logging.Logger = logging.getLogger(__name__)
 
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
-"""Is called once with where a message went, or why it did not; it must not wait."""
+"""Called once with the result or the error of a send. It runs on a thread of the client, so it must return quickly."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
-"""Reads the fields of an answer to a send; raises HeaderError."""
+"""Decodes the fields of an answer to a send; raises HeaderError."""
 _UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
 
 
@@ -88,7 +88,7 @@ class MessageOptions(TypedDict, total=False):
     """Options of one message."""
 
     tag: str | None
-    """One tag, by which subscriptions choose."""
+    """The message's tag; subscriptions select messages by tag."""
     keys: str | Sequence[str] | None
     """The keys of the message, as a list or separated by spaces."""
     properties: Mapping[str, str] | None
@@ -98,20 +98,20 @@ class RequestOptions(MessageOptions, total=False):
     """Options of one request, or of one transaction."""
 
     queue_selector: QueueSelector | None
-    """Picks the queue. Default: the queues have their turns."""
+    """Picks the queue. By default, the queues are used in turn."""
     timeout_s: float
-    """For the whole call; 3 s by default."""
+    """The timeout of the whole call, seconds; 3 by default."""
 
 
 class SendOptions(RequestOptions, total=False):
     """Options of one send."""
 
     delay_s: float
-    """Consumers get the message after this delay, rounded up to a delay that brokers have."""
+    """Consumers get the message after this delay, rounded up to a delay that brokers support."""
     deliver_at: datetime | None
-    """Consumers get the message at this time; needs a broker of 5.x."""
+    """Consumers get the message at this time; this needs a 5.x broker."""
     queue_id: int | None
-    """The queue, in place of `queue_selector`."""
+    """The id of the queue, instead of a `queue_selector`."""
 
 
 @with_table
@@ -120,7 +120,7 @@ class StartedSend(msgspec.Struct, eq=False):
 
     tries: SendAttempts
     told_of: Sending | None
-    """The hooks' record of the send, if there are hooks."""
+    """The hooks' record of the send; None without hooks."""
     begun_ns: int
     callback: SendCallback | None = None
 
@@ -140,12 +140,12 @@ def read_options(
 
 
 class Sender:
-    """The sends of one producer, without I/O. It does not hold the producer, which may be garbage-collected."""
+    """The sends of one producer, without I/O. It does not refer to the producer, which can be garbage-collected."""
 
     def __init__(
         self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
     ) -> None:
-        """Check the options; raises ConfigError, and TypeError for an unknown one."""
+        """Check the options; raises ConfigError, and TypeError for an unknown option."""
         refuse_unknown(options, ProducerOptions)
         check_group(group)
         self.group: str = group
@@ -191,7 +191,7 @@ class Sender:
         return self.single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def pick(self, parcel: Parcel, route: Route) -> tuple[str, Any]:
-        """Returns the address and the header of a one-way send; raises NoRouteError."""
+        """Return the address and the header of a one-way send; raises NoRouteError."""
         queue = pick(route, None, self.next_turn, None, slow=self._slow, now_ns=self.now_ns())
         return route.addresses[queue.broker_name], parcel.header(queue.queue_id)
 
@@ -212,7 +212,7 @@ class Sender:
         return sending.tries.begin(route, self.next_turn, self.now_ns())
 
     def ended(self, sending: StartedSend, outcome: Outcome | None) -> None:
-        """End a send, also one that was interrupted without an outcome, and call the hooks."""
+        """End a send, even if it was interrupted without an outcome, and call the hooks."""
         latency_ns = self.now_ns() - sending.begun_ns
         self.watch.ended(sending.told_of, sending.tries, _UNENDED if outcome is None else outcome, latency_ns)
 
@@ -234,12 +234,12 @@ class ProducerCore(ABC):
     def request_nowait(
         self, topic: str, body: bytes, *, callback: ReplyCallback, **options: Unpack[RequestOptions]
     ) -> None:
-        """Send one message; `callback` gets the reply, or the ClientError instead, once. It must not wait.
+        """Send one message. `callback` gets the reply or the ClientError once, and must return quickly.
 
-        On threads this returns when the broker has the message, and `callback` is called on a thread of the client's;
-        on an event loop it returns at once, and `callback` is called on the loop. Raises ConfigError, LifecycleError or
-        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `callback` is not
-        called.
+        On threads this method returns when the broker has the message, and a thread of the client calls `callback`. On
+        an event loop it returns at once, and the loop calls `callback`. Raises ConfigError, LifecycleError or another
+        ClientError, and on an event loop LocalProtocolError while 65,535 sends are in progress. After such an error,
+        `callback` is not called.
         """
         check_plain("callback", callback)
         self._request_later(topic, *read_options(topic, body, options, RequestOptions), callback)
@@ -272,7 +272,7 @@ class InFlightSends:
     def begin(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float, callback: SendCallback
     ) -> None:
-        """Send; another thread calls `callback`.
+        """Send a message; another thread calls `callback`.
 
         Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `callback` is not called.
         """
@@ -284,7 +284,7 @@ class InFlightSends:
             raise
 
     def close(self) -> None:
-        """End the sends that wait for a retry; after the connections are closed, which ended the others."""
+        """End the sends that wait for a retry. Call this after closing the connections, which ends all other sends."""
         self._single_flight.close()
 
     def _tell(self, sending: StartedSend, outcome: SendResult | LongpollError) -> None:
@@ -292,7 +292,7 @@ class InFlightSends:
         try:
             self._sender.ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
         finally:
-            # Not `KeepGoing`, because it would cost each send half as much as making a message id.
+            # `KeepGoing` is not used here, because it would cost each send half as much as making a message id.
             try:
                 assert sending.callback is not None
                 sending.callback(outcome)
@@ -300,7 +300,7 @@ class InFlightSends:
                 log.exception("the callback of a send failed")
 
     def _try(self, sending: StartedSend) -> None:
-        """Ask one broker; raises the send's error, unless the callback gets it later."""
+        """Send to one broker; raises the send's error, unless the callback gets it later."""
         tries = sending.tries
         while True:
             route = self._instance.publish_route(tries.parcel.topic)
@@ -341,7 +341,7 @@ class InFlightSends:
             )
 
     def _routed(self, sending: StartedSend, route: Route | LongpollError) -> None:
-        """Pick a broker, and ask it."""
+        """Pick a broker, and send to it."""
         try:
             if isinstance(route, LongpollError):
                 raise route
@@ -362,7 +362,7 @@ class InFlightSends:
                 )
 
     def _connected(self, sending: StartedSend, attempt: Attempt, client: RemotingClient | LongpollError) -> None:
-        """Ask the broker, if there is time left."""
+        """Send to the broker before the deadline of the send."""
         tries = sending.tries
         left_s = (tries.deadline_ns - self._now_ns()) / 1e9
         try:
@@ -377,7 +377,7 @@ class InFlightSends:
             self._tell(sending, error)
 
     def _ask(self, client: RemotingClient, sending: StartedSend, attempt: Attempt, timeout_s: float) -> None:
-        """Ask one broker; raises a ClientError if nothing was sent."""
+        """Send to one broker; raises a ClientError if nothing was sent."""
         parcel = sending.tries.parcel
         write = self._sender.templates.writer(client, parcel, attempt.queue.queue_id)
         client.begin(parcel.code, write, partial(self._answered, sending), timeout_s)
@@ -388,7 +388,7 @@ class InFlightSends:
 
 
 class Producer(ProducerCore, Closeable):
-    """Sends messages to any topic; may be used from many threads."""
+    """Sends messages to any topic; many threads may use one producer."""
 
     def __init__(
         self,
@@ -401,10 +401,10 @@ class Producer(ProducerCore, Closeable):
         """Create a producer; it connects with its first send. Raises ConfigError.
 
         Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            name_server: HOST:PORT; several addresses as a list, or separated by semicolons.
             group: The producer group.
-            avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
-            options: Those of `ProducerOptions`.
+            avoids_slow_brokers: Avoid brokers for seconds after they were slow or failed (`sendLatencyFaultEnable`).
+            options: The options of `ProducerOptions`.
         """
         sender = Sender(group, options, RemotingClient.sent_header, avoids_slow_brokers=avoids_slow_brokers)
         instance = ClientInstance(sender.runtime, name_server, credentials=sender.credentials)
@@ -431,11 +431,11 @@ class Producer(ProducerCore, Closeable):
     def send(self, topic: str, body: bytes, **options: Unpack[SendOptions]) -> SendResult:
         """Send one message and wait until the broker has it.
 
-        It goes to the next queue in turn, to `queue_id`, or to the one that `queue_selector` picks. When that fails, it
-        is sent up to twice more within `timeout_s`: to the next queues, of another broker if there is one; with
-        `queue_id` to the same one, and with `queue_selector` to what this picks then. After an error the message may be
-        stored anyway, or even twice, as with every RocketMQ producer.
-        Raises ConfigError for a message that no broker takes, else a ClientError.
+        The message goes to the next queue in turn, to `queue_id`, or to the queue that `queue_selector` picks. If that
+        fails, the message is sent up to twice more within `timeout_s`: to the next queues, if possible of another
+        broker; with `queue_id` to the same queue; with `queue_selector` to the queue that it picks then. After an error
+        the message may be stored anyway, or even twice, as with every RocketMQ producer. Raises ConfigError for a
+        message that no broker accepts, and otherwise a ClientError.
         """
         message, queue_selector, timeout_s = read_options(topic, body, options)
         (result,) = self._send(self._sender.single(topic, message), queue_selector, timeout_s)
@@ -454,11 +454,12 @@ class Producer(ProducerCore, Closeable):
     def send_nowait(
         self, topic: str, body: bytes, *, callback: SendCallback | None = None, **options: Unpack[SendOptions]
     ) -> Future[SendResult] | None:
-        """Send as `send` does, without waiting for the broker; a Future of the result.
+        """Send as `send` does, without waiting for the broker; returns a Future of the result.
 
-        With a `callback`, which is faster, there is no Future. Another thread calls it once with the result or the
-        error; it must not wait. The first send to a topic or broker waits here for the route and the connection. Errors
-        before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker are in progress.
+        With a `callback`, which is faster, no Future is returned. Another thread calls `callback` once with the result
+        or the error, so it must return quickly. The first send to a topic or broker waits for the route and the
+        connection. Errors before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker
+        are in progress.
         """
         future: Future[SendResult] | None = None
         if callback is None:
@@ -479,17 +480,18 @@ class Producer(ProducerCore, Closeable):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
-        """Send messages that one queue gets next to each other, or none of them; 4 MiB in all at most.
+        """Send messages that one queue stores next to each other, or not at all; at most 4 MiB in total.
 
-        Otherwise as `send`.
+        Otherwise see `send`.
         """
         parcel = self._sender.batch(topic, messages)
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
     def send_one_way(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> str:
-        """Send one message without waiting for an answer; its id.
+        """Send one message without waiting for an answer, and return the message's id.
 
-        Whether it was stored is never known. Raises ConfigError, or a ClientError if it could not be sent.
+        The client never learns whether the message was stored. Raises ConfigError, or a ClientError if it could not be
+        sent.
         """
         parcel = self._sender.single(topic, read_options(topic, body, options, MessageOptions)[0])
         address, header = self._sender.pick(parcel, self._instance.publish_route(topic))
@@ -498,9 +500,10 @@ class Producer(ProducerCore, Closeable):
         return parcel.msg_ids[0]
 
     def request(self, topic: str, body: bytes, **options: Unpack[RequestOptions]) -> ReceivedMessage:
-        """Send one message and wait for the consumer's reply, at most `timeout_s` in all.
+        """Send one message and wait for the consumer's reply, at most `timeout_s` in total.
 
-        Raises ReplyTimeoutError if none comes in time, else as `send`. A retried request may be served twice.
+        Raises ReplyTimeoutError if no reply comes in time, and the errors of `send`. A retried request may be served
+        twice.
         """
         answered = self._runtime.event()
         outcomes: list[ReceivedMessage | ClientError] = []
@@ -533,14 +536,14 @@ class Producer(ProducerCore, Closeable):
                 raise
 
     def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Reply to a message that was sent by `request`, also by Java's. Returns when the requester has the reply.
+        """Reply to a message of `request`, also of Java's clients. Returns when the requester has the reply.
 
         Raises ConfigError if the message is not a request, and RefusedError (1) if the requester is gone.
         """
         self._send(self._sender.reply(request, body), None, timeout_s)
 
     def _send(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
-        """Try up to three queues; raises the last one's error."""
+        """Try up to three queues; raises the error of the last attempt."""
         sending = self._sender.begin(parcel, queue_selector, timeout_s)
         outcome: Outcome | None = None
         try:
@@ -557,7 +560,7 @@ class Producer(ProducerCore, Closeable):
         return found
 
     def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Ask one broker, and wait for what comes of it."""
+        """Send to one broker, and wait for its answer or the error."""
         try:
             client = self._instance.client(attempt.address)
             write = self._sender.templates.writer(client, parcel, attempt.queue.queue_id)
@@ -578,7 +581,7 @@ class PreparedProducer(Producer):
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
-        """Send a message that consumers get only after its commit; otherwise as `send`."""
+        """Send a message that consumers get only after its commit; otherwise see `send`."""
         (result,) = self._send(self._sender.prepared(topic, message), queue_selector, timeout_s)
         return result
 

@@ -1,8 +1,8 @@
 """Requests and replies, and the heartbeats by which brokers know a producer.
 
 A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). Its consumer sends a reply
-with both to the topic `CLUSTER_REPLY_TOPIC` (325). That broker pushes the reply (326) to the connection with the
-requester's heartbeat. A broker stores replies only if it is configured so.
+with the same id and number to the topic `CLUSTER_REPLY_TOPIC` (325). The broker that gets it pushes the reply (326) to
+the connection with the requester's heartbeat. A broker stores replies only if it is configured so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
 `ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7,
@@ -46,14 +46,14 @@ log: logging.Logger = logging.getLogger(__name__)
 HEARTBEAT_S: Final = 30.0
 """`heartbeatBrokerInterval`."""
 HEARTBEAT_RETRY_S: Final = 3.0
-"""The wait before another heartbeat to a broker that did not accept one."""
+"""Seconds until another heartbeat is sent to a broker that did not accept one."""
 
 
 @define(slots=True, eq=False)
 class ProducerHeartbeat:
     """The heartbeats of one producer group.
 
-    Invariant: `_registered` has the connections with a heartbeat since the last round. Each change is one step, and a
+    Invariant: `_registered` has the connections that got a heartbeat since the last round. Each change is atomic, and a
     second heartbeat does no harm.
     """
 
@@ -63,7 +63,7 @@ class ProducerHeartbeat:
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
 
     def heartbeat(self, address: str) -> Steps[None]:
-        """Send a heartbeat, unless this connection had one. Errors are logged, and it is tried again later."""
+        """Send a heartbeat, unless this connection had one. Errors are logged, and the heartbeat is retried later."""
         now_ns = self.instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
         if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:
@@ -92,7 +92,7 @@ class ProducerHeartbeat:
         return self.heartbeat_new()
 
     def leave(self) -> Steps[None]:
-        """Unregister the producer, where a connection is still open; errors are logged."""
+        """Unregister the producer at each broker whose connection is still open; errors are logged."""
         header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
         for address in sorted(self._registered):
             if self._registered[address].is_open:
@@ -105,10 +105,10 @@ class ProducerHeartbeat:
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""
 NOT_STORED = -1
-"""Queue offset and physical offset of a reply: it comes without having been stored."""
+"""The queue offset and physical offset of a reply, because a reply is pushed without being stored."""
 
 ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
-"""Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
+"""Called once with the reply or the error. It runs on a thread of the client, so it must return quickly."""
 
 
 class Replies:
@@ -126,7 +126,7 @@ class Replies:
         instance.runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Waiting requests belong to the parent process."""
+        """Forget the waiting requests, which belong to the parent process."""
         self._lock = self._new_lock()
         self._waiting = {}
 
@@ -148,7 +148,7 @@ class Replies:
             return self._waiting.pop(correlation_id, None) is not None
 
     def requested(self, command: Command, address: str) -> bool:
-        """Handle a pushed reply (326); returns false for another request. A late reply is dropped."""
+        """Handle a pushed reply (326); returns false for other requests. A late reply is dropped."""
         if command.code != RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             return False
         code, remark = ResponseCode.SUCCESS, None
@@ -174,7 +174,7 @@ class Replies:
         return True
 
     def close(self) -> None:
-        """Accept no more requests; waiting ones get a ConnectionLostError."""
+        """Accept no more requests. The waiting requests get a ConnectionLostError."""
         with self._lock:
             self._is_closed = True
             waiting = list(self._waiting)
@@ -193,7 +193,7 @@ class Requests(Replies):
         self._timer: Timer | None = None
 
     def forked(self) -> None:
-        """The next request starts a new timer, which sends the heartbeats of this process."""
+        """Forget the timer; the next request starts a new timer, which sends the heartbeats of this process."""
         super().forked()
         self._timer = None
 
@@ -211,7 +211,7 @@ class Requests(Replies):
         return marks
 
     def close(self) -> None:
-        """Leave the group, if it was joined, and end the waiting requests."""
+        """Leave the group, if the producer has joined it, and end the waiting requests."""
         with self._lock:
             self._is_closed = True
             timer, self._timer = self._timer, None
@@ -222,7 +222,7 @@ class Requests(Replies):
 
     def _heartbeat_again(self) -> None:
         if self.instance.is_abandoned:
-            # Its producer was dropped: end on this thread, whose timer does nothing more then.
+            # The producer was garbage-collected, so end on this thread, whose timer does nothing more then.
             self.close()
             return
         self.instance.run(self._heartbeat.heartbeat_all())
@@ -236,7 +236,7 @@ def too_late(timeout_s: float) -> ReplyTimeoutError:
 
 
 def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
-    """Returns a request's number and the reply that a broker pushed; raises a LongpollError if it is unreadable."""
+    """Return a request's number and the reply that a broker pushed; raises a LongpollError if it is unreadable."""
     header = ReplyMessageRequestHeader.decode(command.ext_fields)
     properties = read_properties(header.properties)
     return properties.get(CORRELATION_ID, ""), ReceivedMessage(

@@ -4,7 +4,7 @@ Each message gets one line. `\x01` separates the fields, `\x02` ends the line:
 
 | kind | fields |
 |------|--------|
-| `Pub` | time, region, group, topic, id, tags, keys, broker, body size, cost in ms, type, id of the broker's, success |
+| `Pub` | time, region, group, topic, id, tags, keys, broker, body size, cost in ms, type, broker's id, success |
 | `SubBefore` | time, region, group, number of the delivery, id, tries before, keys |
 | `SubAfter` | number of the delivery, id, cost in ms, success, keys, how it ended, time, group |
 
@@ -49,10 +49,10 @@ BATCH_MAX: Final = 100
 FLUSH_S: Final = 0.5
 """Maximum time that a line waits for more lines, seconds."""
 NORMAL, HALF, _COMMIT, DELAYED = range(4)
-"""`MessageType`, by its place."""
+"""The ordinals of Java's `MessageType`."""
 EXCEPTION: Final = 2
 FAILED: Final = 4
-"""`ConsumeReturnType`, by its place; 0 is success."""
+"""The ordinal of Java's `ConsumeReturnType`; 0 is success."""
 
 
 @define(eq=False)
@@ -69,12 +69,12 @@ class Tracing(Closeable):
     _runtime: Runtime | None = field(default=None, kw_only=True, alias="runtime")
     runtime: Runtime = field(init=False)
     dropped_count: int = field(default=0, init=False)
-    """Lines that were not written: too many waited, or the send to the trace topic failed."""
+    """The number of lines that were not sent, because too many waited or the send to the trace topic failed."""
     _producer: Producer = field(init=False)
     _timer: Timer = field(init=False)
     _lock: Lock = field(init=False)
     _lines: list[tuple[str, str]] = field(factory=list, init=False)
-    """(keys, line)."""
+    """Pairs of message keys and line."""
     _is_due: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Tracing(Closeable):
         self._producer.close()
 
     def before_send(self, sending: Sending) -> None:
-        """Do nothing: a line needs the result of the send."""
+        """Do nothing, because a line needs the result of the send."""
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
         """Add a `Pub` line for each message of an answered send, as Java does."""

@@ -1,7 +1,8 @@
 """Sends messages that are delivered only if the sender's local transaction succeeds.
 
 A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If that
-is lost, the broker asks any producer of the group (39), also in another process, and `check_transaction` answers.
+request is lost, the broker asks any producer of the group (39), even in another process, and `check_transaction`
+answers.
 
 The thread `transactions-GROUP` runs `check_transaction` and sends a heartbeat every 30 s. Batches and delays are not
 possible, as in RocketMQ.
@@ -58,10 +59,9 @@ class TransactionState(enum.IntEnum):
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
     UNKNOWN = 0
-    """Not known yet: the broker asks later."""
+    """The outcome is not known yet, so the broker asks later."""
 
     def __str__(self) -> str:
-        """Returns the name of the state."""
         return self.name
 
 
@@ -76,15 +76,15 @@ def state_of(answer: object) -> TransactionState:
 Check = Callable[[ReceivedMessage], TransactionState]
 """Returns the outcome of a message's transaction, from the state that the sender's work left."""
 LocalTransaction = Callable[[], TransactionState]
-"""Does the sender\'s own work, and returns how it ended."""
+"""Runs the sender's local transaction, and returns its outcome."""
 
 
 @frozen
 class TransactionResult:
-    """Where the prepared message was stored, and the state of its transaction."""
+    """The result of the prepared message, and the state of its transaction."""
 
     sent: SendResult
-    """The place of the prepared message; the delivered message gets its own place."""
+    """The result of the prepared message. The delivered message gets its own offset."""
     state: TransactionState
 
 
@@ -96,7 +96,7 @@ class Question:
     message: ReceivedMessage
 
     def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
-        """Returns the answer to the question (37)."""
+        """Return the request that answers the question (37)."""
         return EndTransactionRequestHeader(
             producer_group=group,
             tran_state_table_offset=self.header.tran_state_table_offset,
@@ -120,7 +120,7 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 
 
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
-    """Returns the request that ends a transaction (37); None, logged, if the sent message has no offset."""
+    """Return the request that ends a transaction (37). If the sent message has no offset, log that and return None."""
     try:
         physical_offset = sent.physical_offset
     except ValueError:
@@ -151,7 +151,7 @@ class TransactionCore:
         self._watch = sender.watch
 
     def metrics(self) -> SendMetrics:
-        """The counts of all prepared messages so far; not how their transactions ended."""
+        """Return the counts of all prepared messages so far. The outcomes of transactions are not counted."""
         return self._watch.metrics()
 
     def _send_steps(
@@ -195,10 +195,10 @@ class TransactionCore:
 
 
 class TransactionProducer(TransactionCore, Closeable):
-    """A producer whose group's members can answer for each other's transactions; for many threads.
+    """A producer of one group, whose members can all answer for each other's transactions; many threads may use it.
 
-    Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked one starts its own timer with
-    its first message.
+    Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked process starts its own timer
+    with its first message.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class TransactionProducer(TransactionCore, Closeable):
         """Create a producer; it connects with its first send. Raises ConfigError.
 
         Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            name_server: HOST:PORT; several addresses as a list, or separated by semicolons.
             group: The producer group. A broker may ask any of its members about a transaction.
             check_transaction: Gets a message, maybe of another process, and returns the state of its transaction.
-            options: Those of `ProducerOptions`.
+            options: The options of `ProducerOptions`.
         """
         check_plain("check_transaction", check_transaction)
         sender = Sender(group, options, RemotingClient.sent_header)
@@ -227,7 +227,7 @@ class TransactionProducer(TransactionCore, Closeable):
     def close(self) -> None:
         """Wait for a running check, leave the group, and close. Other members answer for open transactions.
 
-        A second call does nothing. A check may call this; then it is not waited for.
+        A second call does nothing. If a check calls this method, the close does not wait for that check.
         """
         if not self._lifecycle.end():
             return
@@ -241,9 +241,9 @@ class TransactionProducer(TransactionCore, Closeable):
     ) -> TransactionResult:
         """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
 
-        If the broker cannot store the message safely, `local_transaction` is not called. If it raises, the error is
-        raised here, and the broker asks later. The broker does not confirm the end: if it is lost, the broker asks.
-        Otherwise as `Producer.send`.
+        If the broker cannot store the message safely, `local_transaction` is not called. If `local_transaction` raises
+        an error, that is raised here, and the broker asks for the outcome later. The broker does not confirm the commit
+        or rollback; if that request is lost, the broker asks. Otherwise see `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
         self._heartbeat_later()
@@ -254,7 +254,6 @@ class TransactionProducer(TransactionCore, Closeable):
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """Handle a broker's request, on a reader thread."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         self._timer.after(0.0, lambda: self._instance.run(self._answer_steps(command, address)))
