@@ -107,7 +107,7 @@ class InstanceCore(ABC):
             return self._routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """Return a broker's HOST:PORT by name and id, or its master's for an unknown id. Raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
         with self._lock:
             return self._routes.address_of(broker_name, broker_id)
 
@@ -118,7 +118,7 @@ class InstanceCore(ABC):
 
     @abstractmethod
     def _tell(self, address: str, code: int, body: bytes) -> None:
-        """Send a one-way request over an open connection to host:port. Errors show at the next use of the connection."""
+        """Send a one-way request over an open connection to host:port. Errors show at the connection's next use."""
 
     def _greet(self, address: str) -> None:
         """Send a broker the heartbeat of a producer."""

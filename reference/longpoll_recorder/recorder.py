@@ -5,7 +5,7 @@ object to another thread, and a thread that encodes many events at once would bl
 
 Back-pressure: if the disk is too slow, the recording thread waits for room, by default at most `WAIT_S` seconds. Then
 the event is dropped. The next recorded event is preceded by a `lost` event with the number and times of the dropped
-ones. Failed writes are retried. Room for a `lost` event and for the end is reserved in memory and on disk, so an
+events. Failed writes are retried. Room for a `lost` event and for the end is reserved in memory and on disk, so an
 incomplete history is marked; `trouble` has a sentence for the user. A clean stop writes everything; after a kill the
 last line may be torn.
 
@@ -33,12 +33,11 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 
 NUMBER_MAX: Final = (1 << 60) - 1
-"""Maximum number in a history. A larger offset is written as this one, because both are out of any queue's range."""
+"""Maximum number in a history. A larger offset is replaced by this one, because both are out of any queue's range."""
 
 RESETTING_CODES: Final = (207, 215, 222, 314)
-"""The codes of requests that change a group's offsets without a commit. They delete the group or topic, reset the
-offsets to a time, or copy them from another group.
-"""
+"""The codes of requests that change a group's offsets without a commit: they delete the group or topic, reset the
+offsets to a time, or copy them from another group."""
 
 
 def kept(number: int) -> int:
@@ -47,7 +46,7 @@ def kept(number: int) -> int:
 
 
 def resetting_fields(request: Command) -> dict[str, str]:
-    """Returns the group and the topic of a request in `RESETTING_CODES`; an empty text means any."""
+    """Return the group and the topic of a request in `RESETTING_CODES`. An empty text means any group or topic."""
     fields = request.ext_fields or {}
     groups = (fields.get(name) for name in ("groupName", "destGroup", "group"))
     return {"group": next(filter(None, groups), ""), "topic": fields.get("topic", "")}
@@ -64,7 +63,7 @@ def offset_fields(request: Command) -> dict[str, Any]:
 
 
 def told_offset(code: int, answer: Command) -> dict[str, int]:
-    """Returns the committed offset in an answer, as a field of the event, if it has one; raises HeaderError."""
+    """Return the committed offset of an answer as a field of the event, or no field without one; raises HeaderError."""
     if code != RequestCode.QUERY_CONSUMER_OFFSET or answer.code != ResponseCode.SUCCESS:
         return {}
     told = (answer.ext_fields or {}).get("offset", "")
@@ -80,17 +79,17 @@ WAITING_SIZE_MAX: Final = 64 * 1024 * 1024
 WAIT_S: Final = 1.0
 """The seconds that an event waits for room before it counts as lost."""
 IDLE_S: Final = 0.05
-"""The seconds that the writer sleeps if it has little to write, so that one write has many events."""
+"""The seconds that the writer sleeps if it has little to write, so that it writes many events at once."""
 RETRY_S: Final = 0.5
 """The seconds that the writer waits after a failed write before it tries again."""
 BATCH_SIZE: Final = 1024 * 1024
-"""The number of waiting bytes that wakes the writer at once. It is also about the greatest size of one write."""
+"""The number of waiting bytes that wakes the writer at once, and about the greatest size of one write."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
-"""The bytes of a part file after which the next one begins."""
+"""The bytes of a part file after which the next part file begins."""
 KEPT_SIZE: Final = 64 * 1024
 """The bytes reserved on disk for the end of the history, so that it can be written on a full disk."""
 TORN_SIZE_MAX: Final = KEPT_SIZE // 2
-"""Maximum bytes of the rest of a partly written line that is completed at the end."""
+"""Maximum bytes of the rest of a partly written line. The rest is written at the end."""
 
 
 class RecordError(UserError):
@@ -114,7 +113,7 @@ class Loss:
     before_ns: int = 0
 
     def add(self, count: int, after_ns: int, before_ns: int) -> None:
-        """Count `count` more events between these times."""
+        """Count `count` more lost events between these times."""
         self.after_ns = min(self.after_ns, after_ns) if self.count else after_ns
         self.before_ns = max(self.before_ns, before_ns)
         self.count += count
@@ -136,7 +135,7 @@ class Parts:
         self._file.reserve(KEPT_SIZE)
 
     def append(self, lines: Buffer) -> int:
-        """Append bytes and reserve room after them; returns their number. Raises OSError; then use `written`."""
+        """Append bytes and reserve room after them; returns their number. Raises OSError; then call `written`."""
         self._go_on()
         self._file.reserve(len(lines) + KEPT_SIZE)
         self._file.write(lines)
@@ -148,7 +147,7 @@ class Parts:
         self._file.write(lines)
 
     def written(self) -> int:
-        """Returns how many bytes a write has added to the file although it failed."""
+        """Return how many bytes a failed write has added to the file."""
         try:
             size = self._files.size(self._path())
         except OSError:
@@ -164,7 +163,7 @@ class Parts:
             self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next part if the current one is long; if that fails, the current one grows."""
+        """Begin the next part if the current part is long. If that fails, the current part grows."""
         if self._size < PART_SIZE_MAX:
             return
         number, self._number = self._number, self._number + 1
@@ -184,8 +183,8 @@ class Parts:
 class HistoryRecorder:
     """One source of a history: one run of one broker.
 
-    Invariants: `_sequence` is the number of accepted events, and the next one's number. `_waiting` has the accepted
-    lines that the writer has not taken, in order. The lock of `_changed` protects all fields after it.
+    Invariants: `_sequence` is the number of accepted events, and the number of the next event. `_waiting` has the
+    accepted lines that the writer has not taken, in order. The lock of `_changed` protects all fields after it.
     """
 
     def __init__(
@@ -200,10 +199,10 @@ class HistoryRecorder:
         wait_s: float = WAIT_S,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """Start recording. `uncertainty_ns` is the observer's uncertainty of times; `wait_s` the maximum delay.
+        """Start recording. `uncertainty_ns` is the error of an observer's times; `put` blocks at most `wait_s`.
 
-        `hold_limit` is the broker's promised maximum of held pulls; -1 without a promise. `clock` replaces this
-        process's clock by one that may have been set: Unix time in ns.
+        `hold_limit` is the broker's promised maximum of held pulls, or -1 without a promise. `clock` returns Unix time
+        in ns and replaces this process's monotonic clock. It may be set back or forward.
         """
         self._runtime = runtime
         self._monotonic_ns = clock or runtime.monotonic_ns
@@ -272,7 +271,7 @@ class HistoryRecorder:
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given).
 
-        After `stop` it does nothing.
+        After `stop`, this method does nothing.
         """
         moment_ns = before_ns or self._monotonic_ns()
         fields["event"] = event
@@ -303,7 +302,7 @@ class HistoryRecorder:
             self._loss.add(count, after_ns, before_ns)
 
     def measured(self, uncertainty_ns: int, clock_name: str = "") -> None:
-        """Write the measured uncertainty to the meta file, and the clock's name, if given."""
+        """Write the measured uncertainty to the meta file, and the clock's name if it is given."""
         path = f"{self._directory}/{META_FILE}"
         files = self._runtime.files
         try:
@@ -319,7 +318,7 @@ class HistoryRecorder:
             log.warning("%s still says what was claimed before it was measured: %s", path, error)
 
     def stop(self) -> str:
-        """Write everything and end; the last event is `source_stopped`. Returns `trouble`."""
+        """Write everything and end the history with the event `source_stopped`. Returns `trouble`."""
         with self._changed:
             self._stopped_ns = self._monotonic_ns()
             self._stopping = True
@@ -334,7 +333,7 @@ class HistoryRecorder:
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _encode_loss(self, into: bytearray) -> None:
-        """Declare losses before the next event."""
+        """Encode a `lost` event about the events that were lost since the last one."""
         loss, self._loss = self._loss, Loss()
         self._encode(into, "lost", loss.after_ns, loss.before_ns, lost_count=loss.count)
 
@@ -371,14 +370,14 @@ class HistoryRecorder:
             written = self._write(lines)
             if stopping or written < len(lines):
                 with self._changed:
-                    # If these lines have no room, later lines have none either.
+                    # If the lines before `_waiting` have no room, these lines have none either.
                     lines += self._waiting
                     self._waiting = bytearray()
                 self._write_end(lines, written)
                 return
 
     def _write(self, lines: bytearray) -> int:
-        """Write lines, retrying on errors; returns the bytes written if it still fails at the stop."""
+        """Write lines, retrying on errors. Returns the number of bytes written if writing still fails at the stop."""
         at = 0
         while at < len(lines):
             found = lines.find(b"\n", min(at + BATCH_SIZE, len(lines) - 1))

@@ -5,9 +5,9 @@
         poll = history.polled("jobs", offset=0, timeout_ms=30_000)
         history.answered(poll, offsets=[0])
 
-A queue has a text as name, and its messages are numbered 0, 1, 2, ... in order. Any thread may call, when the event
-happens; a later call needs `since_ns`, a time before the event. RocketMQ's tags, groups, commits and several queues per
-topic are not supported.
+A queue's name is any text, and its messages are numbered 0, 1, 2, ... in order. Any thread may call a method when the
+event happens; a later call needs `since_ns`, a time before the event. RocketMQ's tags, groups, commits and several
+queues per topic are not supported.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.services import Closeable
 
 COUNT_MAX: Final = 2**31 - 1
-"""The maximum number of messages in an answer of a service that has no limit."""
+"""The maximum number of messages in an answer, for a service that has no limit."""
 EVERYTHING: Final = "*"
 
 
 @frozen
 class RecordedPoll:
-    """A recorded poll, to be passed to `answered` or `abandoned`."""
+    """A recorded poll. Pass it to `answered` or `abandoned`."""
 
     queue: str
     offset: int
@@ -41,7 +41,7 @@ class RecordedPoll:
 
 
 class HistoryWriter(Closeable):
-    """A history of one service, until `close`; a context manager.
+    """A history of one service, until `close`. This class is a context manager.
 
     Invariant: `_ends` has for each queue the greatest offset that `published` reported, plus 1. `_lock` protects
     `_ends`, `_count` and `_is_closed`.
@@ -59,7 +59,7 @@ class HistoryWriter(Closeable):
             uncertainty_ns: Maximum error of an outside observer's times.
 
         Raises:
-            RecordError: the directory cannot be written.
+            RecordError: The directory cannot be written.
         """
         where = str(Path(directory).absolute())
         self._recorder = HistoryRecorder(runtime, where, broker=service, policy="", uncertainty_ns=uncertainty_ns)
@@ -70,7 +70,7 @@ class HistoryWriter(Closeable):
         self._is_closed = False
 
     def now_ns(self) -> int:
-        """Returns the current time in nanoseconds, of the clock that `since_ns` uses."""
+        """Return the current time of the clock that `since_ns` uses, in nanoseconds."""
         return self._runtime.monotonic_ns()
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
@@ -109,7 +109,7 @@ class HistoryWriter(Closeable):
         """Record that a poll was answered with the messages at these offsets, or with none.
 
         `end` is the end of the queue that the service read for the answer. If it is None, it is derived from the
-        answer, from the delivered messages and from those that were published before the poll.
+        answer, the delivered messages and the messages that were published before the poll.
         """
         offset_next = offsets[-1] + 1 if offsets else poll.offset
         seen = max(offset_next, poll.end) if offsets else poll.offset

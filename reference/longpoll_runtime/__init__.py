@@ -1,12 +1,12 @@
 """The interface to threads, locks, clock, sockets and files, which the other modules and simulations implement.
 
 Broker, recorder, client and proxy get a `Runtime` as an argument, and use the operating system only through it (the
-import-linter contract `runtime-only` checks this). So the same code runs on real threads, under a controlled scheduler
-with virtual time, and over a file layer that loses unsynced pages. A scheduling point, such as `runtime.step("hold")`,
-marks a place between two critical sections and is named after an action of the specification. In production it does
-nothing.
+import-linter contract `runtime-only` checks this). Therefore the same code runs on real threads, under a controlled
+scheduler with virtual time, and over a file layer that loses unsynced pages. A scheduling point, such as
+`runtime.step("hold")`, marks a place between two critical sections and is named after an action of the specification.
+In production it does nothing.
 
-Processes and signals are left to the command line.
+The command line handles processes and signals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Address = tuple[str, int]
 
 
 class Lock(AbstractContextManager[Any], Protocol):
-    """A mutual exclusion lock, as `threading.Lock`."""
+    """A mutual exclusion lock, like `threading.Lock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; returns false if it is not free within `timeout` seconds. -1 means no limit."""
@@ -37,7 +37,7 @@ class Lock(AbstractContextManager[Any], Protocol):
 
 
 class Condition(AbstractContextManager[Any], Protocol):
-    """A condition variable, as `threading.Condition`."""
+    """A condition variable, like `threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a notification; returns false if none comes within `timeout` seconds."""
@@ -53,7 +53,7 @@ class Condition(AbstractContextManager[Any], Protocol):
 
 
 class Event(Protocol):
-    """A flag that threads wait for, as `threading.Event`."""
+    """A flag that threads wait for, like `threading.Event`."""
 
     def set(self) -> None:
         """Set the flag."""
@@ -76,11 +76,11 @@ class Queue(Protocol[T]):
     """A bounded first-in-first-out queue between threads."""
 
     def offer(self, item: T) -> bool:
-        """Append an item; returns false when the queue is full."""
+        """Append an item; returns false if the queue is full."""
         ...
 
     def take(self, timeout: float | None = None) -> T | None:
-        """Remove and return the first item, waiting up to `timeout` seconds; None after that."""
+        """Remove and return the first item, waiting up to `timeout` seconds; returns None if no item comes."""
         ...
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
@@ -117,7 +117,7 @@ class MappedFile(Protocol):
     def reserve(self, start: int, stop: int) -> None:
         """Reserve disk blocks for bytes [start, stop), so that later writes through `view` cannot fail.
 
-        Raises OSError (ENOSPC, EDQUOT). Without it, a full disk would end the process with SIGBUS.
+        Raises OSError (ENOSPC, EDQUOT). Without reserved blocks, a full disk would end the process with SIGBUS.
         """
         ...
 
@@ -126,7 +126,7 @@ class MappedFile(Protocol):
         ...
 
     def data_from(self, position: int) -> int:
-        """Returns the first position at or after this one that is not in a hole; the file's length if there is none."""
+        """Return the first position at or after `position` that is not in a hole, or the file's length."""
         ...
 
     def sync(self, start: int, stop: int) -> None:
@@ -138,15 +138,15 @@ class MappedFile(Protocol):
         ...
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Make the next sync write bytes [start, stop), even if the system considers them written.
+        """Make the next sync write bytes [start, stop), even if the operating system considers them written.
 
-        It skips pages of zeros, because they may be holes, for which a full disk has no room.
+        Pages of zeros are skipped, because they may be holes, for which a full disk has no room.
         """
         ...
 
     @property
     def identity(self) -> int:
-        """The identity of the mapped file. If `Files.identity` returns another, the file at its path was replaced."""
+        """The identity of the mapped file. If `Files.identity` returns another, the file at the path was replaced."""
         ...
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class MappedFile(Protocol):
 
 
 class NotRegularError(OSError):
-    """There is a FIFO, a socket or a device where a file is expected."""
+    """A FIFO, a socket or a device exists at the path of a file."""
 
 
 class Files(Protocol):
@@ -169,7 +169,7 @@ class Files(Protocol):
         ...
 
     def maps_max(self) -> int:
-        """Returns how many maps this process may have, including those of the program."""
+        """Return the maximum number of memory maps of this process, including those of the program."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -205,7 +205,7 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's names durable: created and removed files survive a power cut."""
+        """Make the names in the directory durable, so that created and removed files survive a power cut."""
         ...
 
     def changed_ms(self, path: str) -> int:
@@ -227,7 +227,7 @@ class Files(Protocol):
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against other processes; returns a function that unlocks it.
 
-        Raises BlockingIOError if it is locked.
+        Raises BlockingIOError if the file is locked.
         """
         ...
 
@@ -236,9 +236,9 @@ class AppendFile(Protocol):
     """A file that only grows."""
 
     def reserve(self, size: int) -> None:
-        """Reserve disk blocks for the next `size` bytes, so that appending works on a full disk; the length stays.
+        """Reserve disk blocks for the next `size` bytes, so that appending works on a full disk.
 
-        Raises OSError (ENOSPC, EDQUOT); does nothing on a file system without this feature.
+        The length stays the same. Raises OSError (ENOSPC, EDQUOT); does nothing on a file system without this feature.
         """
         ...
 
@@ -278,7 +278,7 @@ class Socket(Protocol):
         ...
 
     def fileno(self) -> int:
-        """The descriptor, -1 when closed."""
+        """The descriptor; -1 after the close."""
         ...
 
     def close(self) -> None:
@@ -290,13 +290,13 @@ class PlainSocket(Socket, Protocol):
     """A socket without TLS that gives access to kernel state."""
 
     def acknowledge(self) -> None:
-        """Let the kernel acknowledge the bytes that were read now, unless there are unread ones."""
+        """Make the kernel acknowledge the read bytes now, unless unread bytes wait."""
         ...
 
     def arrived(self) -> tuple[int, int]:
-        """Returns the number of bytes that have arrived, and a lower bound of the number that the peer may send next.
+        """Return the number of bytes that have arrived, and a lower bound of the number that the peer may send next.
 
-        The bound is right if `acknowledge` was called and nothing has arrived since; 0 means unknown.
+        The bound is right if `acknowledge` was called and nothing has arrived since. A bound of 0 means unknown.
         """
         ...
 
@@ -367,7 +367,7 @@ class Forked(Protocol):
 
 
 class Runtime(Protocol):
-    """Everything of the operating system that the store and the services use."""
+    """The services of the operating system that the other packages use."""
 
     @property
     def files(self) -> Files:
@@ -383,7 +383,7 @@ class Runtime(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds. The dispatcher uses it to poll; never use it to synchronise threads."""
+        """Wait for some seconds. The dispatcher uses this method to poll. Never use it to synchronise threads."""
         ...
 
     def lock(self) -> Lock:
@@ -403,7 +403,7 @@ class Runtime(Protocol):
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread. An implementation must report a thread that ends by an exception (`threads`)."""
+        """Start a thread. An implementation must report a thread that ends by an exception (see `threads`)."""
         ...
 
     def bind(self, host: str, port: int) -> Listener:
@@ -415,11 +415,11 @@ class Runtime(Protocol):
         ...
 
     def look_up(self, host: str, port: int) -> str:
-        """Resolve a host to its first address, in digits; raises OSError if it has none. This may take many seconds."""
+        """Resolve a host to its first numeric address; raises OSError without one. This may take many seconds."""
         ...
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
-        """Begin to connect to an address in digits, without waiting.
+        """Begin to connect to a numeric address, without waiting.
 
         The socket becomes writable when it is connected, and readable if connecting fails. Raises OSError on an
         immediate failure; on a later failure, the first `recv_into` of the socket raises it.
@@ -436,7 +436,7 @@ class Runtime(Protocol):
 
     @property
     def client_tls(self) -> SSLContext | None:
-        """The TLS context of outgoing connections; None: no TLS."""
+        """The TLS context of outgoing connections; None for connections without TLS."""
         ...
 
     def process_id(self) -> int:

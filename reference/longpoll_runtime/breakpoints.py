@@ -1,8 +1,8 @@
 """Pauses a thread at a chosen line, to force an interleaving between two lines of user code.
 
 Only lines of the program under test count, not those of Python, of installed packages or of this project. If a debugger
-or a coverage tool is active, there are no pauses. Threads that were started before are not paused, except the calling
-one, and neither is code that is not Python.
+or a coverage tool is active, no thread is paused. The calling thread and threads that are started later can be paused,
+and only in Python code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 PAUSE_S: Final = 0.005
-"""The longest pause, in seconds. There is a limit because other threads may need the locks of the paused thread."""
+"""The longest pause, in seconds. A pause has a limit because other threads may need the locks of the paused thread."""
 NOT_COUNTED: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(str(Path(__file__).parents[1] / name) for name in ("longpoll_runtime", "longpoll_kit")),
@@ -28,7 +28,7 @@ NOT_COUNTED: Final = (
 class Pause:
     """Pauses the first thread that reaches the n-th counted line.
 
-    Invariant: `_left` is the number of lines until then. Below 0, a thread is paused or was.
+    Invariant: `_left` is the number of lines until the pause. It is below 0 while a thread is paused, and afterwards.
     """
 
     def __init__(self, line: int) -> None:
@@ -63,7 +63,7 @@ class Pause:
             threading.settrace(before)
 
     def wait_reached(self) -> bool:
-        """Wait until a thread is paused, at most `PAUSE_S`; returns whether one is or was."""
+        """Wait until a thread is paused, at most `PAUSE_S`; returns whether a thread is or was paused."""
         self._reached.wait(PAUSE_S)
         return self._left < 0
 

@@ -39,21 +39,19 @@ _PUNCH_HOLE: Final = 2
 _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 FILE_MODE: Final = 0o600
-"""The mode of new files, because messages are private. To share them use `chmod`: existing files and directories keep
-their mode.
-"""
+"""The mode of new files, which keeps messages private. To share them use `chmod`: existing files and directories keep
+their mode."""
 DIRECTORY_MODE: Final = 0o700
 MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"
 MAPS_MAX_USUAL: Final = 65_530
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
 """Maximum bytes of a file that is mapped without read-ahead.
 
-A store has many queue files, each used in few places. With read-ahead, the first write to a new one would make the
-kernel fill a megabyte or two with zeros, which takes 1.6 ms instead of 8 us on ext4. The files of the log are longer,
-and are read sequentially.
-"""
+A store has many queue files, each used in few places. With read-ahead, the first write to a new queue file would make
+the kernel fill a megabyte or two with zeros, which takes 1.6 ms instead of 8 us on ext4. The files of the log are
+longer, and are read sequentially."""
 
-# The locked files of this process, so that the error can say whether this process or another one has locked a file.
+# The locked files of this process, so that the error can say whether this or another process has locked a file.
 _locked: Final[set[str]] = set()
 _WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 """C's `struct flock`: type, whence, start, length (0: to the end), and no process."""
@@ -61,7 +59,10 @@ _locked_guard: Final = threading.Lock()
 
 
 def _raise_descriptor_limit() -> bool:
-    """Raise the soft limit of open files to the hard one; returns whether it rose. A store may have many queues."""
+    """Raise the soft limit of open files to the hard limit, because a store may have many queues.
+
+    Returns whether the limit rose.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -83,11 +84,11 @@ _SA_SIGINFO: Final = 4
 _ADDRESS_AT: Final = 16
 """The offset in C's `siginfo_t` of the address of a fault."""
 _mapped_sizes: Final[dict[int, int]] = {}
-"""Address -> size of the file that is mapped there."""
+"""Maps the address of each mapped file to its size in bytes."""
 _cut: Final[set[int]] = set()
 """The addresses of mapped files that another program has truncated while they were in use."""
 _previous: Final = _Action()
-"""The handler of SIGBUS before ours was installed."""
+"""The handler of SIGBUS that was installed before `_use_zeros`."""
 
 
 def _use_zeros(number: int, info: int, _context: int) -> None:
@@ -112,7 +113,6 @@ _USE_ZEROS: Final = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes
 
 @functools.cache
 def _handle_cuts() -> None:
-    """Install the handler of SIGBUS, once per process."""
     action = _Action(handler=ctypes.cast(_USE_ZEROS, ctypes.c_void_p), flags=_SA_SIGINFO)
     _LIBC.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous))
 
@@ -124,10 +124,10 @@ def _unmap(address: int, size: int) -> None:
 
 
 def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:
-    """Map a file shared; returns its bytes and the address of the first. Raises OSError.
+    """Map a file shared; returns its bytes and the address of the first byte. Raises OSError.
 
-    It does not use `mmap.mmap`, which would keep a descriptor per file that the kernel does not need. The memory is
-    unmapped when the last slice of the view is released.
+    This function does not use `mmap.mmap`, which would keep a descriptor per file that the kernel does not need. The
+    memory is unmapped when the last slice of the view is released.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address: int | None = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
@@ -140,7 +140,8 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
     content = (ctypes.c_ubyte * size).from_address(address)
     _handle_cuts()
     _mapped_sizes[address] = size
-    # Every slice references `content`. At the end of the process the kernel unmaps the file.
+    # The memory is unmapped after its last slice, because every slice references `content`. At the end of the process
+    # the kernel unmaps the file.
     weakref.finalize(content, _unmap, address, size).atexit = False
     view = memoryview(content).cast("B")
     return (view if writable else view.toreadonly()), address
@@ -153,7 +154,7 @@ def _identity(found: os.stat_result) -> int:
 class RealMappedFile:
     """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released.
 
-    It keeps no descriptor, because a store has more files than a process may have open.
+    The object keeps no descriptor, because a store has more files than a process may have open.
     """
 
     def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
@@ -169,7 +170,7 @@ class RealMappedFile:
             _LIBC.madvise(self._address, size, mmap.MADV_RANDOM)
 
     def reserve(self, start: int, stop: int) -> None:
-        """Reserve disk blocks for bytes [start, stop); raises OSError when the disk is full."""
+        """Reserve disk blocks for bytes [start, stop); raises OSError if the disk is full."""
         # The file is opened each time, because a descriptor per file would exceed the limit of the process.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -180,9 +181,10 @@ class RealMappedFile:
             os.close(descriptor)
 
     def clear_from(self, start: int) -> None:
-        """Clear everything from `start` on, and free its disk blocks; the length stays.
+        """Clear everything from `start` on, and free its disk blocks; the length stays the same.
 
-        It does nothing if nothing was written there, which makes opening a store with many queues much faster.
+        If nothing was written there, this method does nothing, which makes opening a store with many queues much
+        faster.
         """
         size = len(self.view)
         if start >= size or self._is_clear_from(start):
@@ -193,8 +195,8 @@ class RealMappedFile:
                 code = ctypes.get_errno()
                 if start < 0 or code not in _NOT_KNOWN:
                     raise OSError(code, os.strerror(code), self._path)
-                # The file system cannot punch holes, so the file is truncated and extended. A kill in between leaves a
-                # short file.
+                # The file system cannot punch holes, so the file is truncated and extended. A kill between these steps
+                # leaves a short file.
                 os.ftruncate(descriptor, start)
                 os.ftruncate(descriptor, size)
         finally:
@@ -209,7 +211,7 @@ class RealMappedFile:
         return page.count(0) == len(page) and self.data_from(page_stop) == len(self.view)
 
     def data_from(self, position: int) -> int:
-        """Returns the first position at or after this one outside of a hole; the length without one."""
+        """Return the first position at or after `position` that is not in a hole, or the file's length."""
         if position >= len(self.view):
             return len(self.view)
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -227,7 +229,7 @@ class RealMappedFile:
         """Make bytes [start, stop) durable; other threads run meanwhile."""
         assert self._writable
         assert 0 <= start <= stop <= len(self.view)
-        # It calls msync through ctypes, because `mmap.flush` would hold the interpreter lock while the disk works.
+        # ctypes calls msync here, because `mmap.flush` would hold the interpreter lock while the disk works.
         page_start = start - start % mmap.PAGESIZE
         if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
             code = ctypes.get_errno()
@@ -251,7 +253,7 @@ class RealMappedFile:
     def close(self) -> None:
         """Release the view; the memory is released with its last slice."""
         self._address = 0
-        # An answer that is being sent may still use a slice, which keeps the file mapped.
+        # A response that is being sent may still use a slice, which keeps the file mapped.
         with contextlib.suppress(BufferError):
             self.view.release()
 
@@ -263,7 +265,7 @@ class RealAppendFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, FILE_MODE)
 
     def reserve(self, size: int) -> None:
-        """Reserve disk blocks for the next `size` bytes after the end; raises OSError when the disk is full."""
+        """Reserve disk blocks for the next `size` bytes after the end; raises OSError if the disk is full."""
         stop = os.fstat(self._descriptor).st_size
         if _LIBC.fallocate(self._descriptor, _KEEP_SIZE, stop, size) != 0:
             code = ctypes.get_errno()
@@ -281,7 +283,7 @@ class RealAppendFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file and release reserved blocks; a second call does nothing."""
+        """Close the file and release reserved blocks. A second call does nothing."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
@@ -325,7 +327,7 @@ class RealFiles:
             os.close(descriptor)
 
     def maps_max(self) -> int:
-        """Returns the system's limit (`vm.max_map_count`), or the usual one if unknown."""
+        """Return the system's limit (`vm.max_map_count`), or the usual limit if it cannot be read."""
         try:
             return int(self.read(MAPS_MAX_FILE))
         except (OSError, ValueError):
@@ -339,11 +341,11 @@ class RealFiles:
     def write_atomic(self, path: str, content: Buffer) -> None:
         """Replace the file durably: write a temporary file, sync, rename, sync the directory.
 
-        Keeps the permissions, because the file may hold secrets.
+        The new file keeps the permissions of the old one, because it may hold secrets.
         """
         temporary = f"{path}.tmp"
         mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
-        # With O_NONBLOCK, because opening a FIFO with this name would otherwise block until it has a reader.
+        # Without O_NONBLOCK, opening a FIFO with this name would block until it has a reader.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(temporary, flags, FILE_MODE)
         try:
@@ -374,7 +376,7 @@ class RealFiles:
         return True
 
     def size(self, path: str) -> int:
-        """Length in bytes; raises IsADirectoryError."""
+        """Return the length in bytes; raises IsADirectoryError."""
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -385,7 +387,7 @@ class RealFiles:
         return _identity(os.stat(path))
 
     def list(self, path: str) -> list[str]:
-        """Returns the names in a directory, sorted; empty if it does not exist."""
+        """Return the sorted names in a directory; an empty list if the directory does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -393,7 +395,7 @@ class RealFiles:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents."""
-        # It does not use `makedirs`, which applies the mode to the last directory only.
+        # `makedirs` is not used, because it applies the mode to the last directory only.
         missing = [path]
         while (parent := os.path.dirname(missing[-1])) and not os.path.isdir(parent):
             missing.append(parent)
@@ -436,7 +438,7 @@ class RealFiles:
     def lock(self, path: str) -> Callable[[], None]:
         """Lock a file against other processes and this one; raises BlockingIOError.
 
-        It takes a record lock of the open file description. This lock and the record locks of Java's
+        The lock is a record lock of the open file description. This lock and the record locks of Java's
         `FileChannel.tryLock` exclude each other. A POSIX lock would end as soon as this process closes any descriptor
         of the file. The directory of the file is locked too, because a second broker must not start after the file was
         removed or moved.

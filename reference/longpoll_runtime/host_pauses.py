@@ -1,14 +1,16 @@
 """Detects host pauses: times in which the host, and not the broker, kept programs from running.
 
-A thread sleeps for a millisecond again and again; if a sleep takes much longer, nothing ran in time. The kernel also
-reports how long the threads of the load and of the broker waited for a processor. Both are host pauses, which an idle
-machine would not have. Waiting for anything else, such as a disk or a lock, does not count.
+A thread sleeps for a millisecond again and again; if a sleep takes much longer, the host did not run the thread in
+time. The kernel also reports how long the threads of the load and of the broker waited for a processor. Both kinds of
+delay are host pauses, which an idle machine would not have. Waiting for anything else, such as a disk or a lock, does
+not count.
 
 Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. The
 number grows when a wait ends, so a wait is assumed to end when the watch reads the number.
 
-Three programs subtract the pauses from an answer that came late: the race test (`longpoll.wire.race`), the kit
-(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge does not: it has only intervals.
+Three programs subtract the pauses from the delay of a late response: the race test (`longpoll.wire.race`), the kit
+(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge cannot, because it has only
+intervals.
 """
 
 from __future__ import annotations
@@ -24,21 +26,20 @@ from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
-"""The watch counts a pause if it has not run for longer than this. A turn of the interpreter takes up to 5 ms per
-thread.
-"""
+"""A delay of the watching thread counts as a pause if it is longer than this, in milliseconds. The interpreter may give
+each other thread 5 ms before it switches."""
 WAIT_MS: Final = 2.0
-"""The shortest wait for a processor that counts. A turn of the kernel's scheduler takes about as long."""
+"""The shortest wait for a processor that counts, in milliseconds. A time slice of the kernel's scheduler is about as
+long."""
 LOOK_S: Final = 0.005
-"""The seconds between two readings of the waits."""
 
 
 SCHEDSTAT_SIZE_MAX: Final = 128
-"""The bytes that are enough for the three numbers of `schedstat`."""
+"""Maximum bytes of the three numbers of `schedstat`."""
 
 
 def read_wait_ns(path: str) -> int:
-    """Returns how long a thread has waited for a processor, in nanoseconds; raises OSError if it has ended."""
+    """Return how long a thread has waited for a processor, in nanoseconds; raises OSError if it has ended."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return int(os.read(descriptor, SCHEDSTAT_SIZE_MAX).split()[1])
@@ -47,12 +48,12 @@ def read_wait_ns(path: str) -> int:
 
 
 class HostPauseWatch:
-    """Records the host pauses inside its block.
+    """Records the host pauses inside its `with` block.
 
     Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under the
-    lock `_changed`. `process_id` is the broker's process; with None only the load is watched, which is this process. A
-    longer `sleep_s` takes less processor time, but pauses are detected later. A test passes its own clock, list of a
-    process's threads, and function that reads a thread's wait.
+    lock `_changed`. `process_id` is the broker's process; with None only this process, which makes the load, is
+    watched. A longer `sleep_s` takes less processor time, but pauses are detected later. A test passes its own clock,
+    list of a process's threads, and function that reads a thread's wait.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class HostPauseWatch:
             self._changed.notify_all()
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
-        """Returns the milliseconds of host pauses between two times of the monotonic clock. Overlaps count once."""
+        """Return the milliseconds of host pauses between two times of the monotonic clock. Overlaps count once."""
         with self._changed:
             first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
             stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])
@@ -109,17 +110,17 @@ class HostPauseWatch:
         return stalled_ns / 1e6
 
     def wait_seen(self, moment_ns: int) -> None:
-        """Wait until every pause that ended before this time is recorded. Call it only inside the block."""
+        """Wait until every pause that ended before this time is recorded. Call this method only inside the block."""
         with self._changed:
             self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
 
     def note_sleep(self, begin_ns: int, end_ns: int) -> None:
-        """Record a sleep, unless it is short."""
+        """Record a sleep that took too long."""
         if (end_ns - begin_ns) / 1e6 >= STALL_MS:
             self._note(begin_ns, end_ns)
 
     def note_wait(self, wait_ns: int, end_ns: int) -> None:
-        """Record a wait for a processor, unless it is short."""
+        """Record a wait for a processor, unless the wait is short."""
         if wait_ns / 1e6 >= WAIT_MS:
             self._note(end_ns - wait_ns, end_ns)
 
@@ -140,7 +141,7 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _runs(self) -> int:
-        """Returns the time, and records a pause if the last call was long ago, as there is little to do in between."""
+        """Return the time, and record a pause if the last call was long ago, as little is done between two calls."""
         now_ns = self._now_ns()
         self.note_sleep(self._ran_ns, now_ns)
         self._ran_ns = now_ns

@@ -6,9 +6,9 @@ checks all objects, which takes a third of the time of a send. Exceptions do cre
 instead of disabled.
 
 Thread switches: the I/O thread releases the interpreter at every system call. While another thread computes, such as
-the flusher when it indexes keys, the I/O thread by default waits 5 ms each time, in which it could have answered
-hundreds of requests. With shorter turns it hardly waits, which raises the throughput of producers with keys by a
-quarter.
+the flusher when it indexes keys, the I/O thread by default waits 5 ms for the interpreter, in which it could have
+answered hundreds of requests. With a shorter switch interval it hardly waits, which raises the throughput of producers
+with keys by a quarter.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG_MAX: Final = 50_000
-"""The number of new objects after which a young collection runs. They take 5 to 20 MB."""
+"""The number of new objects after which a young collection runs. So many objects take 5 to 20 MB."""
 YOUNG_ROUNDS: Final = 4
-"""The number of young collections after which a middle-aged one runs. It stops all threads for about 25 ms if all its
-objects are in use.
-"""
+"""The number of young collections after which a middle-aged collection runs. It stops all threads for about 25 ms if
+all its objects are in use."""
 OLD_ROUNDS: Final = 500
-"""The number of middle-aged collections after which a full one runs, if a quarter of all objects is new."""
+"""The number of middle-aged collections after which a full collection runs, if a quarter of all objects is new."""
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
     """Disable collections in a block that creates many lasting objects, such as opening a store.
 
-    If they were disabled before, they stay disabled.
+    Collections that were disabled before the block stay disabled.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -46,7 +45,7 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Make collections rare in a block, and exclude objects that exist at its start."""
+    """Make collections rare in a `with` block, and exclude objects that exist at its start."""
     previous = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -59,14 +58,13 @@ def rare_collections() -> Iterator[None]:
 
 
 TURN_S: Final = 0.0005
-"""The longest turn of a thread, in seconds. It is long compared with the 20 us of a thread switch, and short compared
-with the time in which a pull must be woken.
-"""
+"""The switch interval of threads, in seconds. It is long compared with the 20 us of a thread switch, and short compared
+with the time in which a pull must be woken."""
 
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Limit each thread's turn to `TURN_S` while others want the interpreter, until the end of the block."""
+    """Set the switch interval of threads to `TURN_S` in a `with` block."""
     previous = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:

@@ -1,8 +1,8 @@
 """Writes log lines to a stream, with limits and without blocking.
 
 Unauthenticated clients can cause lines, for example about connections, so each log statement may write a limited number
-of lines per second. Lines that a full pipe does not accept are dropped, and the next line has their number. Files are
-not rotated, because a service manager stores stderr.
+of lines per second. Lines that a full pipe does not accept are dropped, and the next line reports their number. Log
+files are not rotated, because a service manager stores stderr.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from longpoll_runtime.logs import LEFT_OUT, JsonFormatter, TextFormatter, event
 
 Format = Literal["text", "json"]
 LINES_PER_SECOND_MAX: Final = 20
-"""Maximum number of lines per second of one log statement. Its next line has the number of lines that were left out."""
+"""Maximum number of lines per second of one log statement. Its next line reports the number of omitted lines."""
 PIECE_SIZE: Final = 4096
-"""The bytes written at once. A pipe that has any room accepts so many (`PIPE_BUF`)."""
+"""The number of bytes written at once. A pipe that has any room accepts this many (`PIPE_BUF`)."""
 
 
 @define
@@ -75,7 +75,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             self._write(record, self._descriptor)
 
     def flush(self) -> None:
-        """Write the rest of a line, as far as that is possible without blocking."""
+        """Write the rest of an incomplete line, as far as that is possible without blocking."""
         with self.lock or nullcontext():
             if self._descriptor is None:
                 super().flush()
@@ -97,7 +97,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         self._write_rest(descriptor)
 
     def _write_rest(self, descriptor: int) -> bool:
-        """Write the rest without blocking; returns whether all of it is written."""
+        """Write the rest of an incomplete line without blocking; returns whether all of it is written."""
         while self._rest:
             if not self._poll.poll(0):
                 return False

@@ -12,7 +12,7 @@ A record may have an event, by which users can count and find such records:
 | `left_out` | number of lines of the same log statement omitted before this one |
 | `error` | the traceback, if any |
 
-Data of a client cannot begin a new line. `log_stream` writes the lines.
+A client's data cannot start a new line. `log_stream` writes the lines.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import msgspec
 
 _FIELDS: Final = "longpoll_fields"
 LEFT_OUT: Final = "longpoll_left_out"
-"""The attribute of a record with the number of lines of its log statement that were left out before it."""
+"""The attribute of a record that counts the lines of its log statement that were omitted before it."""
 _NOT_PLAIN: Final = re.compile("[^ -~]")
 
 
 def escaped(text: str) -> str:
-    """Returns the text on one line, with invisible characters escaped as in JSON.
+    """Return the text on one line, with invisible characters escaped as in JSON.
 
-    So the text cannot end a line, control a terminal or reorder letters. JSON keeps its meaning.
+    The escaped text cannot end a line, control a terminal or reorder letters. JSON keeps its meaning.
     """
     return _NOT_PLAIN.sub(_escape, text)
 
@@ -47,7 +47,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
-    """Returns the `extra` of a record with an event. Fields that are no JSON values are written as text."""
+    """Return the `extra` of a log record with an event. Fields that are not JSON values are written as text."""
     return {_FIELDS: {"event": name, **fields}}
 
 
@@ -89,7 +89,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _writable(value: Any) -> Any:
-    """Returns the value with texts that can be encoded in UTF-8, because peers may send halves of surrogate pairs."""
+    """Return the value with texts that can be encoded in UTF-8, because peers may send halves of surrogate pairs."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

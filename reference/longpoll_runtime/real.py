@@ -1,9 +1,9 @@
-"""The real runtime: the operating system's clock, and its sockets with and without TLS. Step points do nothing.
+"""The real runtime: the operating system's clock, and its sockets with and without TLS. Scheduling points do nothing.
 
-A test may subclass `RealRuntime` to act at a step point. Threads: see `threads`. Files: see `files`.
+A test may subclass `RealRuntime` to act at a scheduling point. For threads see `threads`, and for files `files`.
 
-RocketMQ's frames begin with a length below 16 MiB, so their first byte is 0, never 22, with which TLS begins. If TLS is
-required, a plain connection is refused before any of its bytes is served.
+RocketMQ's frames begin with a length below 16 MiB, so their first byte is 0, and never 22, the first byte of TLS. If
+TLS is required, a plain connection is refused before any of its bytes is served.
 
 Sources: `NettyRemotingServer.HandshakeHandler`, `TlsMode.java`, `TlsHelper.java` of 4.9.7.
 """
@@ -44,9 +44,10 @@ from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, 
 from longpoll_spec.errors import ConfigError
 
 ACCEPT_BACKLOG: Final = 1024
-"""Connections that the kernel may queue; Java's default for Netty here is also 1024."""
+"""Maximum connections that the kernel queues; Java's default for Netty is also 1024."""
 
-# What is read of `struct tcp_info` (linux/tcp.h), host byte order. A kernel before 6.2 tells no window of ours.
+# The fields of `struct tcp_info` (linux/tcp.h) that are read, in host byte order. A kernel before 6.2 does not report
+# this end's window.
 #
 # | offset | size | field                                                                     |
 # |--------|------|---------------------------------------------------------------------------|
@@ -58,12 +59,12 @@ ACCEPT_BACKLOG: Final = 1024
 _INFO_SIZE: Final = 236
 _INFO: Final = struct.Struct("=20xI40xI16xI40xQ96xI")
 FLIGHT: Final = 10
-"""Segments that congestion control lets a peer send at once over a network (RFC 6928)."""
+"""The number of segments that congestion control lets a peer send at once over a network (RFC 6928)."""
 
 OUTSIDE: Final = ("192.0.2.1", 9)
-"""A documentation address (RFC 5737), whose route shows the outgoing interface."""
+"""An address for documentation (RFC 5737). The route to it shows the outgoing network interface."""
 READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
-"""Conditions to read a socket: bytes, or an end that only a read reveals."""
+"""The epoll conditions for reading a socket: bytes, or an end that only a read reveals."""
 
 
 class RealSocket:
@@ -86,15 +87,15 @@ class RealSocket:
         return self._socket.sendmsg(parts)
 
     def acknowledge(self) -> None:
-        """Make the kernel acknowledge the read bytes now, if no unread ones wait."""
-        # The kernel does not keep this: the next answer to the peer delays acknowledgements again.
+        """Make the kernel acknowledge the read bytes now, unless unread bytes wait."""
+        # This setting does not last: after the next response to the peer, the kernel delays acknowledgements again.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def arrived(self) -> tuple[int, int]:
-        """Returns the arrived bytes, and a lower bound of those that the peer may send next.
+        """Return the number of arrived bytes, and a lower bound of the number that the peer may send next.
 
         One segment is subtracted, because a peer holds back a segment that does not fit the window. A segment is at
-        most half the window. On this machine nothing else limits it.
+        most half the window. Between two processes of this machine nothing else limits the peer.
         """
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
         segment, usual_window, segment_max, came, window = _INFO.unpack(info.ljust(_INFO_SIZE, b"\0"))
@@ -134,7 +135,7 @@ class RealListener:
         return self._address
 
     def listen(self) -> None:
-        """Take connections from now on. Raises OSError if another socket listens there."""
+        """Accept connections from now on. Raises OSError if another socket listens at the address."""
         self._socket.listen(ACCEPT_BACKLOG)
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
@@ -143,7 +144,7 @@ class RealListener:
         return RealSocket(connected), peer
 
     def accept_plain(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Like `accept`, for `tls`, which creates another kind of socket."""
+        """Return a connection as `accept` does, but as Python's socket object, because TLS wraps that."""
         connected, peer = self._socket.accept()
         return connected, (peer[0], peer[1])
 
@@ -174,7 +175,7 @@ def look_up(host: str, port: int) -> str:
 
 
 def own_address() -> bytes:
-    """Returns the IPv4 address of the outgoing interface, four bytes; 127.0.0.1 without one. Sends nothing."""
+    """Return the IPv4 address of the outgoing interface, 4 bytes, or 127.0.0.1 without one. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(OUTSIDE)
@@ -184,12 +185,12 @@ def own_address() -> bytes:
 
 
 def _no_name(host: str, error: UnicodeError) -> OSError:
-    """Convert the UnicodeError that Python raises for empty and long labels of a name."""
+    """Convert the UnicodeError that Python raises for an empty or too long label of a host name."""
     return OSError(f"{host!r} is not a host name: {error}")
 
 
 def begin_connect(address: str, port: int) -> RealSocket:
-    """Begin to connect to an address in digits, without waiting; raises OSError on an immediate failure."""
+    """Begin to connect to a numeric address, without waiting; raises OSError on an immediate failure."""
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except UnicodeError as error:
@@ -208,10 +209,10 @@ def begin_connect(address: str, port: int) -> RealSocket:
 
 
 class _WakeEvent:
-    """An eventfd that is closed once no thread uses it.
+    """An eventfd that is closed when no thread uses it any more.
 
-    A writing thread holds a reference, so its number is neither closed nor reused meanwhile. A lock would do the same,
-    but a signal handler or a forked process may wake a poller too.
+    A writing thread holds a reference, so the descriptor's number is neither closed nor reused meanwhile. A lock is not
+    used, because a signal handler or a forked process may wake a poller too.
     """
 
     __slots__ = ("descriptor",)
@@ -220,16 +221,15 @@ class _WakeEvent:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __del__(self) -> None:
-        # Without a descriptor if the process had none left.
+        # The attribute is missing if the process had no descriptor left.
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
 
 
 class RealPoller:
-    """Level-triggered epoll with an eventfd by which any thread ends a wait.
+    """Level-triggered epoll, with an eventfd by which any thread ends a wait.
 
-    Invariant: `_watched` maps every registered descriptor to its data; the eventfd is not in it. `ring` writes to the
-    eventfd.
+    Invariant: `_watched` maps every registered descriptor except the eventfd to its data. `ring` writes to the eventfd.
     """
 
     __slots__ = ("_epoll", "_ring", "_wake", "_watched")
@@ -274,7 +274,7 @@ class RealPoller:
             self._ring(wake.descriptor, 1)
 
     def close(self) -> None:
-        """Release the descriptors; the eventfd after the last running `wake`."""
+        """Release the descriptors; the eventfd is closed after the last running `wake`."""
         self._epoll.close()
         self._wake = None
 
@@ -289,7 +289,8 @@ PLAIN_REFUSED: Final = "a plain connection is refused, for TLS is required here"
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""
 RECORD_SIZE_MAX: Final = 16 * 1024
-"""Maximum bytes of one record: a read with room for this many leaves nothing in the library, hidden from the poller."""
+"""Maximum bytes of one TLS record. A read with room for this many leaves no bytes in the TLS library, where the poller
+does not see them."""
 
 
 @frozen
@@ -298,17 +299,17 @@ class ServerTls:
 
     context: ssl.SSLContext
     is_required: bool = False
-    """`TlsMode.ENFORCING`: refuse plain connections. False is `PERMISSIVE`: serve them too."""
+    """`TlsMode.ENFORCING`: refuse plain connections. False means `PERMISSIVE`: serve plain connections too."""
 
 
 def server_context(certificate_file: str, key_file: str, client_authority_file: str | None = None) -> ssl.SSLContext:
-    """Create a server's context; raises ConfigError.
+    """Create a server's TLS context; raises ConfigError.
 
     With `client_authority_file`, clients need a certificate from these authorities (`tls.server.need.client.auth`).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A handshake costs the server much more than its client, so only one per connection.
+    # A connection may have only one handshake, because a handshake costs the server much more than its client.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load_own(context, certificate_file, key_file)
     if client_authority_file is not None:
@@ -325,9 +326,9 @@ def server_context(certificate_file: str, key_file: str, client_authority_file: 
 def client_context(
     authority_file: str, certificate_file: str | None = None, key_file: str | None = None
 ) -> ssl.SSLContext:
-    """Create a client's context that trusts the file's certificates and checks the host's name; raises ConfigError.
+    """Create a client's TLS context that trusts the file's certificates and checks the host name; raises ConfigError.
 
-    `certificate_file` and `key_file` are shown to a server that requests a certificate.
+    `certificate_file` and `key_file` are for a server that requests a client certificate.
     """
     try:
         context = ssl.create_default_context(cafile=authority_file)
@@ -339,9 +340,9 @@ def client_context(
 
 
 def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | None) -> None:
-    """Load the certificate that this end presents, and its key, from two PEM files.
+    """Load the certificate and key of this end of the connection from two PEM files.
 
-    Raises ConfigError if one cannot be used.
+    Raises ConfigError if a file cannot be used.
     """
     try:
         context.load_cert_chain(certificate_file, key_file)
@@ -352,7 +353,7 @@ def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | No
 
 
 class TlsSocket:
-    """A non-blocking TLS connection. Each call takes its lock, because the library is not thread-safe."""
+    """A non-blocking TLS connection. Each method holds the socket's lock, as the TLS library is not thread-safe."""
 
     def __init__(self, secured: ssl.SSLSocket) -> None:
         self._socket = secured
@@ -362,7 +363,7 @@ class TlsSocket:
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
         """Receive whole records into the buffer; returns 0 at the end of the stream.
 
-        Raises BlockingIOError without data.
+        Raises BlockingIOError if no data has arrived.
         """
         view = memoryview(buffer)
         size = 0
@@ -371,7 +372,7 @@ class TlsSocket:
                 try:
                     received = self._socket.recv_into(view[size:])
                 except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    # A handshake's few bytes always fit a new socket, so waiting to read is enough.
+                    # The few bytes of a handshake always fit a new socket, so waiting for input is enough.
                     break
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                     return size
@@ -391,7 +392,7 @@ class TlsSocket:
                 raise BlockingIOError from None
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some bytes of the parts, small ones in one record. Raises BlockingIOError."""
+        """Send some bytes of the parts; small parts share a TLS record. Raises BlockingIOError if nothing fits."""
         sizes = accumulate(len(part) for part in parts)
         count = next((number for number, size in enumerate(sizes, 1) if size >= RECORD_SIZE_MAX), len(parts))
         return self.send(b"".join(parts[:count]) if count > 1 else parts[0])
@@ -414,7 +415,7 @@ class DetectingSocket:
         self.fileno = connected.fileno
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive; the first call detects the protocol. Raises ConnectionRefusedError if it is not allowed."""
+        """Receive into the buffer; the first call detects TLS. Raises ConnectionRefusedError if it is not allowed."""
         if not self._is_known:
             first = self._connected.recv(1, socket.MSG_PEEK)
             self._is_known = True
@@ -458,7 +459,7 @@ class DetectingListener:
         return self._listener.address
 
     def listen(self) -> None:
-        """Take connections from now on. Raises OSError if another socket listens there."""
+        """Accept connections from now on. Raises OSError if another socket listens at the address."""
         self._listener.listen()
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
@@ -491,9 +492,9 @@ def connect_tls(host: str, port: int, timeout_s: float, context: ssl.SSLContext)
 class RealRuntime:
     """The `Runtime` for production.
 
-    With `server_tls` every listener accepts TLS connections, and plain ones unless that forbids them. With `client_tls`
-    every outgoing connection uses TLS. A thread that ends by an exception ends the process with exit code 70. If
-    `thread_died` is given, it is called instead, with the thread's name and the exception.
+    With `server_tls` every listener accepts TLS connections, and plain connections unless `server_tls` forbids them.
+    With `client_tls` every outgoing connection uses TLS. A thread that ends by an exception ends the process with exit
+    code 70. If `thread_died` is given, it is called instead, with the thread's name and the exception.
     """
 
     def __init__(
@@ -510,9 +511,7 @@ class RealRuntime:
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
     process_id = staticmethod(os.getpid)
-    """Returns this process's id."""
     when_forked = staticmethod(when_forked)
-    """Register an object for forked processes."""
 
     @property
     def files(self) -> Files:
@@ -524,7 +523,7 @@ class RealRuntime:
         return time.time_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait for some seconds."""
         time.sleep(seconds)
 
     def lock(self) -> Lock:
@@ -544,14 +543,11 @@ class RealRuntime:
         return RealQueue(capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread of this name that runs `target`.
-
-        An exception that `target` raises is passed to `thread_died`.
-        """
+        """Start a thread that runs `target`, and pass its exceptions to `thread_died`."""
         return spawn(name, target, self._thread_died)
 
     def bind(self, host: str, port: int) -> Listener:
-        """Reserve an address for a listener; port 0 picks one. Raises OSError if something listens there."""
+        """Reserve an address for a listener; port 0 picks a free one. Raises OSError if the address is in use."""
         listener = RealListener(host, port)
         return listener if self._server_tls is None else DetectingListener(listener, self._server_tls)
 
@@ -587,4 +583,4 @@ class RealRuntime:
         return own_address() + os.urandom(4)
 
     def step(self, action: str) -> None:
-        """A step point; does nothing in production."""
+        """Do nothing, because production code does not stop at scheduling points."""

@@ -1,12 +1,12 @@
-"""The exceptions that a request, a filter or a read may cause without an effect on others: a tuple for `except`.
+"""The exceptions that a request, a filter or a read may cause without an effect on other requests.
 
 The tuple has `Exception` and not a list of expected classes, because a request may also cause a number that does not
 fit, full memory or a broken invariant, and it must not affect other requests. The request is answered with code 1, at
 most its connection closes, and the log has the traceback.
 
-Any other exception, such as SystemExit, ends the thread and so the process (`threads`), except in user code: a callback
-that exits must not end our process (`KeepThread`). Tests treat a logged AssertionError as a failure
-(`model_tests/conftest.py`).
+Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). This does not hold
+for user code, because a callback that exits must not end our process (`KeepThread`). Tests treat a logged
+AssertionError as a failure (`model_tests/conftest.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANYTHING: Final = (BaseException,)
 
 
 class KeepGoing:
-    """Logs an exception of its block and continues after the block, so that the next round of a loop still runs."""
+    """Logs an exception of its `with` block and continues after the block, so that a loop can go on."""
 
     __slots__ = ("_log", "_what")
     _kept: ClassVar[tuple[type[BaseException], ...]] = FAULTS
@@ -44,7 +44,7 @@ class KeepGoing:
 
 
 class KeepThread(KeepGoing):
-    """As `KeepGoing`, but for any exception of user code on one of our threads."""
+    """Logs any exception of user code in its `with` block, even SystemExit, and continues after the block."""
 
     __slots__ = ()
     _kept = ANYTHING

@@ -56,7 +56,7 @@ class Stoppable(_Ending):
 
 @define(slots=True, eq=False)
 class ServiceThread(ABC):
-    """Base class of services that do their work on a thread of their own.
+    """Base class of services that do their work on their own thread.
 
     Invariant: `_thread` exists from `start` on, and has ended after `stop`.
     """
@@ -76,11 +76,11 @@ class ServiceThread(ABC):
         self._thread = self.runtime.spawn(self.NAME, self._run)
 
     def stop(self) -> None:
-        """End the thread, if it was started, and wait for it."""
+        """End the thread, if it was started, and wait for its end."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     @abstractmethod
     def _run(self) -> None:
-        """Repeat rounds of work until `_stop` is set, and wait for `_stop` between them."""
+        """Repeat rounds of work until `_stop` is set, and wait for `_stop` between two rounds."""

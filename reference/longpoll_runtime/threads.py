@@ -1,11 +1,11 @@
 """Threads, locks and queues of the interpreter, and the handling of a thread that fails.
 
 If a thread ends by an exception, its process could continue without serving: clients would wait, and a service manager
-would notice nothing. So `spawn` starts every thread, and a thread that ends by an exception ends the process, with the
-traceback on stderr and exit code 70. Exceptions of single requests are caught before that
+would notice nothing. Therefore `spawn` starts every thread, and a thread that ends by an exception ends the process,
+with the traceback on stderr and exit code 70. Exceptions of single requests are caught before that
 (`longpoll_runtime.recoverable`).
 
-Thread pools are built from threads and a queue, so that each pool has its own limit and its own refusal
+Thread pools are built from threads and a queue, so that each pool has its own limit and refuses work in its own way
 (`hold.pull_pool`).
 """
 
@@ -56,11 +56,11 @@ class RealEvent:
         """Set the flag."""
         self._is_set = True
         while self._waiting:
-            with suppress(IndexError):  # another thread that sets the flag may have removed the last lock
+            with suppress(IndexError):  # Another thread that sets the flag may have removed the last lock.
                 woken = self._waiting[0]
                 # Wake the thread before its lock is removed, so that an interrupt in between cannot leave the thread
                 # asleep.
-                with suppress(RuntimeError):  # another thread has woken it
+                with suppress(RuntimeError):  # Another thread has woken it.
                     woken.release()
                 with suppress(ValueError):
                     self._waiting.remove(woken)
@@ -81,7 +81,7 @@ class RealEvent:
         woken.acquire()
         self._waiting.append(woken)
         is_woken = False
-        # A thread may have set the flag before this one was in the list, so look again.
+        # Another thread may have set the flag before this thread was in the list, so look again.
         is_set = self._is_set
         try:
             is_woken = not is_set and woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
@@ -95,23 +95,23 @@ class RealEvent:
 class RealCondition(threading.Condition):
     """A condition whose lock is taken and released in one step of the interpreter, which Ctrl-C cannot interrupt.
 
-    Only `wait` can still be interrupted in the middle, but the main thread, which Ctrl-C interrupts, never calls it.
+    Ctrl-C can still interrupt `wait` halfway, but only the main thread gets Ctrl-C, and it never calls `wait`.
     """
 
-    __enter__ = property(attrgetter("_lock.__enter__"))  # looked up as a method would be
+    __enter__ = property(attrgetter("_lock.__enter__"))  # Look the method up as the `with` statement does.
     __exit__ = property(attrgetter("_lock.__exit__"))  # looked up as a method would be
 
 
 @define(slots=True, init=False, eq=False)
 class RealQueue(Generic[T]):
-    """A bounded queue between threads. As with `RealEvent`, Ctrl-C may interrupt a thread at any time.
+    """A bounded queue between threads. Ctrl-C may interrupt a thread at any time without harm.
 
-    A thread waits by acquiring a lock, the bell, and another thread rings it by releasing the lock. So there is no list
-    of waiters in which an interrupted thread could leave an entry. `SimpleQueue.get` of CPython up to 3.12 is not
-    sufficient: it waits forever if another thread takes the item that woke it and its timeout has passed.
+    A thread waits by acquiring a lock, the bell, and another thread rings the bell by releasing the lock. Therefore no
+    list of waiters exists in which an interrupted thread could leave an entry. `SimpleQueue.get` of CPython up to 3.12
+    is not sufficient: it waits forever if another thread takes the item that woke it and its timeout has passed.
 
-    Invariant, while `_lock` is free: if there are items, the bell is rung, or a thread that heard it is about to look.
-    A thread that hears the bell and finds no item waits again.
+    Invariant, while `_lock` is free: if the queue has items, the bell is rung, or a thread that heard it is about to
+    look. A thread that hears the bell and finds no item waits again.
     """
 
     _capacity: int
@@ -128,18 +128,18 @@ class RealQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def offer(self, item: T) -> bool:
-        """Append an item; returns false when the queue is full."""
+        """Append an item; returns false if the queue is full."""
         with self._lock:
             if len(self._items) >= self._capacity:
                 return False
-            # Ring before the item is there, because an interrupt in between must not leave an item for which no thread
-            # is woken.
+            # Ring before the item is added, because an interrupt between the two steps must not leave an item for which
+            # no thread is woken.
             self._ring()
             self._items.append(item)
             return True
 
     def take(self, timeout: float | None = None) -> T | None:
-        """Remove and return the first item, waiting up to `timeout` seconds; None after that."""
+        """Remove and return the first item, waiting up to `timeout` seconds; returns None if no item comes."""
         try:
             return self._take(timeout)
         except ANYTHING:
@@ -167,9 +167,9 @@ class RealQueue(Generic[T]):
             is_late = not has_heard
 
     def _ring(self) -> None:
-        """Wake a waiting thread, or the next one that waits; does nothing if the bell is rung already."""
+        """Wake a waiting thread, or the next thread that waits. A bell that is rung already stays rung."""
         if self._bell.locked():
-            with suppress(RuntimeError):  # another thread has rung it since
+            with suppress(RuntimeError):  # Another thread has rung the bell since.
                 self._bell.release()
 
     def __len__(self) -> int:
@@ -177,14 +177,14 @@ class RealQueue(Generic[T]):
 
 
 class _Supervised:
-    """Reports an exception that ends its block, including SystemExit."""
+    """Reports an exception that ends its `with` block, including SystemExit."""
 
     def __init__(self, name: str, died: Died) -> None:
         self._name = name
         self._died = died
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -198,14 +198,14 @@ class RealThread(threading.Thread):
     """A thread that knows whether it is the calling thread."""
 
     def is_current(self) -> bool:
-        """Whether the caller runs on this thread."""
+        """Whether this is the calling thread."""
         return threading.current_thread() is self
 
 
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
     """Start a thread that does not keep the process alive; the caller joins it.
 
-    `died` is called with any exception that `target` raises. Without `died` the process ends then.
+    `died` is called with any exception that `target` raises. Without `died`, the exception ends the process.
     """
 
     def run() -> None:
@@ -235,11 +235,11 @@ def end_process(name: str, error: BaseException) -> NoReturn:
 
 _told_of_forks: Final[WeakSet[Forked]] = WeakSet()
 when_forked: Final = _told_of_forks.add
-"""Call an object's `forked` in each process forked from this one, as long as the object exists."""
+"""Calls an object's `forked` in each process that is forked from this one, as long as the object exists."""
 
 
 def _forked() -> None:
-    """Reset the registered objects. It runs first in the new process, which has one thread."""
+    """Reset the registered objects. This function runs first in the new process, which has one thread."""
     for one in tuple(_told_of_forks):
         one.forked()
 

@@ -1,9 +1,9 @@
 """Runs the hold table's real threads under a controlled scheduler and compares each step with the specification.
 
-Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. One of
-them runs between two scheduling points. The specification's variables, read from the table and the actors, must then
-match a state that this actor's own actions can reach; no action is allowed too. The code is coarser than the
-specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
+Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. One
+thread at a time runs from one scheduling point to the next. The specification's variables, read from the table and the
+threads, must then match a state that this thread's own actions can reach, possibly with no action. The code is coarser
+than the specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
 
 On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
 `refinement` chooses the schedules. Messages are in `MemoryQueues`, the minimum that these threads need of a store.
@@ -48,7 +48,7 @@ class Message:
 
 @define(slots=True, eq=False)
 class MemoryQueues:
-    """Some queues. Invariant: a queue's first `visible[key]` messages are visible, from `start[key]` on."""
+    """Queues in memory. Invariant: the visible messages of queue `key` are from `start[key]` up to `visible[key]`."""
 
     messages: dict[Key, list[Message]] = field(factory=dict)
     visible: dict[Key, int] = field(factory=dict)
@@ -63,26 +63,26 @@ class MemoryQueues:
         self.messages.setdefault(key, []).append(message or Message())
 
     def make_visible(self, key: Key) -> int:
-        """Make the next appended message visible; returns the visible end."""
+        """Make the next appended message visible; returns the end of the visible messages."""
         end = self.visible.get(key, 0) + 1
         assert end <= len(self.messages[key])
         self.visible[key] = end
         return end
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end; raises OSError if it cannot be read."""
+        """Return the end of the queue's visible messages; raises OSError if the queue cannot be read."""
         if (topic, queue_id) in self.failing:
             raise OSError(f"queue {queue_id} of {topic} cannot be read")
         return self.visible.get((topic, queue_id), 0)
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """The properties of one visible message."""
+        """Return the properties of one visible message."""
         if not self.start.get((topic, queue_id), 0) <= offset < self.visible_end(topic, queue_id):
             return None
         return self.messages[topic, queue_id][offset].properties.get
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """A read, with the store's statuses."""
+        """Read visible messages from an offset on, with the statuses of the real store."""
         start, end = self.start.get((topic, queue_id), 0), self.visible_end(topic, queue_id)
         if end == 0:
             return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, start, end)
@@ -109,21 +109,20 @@ class MemoryQueues:
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
 MS: Final = 1_000_000
-"""A millisecond, ns."""
 STEPS_MAX: Final = 9
-"""The most steps of the specification in one segment: an in-place traversal of a whole bucket."""
+"""Maximum steps of the specification between two scheduling points: an in-place traversal of a whole bucket."""
 
 Move = tuple[str, int]
-"""The next move: its kind, and the number of its request or actor."""
+"""A step of the schedule: its kind, and the number of its request or actor."""
 NOTIFIERS: Final = ("dispatcher", "scanner")
 OF_ACTOR: Final = {
     "dispatcher": {"make_visible", "notify_start", "notify_each", "notify_end", "recheck"},
     "scanner": {"scan_start", "scan_each", "scan_end", "recheck"},
     "pull": {"pull_read", "hold", "recheck"},
 }
-"""Maps each actor to its actions in the specification."""
+"""Maps each actor (thread) to its actions in the specification."""
 OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
-"""Moves that are each one step of the specification to another state."""
+"""Kinds of moves that are each exactly one step of the specification."""
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
 
 
@@ -133,29 +132,29 @@ def can_go(actor: Actor) -> bool:
 
 
 class InjectedError(LookupError):
-    """Raised by a notifier's check on request."""
+    """An injected fault: a notifier's check raises this error when the schedule requests it."""
 
 
 @with_table
 class FaultyFilter(TagFilter, frozen=True):
-    """A filter that accepts everything, and fails on request."""
+    """A filter that accepts everything, and raises InjectedError on request."""
 
     world: Any
 
     def matches(self, _tags_code: int | None) -> bool:
-        """Accept every tag."""
+        """Accept every tag, or raise InjectedError."""
         self.world.may_throw()
         return True
 
 
 @define(eq=False)
 class FaultyQueues(MemoryQueues):
-    """Queues whose end cannot be read, on request."""
+    """Queues that raise InjectedError on request when their end is read."""
 
     world: Any = None
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end."""
+        """Return the end of the queue's visible messages, or raise InjectedError."""
         self.world.may_throw()
         return super().visible_end(topic, queue_id)
 
@@ -169,12 +168,12 @@ class Slot:
     thread: str = ""
     """The actor that serves the pull."""
     dropped: bool = False
-    """The executor was full and dropped the pull: its consumer waits for ever."""
+    """Whether a full executor dropped the pull, so that its consumer waits forever."""
 
 
 @define(eq=False)
 class Lockstep:
-    """One run, next to the specification's state. Invariant: they match between two moves."""
+    """One run next to the specification's state. Invariant: run and state match between two moves."""
 
     model: Model
     law: Successors
@@ -182,10 +181,10 @@ class Lockstep:
     """Whether the executor may become full."""
     full: bool = False
     faults: bool = False
-    """Whether the broker may stop, and a notifier's check may throw."""
+    """Whether the broker may stop, and a notifier's check may raise InjectedError."""
     running: bool = True
     throws: bool = False
-    """Whether the next check throws."""
+    """Whether the next check raises InjectedError."""
     wanted: FaultyFilter = field(init=False)
     """The subscription of every pull."""
     scheduler: World = field(factory=lambda: World(Strategy(), step_ns=0, now_ns=0, ask_at=NEVER))
@@ -195,9 +194,9 @@ class Lockstep:
     executor: list[Pull] = field(factory=list)
     walks: dict[str, BucketTraversal] = field(factory=dict)
     held_by: dict[Pull, str] = field(factory=dict)
-    """The step that last put each pull into the table."""
+    """The action that last put each pull into the table."""
     done: Counter[str] = field(factory=Counter)
-    """The specification's actions so far."""
+    """How often each action of the specification was taken so far."""
     spawned: int = 0
     next_scan_ms: int = 0
     state: Packed = ()
@@ -214,7 +213,7 @@ class Lockstep:
             self,
             refuse=self.refuse,
             held_count_max=100,
-            # One queue lives in one shard; the others would only cost time.
+            # One queue lives in one shard, and further shards would only cost time.
             shard_count=1,
         )
         make = self.service._new_traversal
@@ -233,30 +232,30 @@ class Lockstep:
 
     @property
     def bounds(self) -> Bounds:
-        """The bounds of the world."""
+        """The bounds of the model."""
         return self.model.bounds
 
     # -- what a hold table asks of a runtime: locks, a clock and scheduling points -----------------------------------
 
     def lock(self) -> SimulatedLock:
-        """A new lock."""
+        """Create a lock."""
         return SimulatedLock(self.scheduler)
 
     def monotonic_ns(self) -> int:
-        """Virtual time."""
+        """Return the virtual time, ns."""
         return self.scheduler.now_ns
 
     @property
     def now_ms(self) -> int:
-        """Virtual time; a tick is a millisecond."""
+        """The virtual time, ms. One tick of the specification is a millisecond."""
         return self.scheduler.now_ns // MS
 
     def step(self, action: str) -> None:
-        """Wait here until the actor's next move."""
+        """Wait at a scheduling point until the actor's next move."""
         self.scheduler.pause(action)
 
     def go(self, name: str) -> None:
-        """Run an actor's next segment. Raises what it raises."""
+        """Run an actor up to its next scheduling point. Raises the errors of the actor."""
         actor = self.actors[name]
         assert can_go(actor)
         self.scheduler.go(actor)
@@ -264,14 +263,14 @@ class Lockstep:
             del self.actors[name]
 
     def may_throw(self) -> None:
-        """Throw, if the next check should."""
+        """Raise InjectedError if the schedule has requested it."""
         if self.throws:
             raise InjectedError("a look throws")
 
     # -- what the threads do ---------------------------------------------------------------------------------------
 
     def serve(self, number: int) -> None:
-        """A pull's thread: read, then hold."""
+        """Serve a consumer's pull: read the queue, then answer or hold the pull."""
         slot = self.slots[number]
         pull = slot.pull
         assert pull is not None
@@ -285,7 +284,7 @@ class Lockstep:
             self.service.hold(pull, Outbox())
 
     def dispatch(self) -> None:
-        """The dispatcher: make one message visible, then notify; again after a traversal that threw."""
+        """Make one message visible, then notify. If a traversal raises InjectedError, the dispatcher notifies again."""
         self.step("make_visible")
         end = self.queues.make_visible(KEY)
         told = False
@@ -295,11 +294,14 @@ class Lockstep:
                 told = True
 
     def scan(self) -> None:
-        """The scanner: one round."""
+        """Run one round of the scanner."""
         self.service.scan(Outbox())
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """The executor accepts a pull that left the table; `copies` in `observe` counts them by phase."""
+        """Add a pull that left the table to the executor, unless the executor is full.
+
+        `copies` in `observe` counts pulls by phase.
+        """
         assert pull.phase is QUEUED, cause
         assert pull not in self.executor, "queued twice"
         if self.full:
@@ -309,18 +311,18 @@ class Lockstep:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """The executor accepts pulls that one message woke."""
+        """Add the pulls that one message woke to the executor. Returns the pulls that it does not accept."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Tell a consumer that its pull found nothing; it asks again from the same offset."""
+        """Answer that a pull found nothing. Its consumer pulls again from the same offset."""
         assert cause == "busy" or self.faults
         slot = self.slots[self.slot_of(pull)]
         slot.dropped = False
         self.answer(pull, slot.offset)
 
     def answer(self, pull: Pull, offset_next: int) -> None:
-        """Answer a pull; once."""
+        """Answer a pull, which must not have an answer yet."""
         slot = next(slot for slot in self.slots if slot.pull is pull)
         assert pull.phase is not ANSWERED
         pull.phase = ANSWERED
@@ -329,7 +331,7 @@ class Lockstep:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def moves(self) -> list[Move]:
-        """The possible moves: those that bounds and time allow, and every actor that can run."""
+        """Return the possible moves: those that bounds and time allow, and every actor that can run."""
         stale = self.stale()
         if stale is not None:
             return [("go", self.number_of(stale))]
@@ -351,7 +353,7 @@ class Lockstep:
         return found + [("go", self.number_of(name)) for name, actor in self.actors.items() if can_go(actor)]
 
     def faulty_moves(self, allowed: set[tuple[str, tuple[Any, ...]]]) -> list[Move]:
-        """The stop, which a broker begins when its notifiers have ended, and a throwing next check."""
+        """Return the possible fault moves: the stop, once all notifiers have ended, and an error in the next check."""
         actors = self.actors
         found: list[Move] = []
         if ("stop", ()) in allowed and not any(name in actors for name in NOTIFIERS):
@@ -365,7 +367,7 @@ class Lockstep:
         return found
 
     def do(self, move: Move) -> None:
-        """Make one move and the matching steps of the specification; AssertionError if none match."""
+        """Make one move and the matching steps of the specification; raises AssertionError if none match."""
         kind, number = move
         before = self.state
         if kind == "go":
@@ -395,7 +397,7 @@ class Lockstep:
         self.service.assert_tidy(settled=not any(walk.unsettled for walk in self.walks.values()))
 
     def begin(self, name: str) -> set[str]:
-        """Start a notifier and run its first segment; a scanner may have nothing to do."""
+        """Start a notifier and run it to its first scheduling point; a scanner may have nothing to do."""
         if name == "scanner":
             self.next_scan_ms = self.now_ms + self.bounds.scan_ticks
         self.actors[name] = self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)
@@ -413,7 +415,7 @@ class Lockstep:
         self.scheduler.now_ns += MS
 
     def do_next_pull(self, number: int) -> None:
-        """A consumer pulls; its thread runs up to the read."""
+        """Let a consumer pull, and run the pull's thread up to its read."""
         slot = self.slots[number]
         deadline_ms = self.now_ms + self.bounds.hold_ticks
         slot.pull = Pull(number, self.spawned, "G", TOPIC, 0, slot.offset, 32, 2, deadline_ms=deadline_ms)
@@ -423,25 +425,25 @@ class Lockstep:
         self.go(slot.thread)
 
     def do_stop(self, _number: int) -> None:
-        """The broker stops, and answers held pulls."""
+        """Stop the broker, which answers held pulls."""
         self.running = False
         self.service.stop(Outbox())
 
     def do_expire(self, _number: int) -> None:
-        """The clock's thread releases all late pulls."""
+        """Let the clock's thread release all pulls that are past their deadline."""
         self.service.wait_s()
         self.service.run(Outbox())
 
     def do_fill(self, _number: int) -> None:
-        """The executor rejects everything from now on; not a step of the specification."""
+        """Let the executor reject every pull from now on. This move is not a step of the specification."""
         self.full = True
 
     def do_empty(self, _number: int) -> None:
-        """The executor accepts pulls again."""
+        """Let the executor accept pulls again."""
         self.full = False
 
     def do_run(self, number: int) -> None:
-        """The executor reads again and answers."""
+        """Let the executor read the queue again for a pull, and answer it."""
         pull = self.slots[number].pull
         assert pull is not None
         self.executor.remove(pull)
@@ -449,7 +451,7 @@ class Lockstep:
         self.answer(pull, decision.read.offset_next)
 
     def stale(self) -> str | None:
-        """A pull's thread before its recheck whose pull has left the table, so the thread will do nothing."""
+        """Return a pull's thread that will do nothing at its recheck, because the pull has left the table; or None."""
         serving = {slot.thread for slot in self.slots if slot.pull is not None and slot.pull.phase in {HELD, TAKEN}}
         for name, actor in self.actors.items():
             if actor.at == "recheck" and name.startswith("pull") and name not in serving:
@@ -457,17 +459,17 @@ class Lockstep:
         return None
 
     def number_of(self, name: str) -> int:
-        """An actor's number in schedules."""
+        """Return an actor's number in schedules."""
         return list(self.actors).index(name)
 
     def slot_of(self, pull: Pull) -> int:
-        """The slot of a pull."""
+        """Return the number of a pull's slot."""
         return next(number for number, slot in enumerate(self.slots) if slot.pull is pull)
 
     # -- the specification -------------------------------------------------------------------------------------------
 
     def successors(self, state: Packed) -> Iterator[tuple[Action, Packed]]:
-        """The specification's next states, with their actions."""
+        """Return the specification's next states, with the actions that lead to them."""
         return ((self.model.actions[index], after) for index, after in self.law(state))
 
     def follow(self, move: Move, own: set[str]) -> None:
@@ -490,11 +492,11 @@ class Lockstep:
         raise AssertionError(f"{move} is not a step of the specification: {changed} from {before}")
 
     def own(self, state: Packed, names: set[str]) -> Iterator[tuple[Action, Packed]]:
-        """The specification's next states by some actions."""
+        """Return the specification's next states by the named actions."""
         return ((action, after) for action, after in self.successors(state) if action.name in names)
 
     def observe(self) -> Packed:
-        """The world as values of the specification's variables."""
+        """Return the state of the run as values of the specification's variables."""
         seen = {
             "log_end": len(self.queues.messages.get(KEY, ())),
             "visible_end": self.queues.visible_end(*KEY),
@@ -514,19 +516,20 @@ class Lockstep:
         return tuple(seen[variable.name] for variable in self.model.variables)
 
     def counter(self, name: str) -> int:
-        """A notifier's program counter, from its scheduling point."""
+        """Return a notifier's program counter, from its scheduling point."""
         actor = self.actors.get(name)
         if actor is None or actor.at in {None, "make_visible"}:
             return IDLE
         assert actor.at is not None
         if actor.at == "recheck":
             return RECHECKING
-        # In place the whole traversal is one critical section; only handing out the woken pulls is left.
+        # With "in_place", the whole traversal is one critical section, so the traversal is over and only woken pulls
+        # are left.
         walked = self.model.policy.take == "in_place" and not actor.at.endswith("start")
         return IDLE if walked else POSITION[actor.at.rpartition("_")[2]]
 
     def is_lost(self, pull: Pull | None) -> bool:
-        """Whether a traversal that threw has dropped a pull that it had taken."""
+        """Whether a traversal that raised InjectedError has dropped a pull that it had taken."""
         return (
             pull is not None
             and pull.phase is TAKEN
@@ -537,7 +540,7 @@ class Lockstep:
         )
 
     def phase_of(self, pull: Pull | None) -> str:
-        """The specification's phase of a pull."""
+        """Return a pull's phase in the specification."""
         if pull is None:
             return "idle"
         if pull.phase is TAKEN:
@@ -553,21 +556,21 @@ class Lockstep:
         return in_table and actor is not None and actor.at == "recheck"
 
     def show(self, state: Packed) -> dict[str, str]:
-        """A state as text of a failure, with names."""
+        """Return a state as text with variable names, for the message of a failure."""
         return {v.name: v.show(value) for v, value in zip(self.model.variables, state, strict=True)}
 
     def place(self) -> tuple[object, ...]:
-        """Everything that determines the future: the specification's state, and each actor's position."""
+        """Return everything that determines the future: the specification's state, and each actor's position."""
         serves = {slot.thread: f"pull of {number}" for number, slot in enumerate(self.slots)}
         actors = self.actors.items()
         standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
         ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
-        # A broker that stopped without answering is late for ever.
+        # If a broker stopped without an answer, its pulls are late forever.
         late = tuple(min(self.late_ms(slot), self.bounds.scan_ticks) for slot in self.slots)
         return (self.state, tuple(standing), ways, late, self.full)
 
     def late_ms(self, slot: Slot) -> int:
-        """How long past its deadline a pull is still in the table or in a list."""
+        """Return how many milliseconds past its deadline a pull still waits in the table or in a list."""
         pull = slot.pull
         if pull is None or pull.phase not in {HELD, TAKEN}:
             return 0
@@ -575,7 +578,7 @@ class Lockstep:
 
 
 def remembered(law: Successors) -> Successors:
-    """The specification's next states, cached: runs reach the same ones repeatedly."""
+    """Return a function that caches the specification's next states, because runs reach the same states repeatedly."""
     known: dict[Packed, list[tuple[int, Packed]]] = {}
 
     def after(state: Packed) -> list[tuple[int, Packed]]:
@@ -589,7 +592,7 @@ def remembered(law: Successors) -> Successors:
 
 @contextmanager
 def run(model: Model, law: Successors, *, rejects: bool = False, faults: bool = False) -> Iterator[Lockstep]:
-    """A world whose threads end with it."""
+    """Provide a run whose threads end with the `with` block."""
     world = Lockstep(model, law, rejects, faults=faults)
     try:
         yield world

@@ -1,9 +1,9 @@
 """Makes the real hold service follow a run of the specification: turns a counterexample into a schedule.
 
 The code has a coarser granularity than the specification, so one move may take several steps of the run, or none. The
-search tries every schedule that stays on the run until one reaches its end.
+search tries every schedule that stays on the run until a schedule reaches its end.
 
-Features without a counterpart here: more queues, tags, channels, commits, crashes, roles.
+This simulation has no further queues, tags, channels, commits, crashes and roles.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.specification import specification_of
 
 SILENT_MAX: Final = 4
-"""The most consecutive moves without a step of the specification: a thread starts, an executor becomes full."""
+"""Maximum consecutive moves without a step of the specification, such as the start of a thread or a full executor."""
 
 
 class NotReplayableError(SpecUserError):
-    """A run that this world cannot follow; the text gives the reason."""
+    """The simulation cannot follow this run; the text gives the reason."""
 
 
 class NotASpecificationStepError(Exception):
@@ -36,16 +36,16 @@ class NotASpecificationStepError(Exception):
 
 @frozen
 class Replayed:
-    """How far a run could be followed."""
+    """How far the code could follow a run."""
 
     moves: tuple[Move, ...]
-    """The schedule, as far as it went."""
+    """The moves of the schedule that were made."""
     steps: int
-    """The number of the run's steps that it took."""
+    """The number of steps of the run that the code took."""
     of: int
-    """The number of the run's steps."""
+    """The number of all steps of the run."""
     told: tuple[str, ...]
-    """Each move in words, with its steps of the specification."""
+    """Each move as text, with its steps of the specification."""
 
     @property
     def is_whole(self) -> bool:
@@ -54,14 +54,14 @@ class Replayed:
 
 
 class ErrorCollector(logging.Handler):
-    """Keeps errors. Invariant: `said` has them in the order of logging."""
+    """A log handler that collects errors. Invariant: `said` has the errors in the order of logging."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one record."""
+        """Collect one record."""
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         self.said.append(f"{text}: {error!r}" if error is not None else text)
@@ -69,7 +69,7 @@ class ErrorCollector(logging.Handler):
 
 @contextmanager
 def collected_errors() -> Iterator[ErrorCollector]:
-    """Replace the handlers of the broker's loggers."""
+    """Collect the errors of the broker's loggers in a `with` block, instead of handling them."""
     loud, log = ErrorCollector(), logging.getLogger("longpoll_broker")
     level, propagates, handlers = log.level, log.propagate, log.handlers
     log.handlers, log.propagate = [loud], False
@@ -82,7 +82,7 @@ def collected_errors() -> Iterator[ErrorCollector]:
 
 
 def refuse_unknown(model: Model) -> None:
-    """Raise NotReplayableError for a model with features that the world lacks."""
+    """Raise NotReplayableError for a model with features that the simulation does not have."""
     bounds = model.bounds
     unknown = [*bounds.aspects]
     if bounds.queues > 1 or bounds.tags > 1:
@@ -95,7 +95,7 @@ def refuse_unknown(model: Model) -> None:
 
 
 def follow(trace: Trace) -> Replayed:
-    """The schedule of the hold service that goes furthest along a run of its policy.
+    """Return the schedule of the hold service that goes furthest along a run of its policy.
 
     Raises NotReplayableError, and NotASpecificationStepError.
     """
@@ -112,7 +112,7 @@ def follow(trace: Trace) -> Replayed:
 
 
 def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:
-    """Depth first, trying the moves with most steps first."""
+    """Search depth first, trying the moves with most steps first."""
     best: tuple[int, tuple[Move, ...]] = (0, ())
     seen: set[object] = set()
     waiting: list[tuple[int, int, tuple[Move, ...]]] = [(0, 0, ())]
@@ -145,7 +145,7 @@ def _moves_after(model: Model, law: Successors, path: Sequence[Move]) -> list[Mo
 
 
 def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
-    """The number of the run's steps taken when the specification is in this state; None if it has left the run."""
+    """Return how many steps of the run lead to this state; None if the specification has left the run."""
     for place in range(done, min(done + STEPS_MAX + 1, len(states))):
         if states[place] == state:
             return place
@@ -167,7 +167,7 @@ def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequen
 
 
 def named(action: Action) -> str:
-    """An action with its actor: `hold 0`."""
+    """Return an action with its actors as text, such as `hold 0`."""
     return " ".join((action.name, *map(str, action.actors)))
 
 
@@ -191,9 +191,9 @@ def _words(world: Lockstep, move: Move) -> str:
 
 
 def under(policy: Policy, trace: Trace, without: Container[str] = ()) -> tuple[Trace, Action | None]:
-    """The longest prefix of a run that another policy allows, and the first action that it does not.
+    """Return the longest prefix of a run that another policy allows, and the first action that it does not allow.
 
-    `without` names actions that the other policy does not have, and that are left out.
+    `without` names actions of the run that the other policy does not have. They are left out.
     """
     model = specification_of(policy, trace.model.bounds)
     law = successors(model)

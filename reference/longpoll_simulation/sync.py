@@ -1,7 +1,7 @@
-"""Locks, conditions and flags between the actors of a world, as in `longpoll_runtime.threads`.
+"""Locks, conditions and flags for the actors (simulated threads) of `world`, as in `longpoll_runtime.threads`.
 
-Each operation is a scheduling point, including the release of a lock. An actor that waits for a lock is woken when it
-is free, and acquires it when the strategy runs it; as on real machines, another may be faster.
+Each operation is a scheduling point, including the release of a lock. When a lock becomes free, an actor that waits for
+it is woken, and acquires it when the strategy runs this actor. As on real machines, another actor may be faster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OUTSIDE = object()
 
 
 class SimulatedLock:
-    """A lock. Invariant: `owner` has it; None when it is free."""
+    """A lock. Invariant: `owner` is the actor that has it, or None while it is free."""
 
     __slots__ = ("_number", "_waiting", "_world", "owner")
 
@@ -26,7 +26,10 @@ class SimulatedLock:
         self.owner: object | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it, waiting up to `timeout` seconds; false on timeout. Raises StuckError on its owner."""
+        """Acquire the lock, waiting up to `timeout` seconds; returns false after that.
+
+        Raises StuckError if the current actor already has the lock.
+        """
         world = self._world
         world.point("acquire", self)
         if self.owner is None or world.over:
@@ -47,14 +50,14 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
-        """Release it. Raises RuntimeError if it is free."""
+        """Release the lock. Raises RuntimeError if it is free."""
         if self.owner is None and not self._world.over:
             raise RuntimeError("release of a free lock")
         self.give_back()
         self._world.point("release", self)
 
     def give_back(self) -> None:
-        """Release it without a scheduling point: the owner is about to wait."""
+        """Release the lock without a scheduling point, because its owner is about to wait."""
         self.owner = None
         if self._waiting:
             self._world.wake_all(self._waiting)
@@ -79,7 +82,7 @@ class SimulatedCondition:
         self._waiting: list[Actor] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Release the lock, wait to be notified, and acquire it again; false after `timeout` seconds.
+        """Release the lock, wait to be notified, and acquire the lock again; returns false after `timeout` seconds.
 
         Raises RuntimeError if the current actor does not have the lock.
         """
@@ -90,7 +93,10 @@ class SimulatedCondition:
         return woken
 
     def notify(self, n: int = 1) -> None:
-        """Wake up to n waiters, first come first. Raises RuntimeError as `wait` does."""
+        """Wake up to `n` waiting actors, the longest waiting first.
+
+        Raises RuntimeError if the current actor does not have the lock.
+        """
         self._check_owned()
         for actor in self._waiting[:n]:
             self._world.wake(actor)
@@ -101,7 +107,7 @@ class SimulatedCondition:
             raise RuntimeError("the condition's lock is not the current actor's")
 
     def notify_all(self) -> None:
-        """Wake every waiter."""
+        """Wake every waiting actor."""
         self.notify(len(self._waiting))
 
     def __enter__(self) -> Self:
@@ -116,7 +122,7 @@ class SimulatedCondition:
 
 
 class SimulatedEvent:
-    """A flag."""
+    """A flag that actors wait for."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -140,7 +146,7 @@ class SimulatedEvent:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; false after `timeout` seconds."""
+        """Wait for the flag; returns false after `timeout` seconds."""
         self._world.point("wait", self)
         if self._is_set:
             return True

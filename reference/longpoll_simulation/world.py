@@ -1,11 +1,12 @@
-"""A world of actors on one thread: a strategy chooses who runs, and time passes only when no actor can.
+"""Runs actors (simulated threads) on one thread: a strategy chooses which actor runs.
 
-An actor is a greenlet that runs from one scheduling point to the next. A point is an operation of the runtime, such as
-acquiring a lock, or with `LineTracing` a line or bytecode. At each point the strategy may switch to another ready
-actor. In the default order an actor runs until it must wait or has ended, then the one with the lowest number follows.
-A run is determined by its seed and its `Turn`s, the deviations from that order.
+Virtual time passes only when no actor can run. An actor is a greenlet that runs from one scheduling point to the next.
+A scheduling point is an operation of the runtime, such as acquiring a lock, or with `LineTracing` a line or bytecode.
+At each scheduling point the strategy may switch to another ready actor. In the default order an actor runs until it
+must wait or has ended, and then the ready actor with the lowest number runs. A run is determined by its seed and its
+`Turn`s, which are the deviations from the default order.
 
-Locks, sockets and disks: `sync`, `network`, `disk`. Other orders: `strategies`.
+For locks, sockets and disks see `sync`, `network` and `disk`; for other orders see `strategies`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from longpoll_spec.errors import LongpollError
 
 
 class StuckError(LongpollError):
-    """A deadlock with no timer, or a run of too many steps. The text lists the waiting actors."""
+    """A run has a deadlock without a timer, or takes too many steps. The text lists the waiting actors."""
 
 
 class AbandonedError(BaseException):
@@ -35,60 +36,61 @@ class AbandonedError(BaseException):
 
 
 class Greenlet(Protocol):
-    """A running function. Its truth value says whether it has begun and not ended."""
+    """A running function. A greenlet is true after its start and before its end."""
 
     parent: Greenlet
-    """Continues when this one ends."""
+    """The greenlet that continues when this greenlet ends."""
 
     def switch(self) -> object:
-        """Continue or start it; returns when another greenlet switches back."""
+        """Start or continue the greenlet; returns when another greenlet switches back."""
         ...
 
     def throw(self, error: type[BaseException]) -> object:
-        """Raise in it, at its current position; returns when it ends or switches back."""
+        """Raise an error in the greenlet, at its current position; returns when it ends or switches back."""
         ...
 
     def __bool__(self) -> bool: ...
 
 
 def new_greenlet(run: Callable[[], None], parent: Greenlet | None = None) -> Greenlet:
-    """A greenlet that runs this function; its parent, by default the current one, continues afterwards."""
+    """Create a greenlet that runs this function. Its parent, by default the current greenlet, continues afterwards."""
     return cast("Greenlet", greenlet(run, cast("Any", parent)))
 
 
 def current_greenlet() -> Greenlet:
-    """The running greenlet."""
+    """Return the running greenlet."""
     return cast("Greenlet", getcurrent())
 
 
 T = TypeVar("T")
 STEP_NS: Final = 1_000
-"""The virtual duration of a point, ns."""
+"""The virtual duration of a scheduling point, ns."""
 BEGIN_NS: Final = 1_000_000_000_000
-"""The monotonic clock at the start of a world, ns."""
+"""The virtual monotonic clock at the start of a run, ns."""
 NEVER: Final = 1 << 62
-"""The number of a point that is never reached."""
+"""The number of a scheduling point that is never reached."""
 STEPS_MAX: Final = 2_000_000
-"""Points after which a run counts as an endless loop."""
+"""A run with more scheduling points than this counts as an endless loop."""
 
 
 @frozen
 class Turn:
-    """A deviation from the default order at one of an actor's points.
+    """A deviation from the default order at one of an actor's scheduling points.
 
-    Points are counted per actor, so that most turns stay valid when an earlier one is left out.
+    Scheduling points are counted per actor, so that most turns stay valid when an earlier turn is left out.
     """
 
     actor: int
     point: int
-    """The number of a point of the actor, from 1; one more than its last point is its end."""
+    """The number of a scheduling point of the actor, from 1. The number after its last scheduling point means its end.
+    """
     to: int
-    """The number of the actor that ran; below 0 none did, and the actor paused for that many milliseconds."""
+    """The number of the actor that ran. A number below 0 means that the actor paused for that many milliseconds."""
 
 
 @define(eq=False)
 class Actor:
-    """One thread of control. Invariant: it runs only while it is `World.current`."""
+    """A simulated thread. Invariant: an actor runs only while it is `World.current`."""
 
     number: int
     name: str
@@ -97,15 +99,15 @@ class Actor:
     is_ready: bool = True
     done: bool = False
     waits_for: object = None
-    """The awaited event, in readable form; None while it runs."""
+    """The object that the actor waits for; None while it runs."""
     at: str | None = None
-    """The `pause` at which the thread stopped last; None before its first `pause`."""
+    """The `pause` at which the actor stopped last; None before its first `pause`."""
     points: int = 0
-    """The number of points that the thread has passed so far."""
+    """The number of scheduling points that the actor has passed so far."""
     waits: int = 0
-    """The number of waits of the thread, so that the timer of an earlier wait does not end a later wait."""
+    """The number of waits of the actor, so that the timer of an earlier wait does not end a later wait."""
     woken: bool = False
-    """Whether a wake, and not its timeout, ended the thread's last wait."""
+    """Whether another actor, and not a timeout, ended the actor's last wait."""
     waits_in: list[Actor] | None = None
     joined_by: list[Actor] = field(factory=list)
 
@@ -114,26 +116,27 @@ class Actor:
 
 
 class Strategy:
-    """Chooses who runs, and who pauses: here the default order, without pauses."""
+    """Chooses which actor runs, and which actor pauses. This base class keeps the default order, without pauses."""
 
     def begin(self, world: World) -> None:
-        """A run begins: forget the last one. Sets `world.ask_at` and `world.pause_at`."""
+        """Forget the last run and begin another. Sets `world.ask_at` and `world.pause_at`."""
         world.ask_at = NEVER
 
     def choose(self, world: World) -> Actor:
-        """Choose from `world.ready`, which has two or more; possibly `world.current`.
+        """Choose from the two or more actors in `world.ready`, possibly `world.current`.
 
-        May set `world.ask_at`: before the point of that number it is not called again while the chosen actor can run.
+        This method may set `world.ask_at` to the number of a scheduling point. While the chosen actor can run, it is
+        not called before that point.
         """
         return world.current or world.ready[0]
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """An actor became ready; set `world.ask_at` to 0 if that matters."""
+        """Note that an actor became ready. Sets `world.ask_at` to 0 if the strategy wants to choose now."""
 
     def pause_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - here no one pauses
-        """The milliseconds for which an actor pauses at this point, like a thread without a processor; 0 for none.
+        """Return for how many milliseconds an actor pauses here, like a thread without a processor; 0 for no pause.
 
-        Sets `world.pause_at` to the next point for which to call it.
+        Sets `world.pause_at` to the next scheduling point for which to call this method.
         """
         world.pause_at = NEVER
         return 0
@@ -143,8 +146,8 @@ class Strategy:
 class World:
     """One run.
 
-    Invariants: `ready` are the actors that can run, including `current`, in the order of their numbers; `_timers` is a
-    heap of timers; `turns` are all choices so far that differ from the default order.
+    Invariants: `ready` has the actors that can run, including `current`, in the order of their numbers; `_timers` is a
+    heap of timers; `turns` has all choices so far that differ from the default order.
     """
 
     strategy: Strategy
@@ -152,40 +155,40 @@ class World:
     step_ns: int = STEP_NS
     now_ns: int = BEGIN_NS
     step: int = 0
-    """Points so far."""
+    """The number of scheduling points so far."""
     ask_at: int = 0
-    """The strategy is not called before this point while the current actor can run."""
+    """The strategy does not choose before this scheduling point while the current actor can run."""
     pause_at: int = NEVER
-    """The strategy is not asked for pauses before this point."""
+    """The strategy is not asked for pauses before this scheduling point."""
     paused_ms: int = 0
-    """The total pauses so far."""
+    """The total duration of pauses so far, ms."""
     current: Actor | None = None
     last: Actor | None = None
-    """The last actor that ran: the current one, or one that has just begun to wait or ended."""
+    """The last actor that ran. It may have just begun to wait or ended."""
     ready: list[Actor] = field(factory=list)
     actors: list[Actor] = field(factory=list)
-    """All actors so far, by their numbers."""
+    """All actors so far, in the order of their numbers."""
     turns: list[Turn] = field(factory=list)
     note: Callable[[Actor, str, object], None] | None = None
-    """Called at every point with the actor, the operation, and its object."""
+    """Called at every scheduling point with the actor, the operation, and its object."""
     tracer: LineTracing | None = None
     """Adds scheduling points inside the code."""
     over: bool = False
     lock_count: int = 0
-    """Numbers for locks, for stories."""
+    """The number of locks so far, which names locks in traces."""
     _timers: list[tuple[int, int, Callable[[], None]]] = field(factory=list)
     _timer_numbers: Any = field(factory=itertools.count)
     _failure: BaseException | None = None
     _hub: Greenlet = field(factory=current_greenlet, init=False)
     _is_driven: bool = field(default=False, init=False)
-    """Whether `go` chooses who runs, instead of the strategy."""
+    """Whether `go` chooses which actor runs, instead of the strategy."""
 
     # -- a run -------------------------------------------------------------------------------------------------------
 
     def run(self, main: Callable[[], T]) -> T:
-        """Run `main` as the first actor to its end, with all actors that it starts; the remaining ones are abandoned.
+        """Run `main` as the first actor to its end, with all actors that it starts, then abandon the other actors.
 
-        Raises what `main` or any other actor raises, and StuckError.
+        Raises the error of `main` or of any other actor, and StuckError.
         """
         results: list[T] = []
         self._hub = current_greenlet()
@@ -203,7 +206,7 @@ class World:
         return results[0]
 
     def go(self, actor: Actor) -> None:
-        """Run one actor from outside, up to its next `pause`, its next wait, or its end. Raises what it raises."""
+        """Run one actor from outside, up to its next `pause`, its next wait, or its end; raises the actor's error."""
         self._is_driven, self._hub = True, current_greenlet()
         self._switch(actor)
         self.current = None
@@ -220,7 +223,7 @@ class World:
         return actor
 
     def abandon(self, actors: Iterable[Actor]) -> None:
-        """End actors at their positions, such as those of a killed process; the caller is not one of them."""
+        """End actors at their positions, such as those of a killed process. The caller must not be among them."""
         for actor in actors:
             assert actor is not self.current
             if not actor.done:
@@ -229,7 +232,7 @@ class World:
     # -- what an actor calls -----------------------------------------------------------------------------------------
 
     def point(self, operation: str, thing: object = None) -> None:
-        """A scheduling point of the current actor: others may run first. Outside a run nothing happens."""
+        """Let other actors run at this scheduling point of the current actor. Outside a run nothing happens."""
         me = self.current
         if me is None or self.over:
             return
@@ -248,7 +251,7 @@ class World:
             self.offer_turn()
 
     def pause(self, operation: str) -> None:
-        """Stop here until the next `go`. Outside of it nothing happens."""
+        """Stop the current actor until the next `go`. Outside of `go` nothing happens."""
         if self.current is not None:
             self.current.at = operation
             self._hub.switch()
@@ -259,7 +262,7 @@ class World:
         self._hub.switch()
 
     def _pauses(self, me: Actor) -> bool:
-        """Pause the current actor if a pause is due; returns whether it did."""
+        """Pause the current actor if a pause is due; returns whether it paused."""
         for_ms = self.strategy.pause_ms(self, me)
         if for_ms:
             self.turns.append(Turn(me.number, me.points, -for_ms))
@@ -268,7 +271,7 @@ class World:
         return for_ms > 0
 
     def offer_turn(self) -> None:
-        """Let the strategy choose, and switch; returns when the current actor is chosen again."""
+        """Let the strategy choose an actor, and switch to it; returns when the current actor is chosen again."""
         me = self.current
         assert me is not None
         chosen = self.strategy.choose(self)
@@ -278,7 +281,7 @@ class World:
         self._switch(chosen)
 
     def wait(self, waiting: list[Actor], thing: object, timeout_s: float | None = None) -> bool:
-        """Wait among `waiting` until woken; false if `timeout_s` passed first.
+        """Add the current actor to `waiting` until another actor wakes it; returns false after `timeout_s`.
 
         Raises StuckError outside a run, where no actor could wake it.
         """
@@ -308,7 +311,7 @@ class World:
         return me.woken
 
     def wake(self, actor: Actor) -> None:
-        """End an actor's wait; no effect if it does not wait."""
+        """End an actor's wait. An actor that does not wait is not changed."""
         if actor.is_ready or actor.done:
             return
         actor.woken = True
@@ -320,7 +323,7 @@ class World:
             self.wake(actor)
 
     def at(self, moment_ns: int, do: Callable[[], None]) -> None:
-        """Call something when the clock reaches this time; equal times in the order of requests."""
+        """Call `do` when the clock reaches this time. Calls for equal times are made in the order of their requests."""
         heapq.heappush(self._timers, (moment_ns, next(self._timer_numbers), do))
 
     # -- the parts ---------------------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ class World:
         to.greenlet.switch()
 
     def _next(self) -> Actor | None:
-        """The next actor when the current one cannot run; None for a deadlock, which fails the run."""
+        """Return the next actor when the current actor cannot run; None for a deadlock, which fails the run."""
         while not self.ready:
             if not self._timers:
                 self._failure = self._failure or StuckError(self.who_waits())
@@ -350,7 +353,7 @@ class World:
         return chosen
 
     def who_waits(self) -> str:
-        """All remaining actors and what they wait for, as text."""
+        """Return all remaining actors and the objects that they wait for, as text."""
         left = [actor for actor in self.actors if not actor.done]
         said = [f"{actor} waits for {actor.waits_for}" if not actor.is_ready else f"{actor} is ready" for actor in left]
         return "; ".join(said) or "nobody is left"
@@ -403,11 +406,12 @@ class World:
         self.wake_all(actor.joined_by)
 
     def _end(self, actor: Actor) -> None:
-        """Raise AbandonedError in an actor; one that has not begun is only removed."""
+        """Raise AbandonedError in an actor. An actor that has not begun is only removed."""
         if not actor.greenlet:
             self._leave(actor)
             return
-        # On its way out it may release locks and close things: no points, and no effect on other processes.
+        # While it ends, the actor may release locks and close things, without scheduling points and effects on other
+        # processes.
         self.over = True
         actor.greenlet.parent = current_greenlet()
         actor.greenlet.throw(AbandonedError)
@@ -433,16 +437,16 @@ class World:
 Grain = Literal["line", "access"]
 Trace = Callable[[FrameType, str, Any], Any]
 SHARED: Final = ("ATTR", "METHOD", "SUBSCR", "CONTAINS_OP", "FOR_ITER", "GET_ITER", "CALL", "GLOBAL", "DEREF")
-"""Parts of the names of instructions that may read or change what another actor sees, or call code that does."""
+"""Parts of the names of bytecode instructions that may access data of other actors, or call code that does."""
 
 
 @define(eq=False)
 class LineTracing:
-    """Scheduling points in some files: before each line, or before each access to shared state.
+    """Scheduling points in some source files: before each line, or before each access to shared state.
 
     `sys.settrace` calls back for code of these files only, in every actor. A switch inside the callback leaves the
     interpreter's tracing state with the old actor (`sys.call_tracing`), so each actor continues with its own state.
-    `sys.monitoring` (Python 3.12), which would cost other files nothing, is not used.
+    `sys.monitoring` (Python 3.12), which would not slow other files down, is not used.
 
     Invariant: `_known` says for every code object seen how it is traced.
     """
@@ -454,23 +458,26 @@ class LineTracing:
 
     @classmethod
     def of(cls, world: World, files: Iterable[str], grain: Grain = "line") -> LineTracing:
-        """Add scheduling points in these files to a world's next run."""
+        """Add scheduling points in these source files to a world's next run."""
         lines = cls(world, frozenset(files), grain)
         world.tracer = lines
         return lines
 
     def act(self, target: Callable[[], None]) -> None:
-        """Run an actor's target; called in the actor."""
-        # A greenlet begins untraced, whatever the thread's state.
+        """Run an actor's target with tracing. The actor itself calls this method."""
+        # A greenlet begins untraced, whatever the state of its thread.
         sys.settrace(self._called)
         target()
 
     def go_on(self) -> None:
-        """Trace again: an exception that leaves the callback, such as the end of a killed actor, stops all tracing."""
+        """Trace again, because an exception that leaves the callback stops all tracing.
+
+        An example of such an exception is the end of a killed actor.
+        """
         sys.settrace(self._called)
 
     def stop(self) -> None:
-        """End the run."""
+        """End tracing at the end of the run."""
         sys.settrace(None)
 
     def _called(self, frame: FrameType, _event: str, _argument: Any) -> Trace | None:
@@ -525,5 +532,5 @@ class LineTracing:
 
 @functools.lru_cache(maxsize=4096)
 def shared_places(code: CodeType) -> frozenset[int]:
-    """The positions in a function's bytecode that read, change or call something shared between actors."""
+    """Return the positions in a function's bytecode that read, change or call an object that actors share."""
     return frozenset(each.offset for each in dis.get_instructions(code) if any(part in each.opname for part in SHARED))

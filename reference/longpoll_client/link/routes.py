@@ -252,7 +252,7 @@ class BrokerLookup(Protocol):
     """Looks up the addresses of brokers."""
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """Return host:port of a broker, or of its master if the broker is unknown; raises NoRouteError."""
+        """Return a broker's address by name and id, or its master's for an unknown id. Raises NoRouteError."""
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
@@ -261,7 +261,7 @@ class BrokerLookup(Protocol):
 
 
 class PullSource:
-    """Selects the broker for one queue's pulls. Only one thread uses it at a time, because only one pull is in flight."""
+    """Selects the broker for one queue's pulls. Only one thread uses it at a time, as only one pull is in flight."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers
