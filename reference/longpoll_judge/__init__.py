@@ -1,1 +1,1 @@
-"""The judge: weighs a recorded history of any broker on Spark. It never imports the broker."""
+"""The judge: checks a recorded history of any broker, on Spark or in one process. It never imports the broker."""

@@ -1,10 +1,10 @@
 """Full-model conformance: whether every step of a history that declares its specification is allowed.
 
-A source is one run from the specification's first state. Findings have the property `follows_the_law`: it is violated
-if no order of the events that their times allow is a run. It is unknown if events are missing before the step that does
-not fit, or if more states were possible at once than the checker follows. The window of a finding begins at the last
-time when only one state was possible and ends with the step that no state allows. After that step the state is unknown,
-so a source has one finding at most.
+A source is one run from the specification's first state. Findings have the property `follows_the_law`. The property is
+violated if no order of the events that their times allow is a run of the specification. It is unknown if events are
+missing before the step that does not fit, or if the checker would have to follow too many possible states. The window
+of a finding begins at the last time when only one state was possible and ends with the step that no state allows. After
+that step the state is unknown, so a source has at most one finding.
 
 Both engines judge histories of steps in this process, because a step takes microseconds and one run is one chain. The
 search: `longpoll_spec.engines.conform`.
@@ -25,19 +25,19 @@ from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import ACTION_NAMES, OPEN_MAX
 
 WINDOW_MAX: Final = 50
-"""The maximum number of events that an unknown finding shows: the last ones."""
+"""The maximum number of events that an unknown finding shows. The last events are shown."""
 REASONS_MAX: Final = 3
 """The maximum number of reasons why a step does not fit that a finding lists."""
 SHOWN: Final = tuple(dict.fromkeys((*REQUIRED, "broker", "topic", "queue", "request", "connection", "tag", *COLUMNS)))
-"""The fields of a step that are read, or that are shown as evidence."""
+"""The fields of a step that the checker reads, or that a finding shows as evidence."""
 Events: TypeAlias = list[dict[str, Any]]
 
 
 def judge_conformance(history: History, context: Context) -> tuple[list[Finding], list[Gap], Share]:
     """Judge the sources that declare a specification; a specification that does not exist becomes a gap.
 
-    Returns the findings, the gaps, and how many of all steps were judged: not those after a step that does not fit, nor
-    those of an unknown specification.
+    Returns the findings, the gaps, and how many of all steps were judged. Steps after a step that does not fit, and
+    steps of an unknown specification, are not judged.
     """
     findings: list[Finding] = []
     gaps: list[Gap] = []
@@ -64,7 +64,7 @@ def judge_conformance(history: History, context: Context) -> tuple[list[Finding]
 def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list[Finding], int]:
     """Judge the steps of one source; `is_whole` is false if some of its events are missing.
 
-    Also returns the number of steps that fit a run of the specification: all of them, or those before the finding.
+    Also returns the number of steps that fit a run of the specification.
     """
     events = sorted(events, key=lambda event: (event["before_ns"], event["after_ns"], event["sequence"]))
     reader = reader_of(checker.model)
@@ -75,7 +75,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
     window = [events[number] for number in range(found.certain, blamed + 1)]
     first, last = window[0], events[blamed]
     is_violated = is_whole and not found.undecided
-    # Whether a step fits depends on every step before it, from the specification's first state on, so all are shown.
+    # Show all steps, because whether a step fits depends on every step before it.
     shown = events[: blamed + 1] if is_violated else window[-WINDOW_MAX:]
     finding = Finding(
         property=FOLLOWS_THE_LAW,
@@ -93,7 +93,7 @@ def judge_run(checker: Checker, events: Events, *, is_whole: bool) -> tuple[list
 
 
 def _blamed(found: Conformance) -> int:
-    """Returns the index of the step at which the run ends: the one that ends first among those that could come next."""
+    """Returns the index of the step to report: of the steps that could come next, the one that ends first."""
     if found.refusals:
         return min(refusal.step for refusal in found.refusals)
     return min(found.placed, len(found.order.steps) - 1)

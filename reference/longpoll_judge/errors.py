@@ -28,4 +28,4 @@ class ReportNotWrittenError(JudgeUserError):
 
 
 class StreamNotReadableError(JudgeUserError):
-    """A file that should get more findings does not contain findings."""
+    """The file to which findings should be appended does not contain findings."""

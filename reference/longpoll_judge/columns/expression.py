@@ -1,8 +1,8 @@
-"""Which tags a subscription expression takes, as a RocketMQ broker decides it: by hash.
+"""Which tags a subscription expression matches, decided by hash as a RocketMQ broker does.
 
 A broker compares the 64-bit `tagsCode` of the consume queue, which is `String.hashCode` of the tag, and leaves the
-exact comparison to the client. Therefore an answer with the tag `BB` to a subscriber of `Aa` is correct: both have the
-same hash. SQL92 is not supported, because it needs the message's properties; such expressions are reported as not
+exact comparison to the client. Therefore an answer with the tag `BB` to a subscriber of `Aa` is correct: both tags have
+the same hash. SQL92 is not supported, because it needs the message's properties; such expressions are reported as not
 judged.
 
 Source: `FilterAPI.buildSubscriptionData`, `DefaultMessageFilter.isMatchedByConsumeQueue`,
@@ -32,7 +32,7 @@ class Expression:
     tag_codes: tuple[int, ...]
 
     def matches(self, tag_codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether the expression takes a message with each tag code."""
+        """Returns whether the expression matches each tag code."""
         if self.takes_everything:
             return np.ones(len(tag_codes), dtype=np.bool_)
         return is_one_of(tag_codes, self.tag_codes)

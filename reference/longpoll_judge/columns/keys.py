@@ -1,9 +1,9 @@
-"""Requests as hashes of their identifiers, which show whether one request's events are judged in several places.
+"""Hashes of request identifiers, which show whether the events of one request are judged in several places.
 
-A place is a part of the history that is judged apart, such as a bucket of queues. Each place reports the keys of its
-requests: eight bytes each, of which the last two are the number of the place. If two places report the same hash, the
-request is judged in both, with all its events. If two different requests have the same hash, a place reads events that
-it does not need, which is harmless because the judge then compares the identifiers themselves.
+A place is a part of the history that is judged separately, such as a bucket of queues. Each place reports the keys of
+its requests: eight bytes each, of which the last two are the number of the place. If two places report the same hash,
+the request is judged in both places, with all its events. If two different requests have the same hash, a place reads
+events that it does not need, which is harmless because the judge then compares the identifiers themselves.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ KEY_BITS: Final = ~PLACE_BITS
 RANGE_KEYS: Final = 1 << 20
 """The approximate number of keys that are compared at once."""
 LONG_BYTES: Final = 256
-"""Longer texts are rare. They are hashed one by one, so that they do not slow down the others."""
+"""Texts longer than this are rare. They are hashed one by one, so that they do not slow down the others."""
 FEW_BYTES: Final = 1_024
-"""Texts of at most this many bytes together have their hashes cached."""
+"""If texts have at most this many bytes in total, their hashes are cached."""
 _ONES: Final = np.uint64((1 << 64) - 1)
 _WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: odd, and its bits are spread evenly."""
+"""The hash multiplier, 2^64 over the golden ratio, is odd and its bits are spread evenly."""
 
 
 def request_keys(table: pa.Table, rows: Integers) -> Keys:
-    """Returns the key of the request of each row. A request gets the same key in every process."""
+    """Returns the key of the request of each row. The key of a request is the same in every process."""
     if not len(rows):
         return NO_KEYS
     sources, source_names = coded_texts(table, "source")
@@ -50,7 +50,7 @@ def request_keys(table: pa.Table, rows: Integers) -> Keys:
 
 
 def text_hashes(texts: pa.StringArray) -> Keys:
-    """Returns a hash of each text, the same in every process. Each step mixes in the next eight bytes of every text."""
+    """Returns a hash of each text, the same in every process. Each step adds the next eight bytes of every text."""
     if not len(texts):
         return NO_KEYS
     offsets = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]

@@ -1,4 +1,4 @@
-"""Sorts and searches columns of numbers, faster than numpy when these are few, close together or nearly sorted."""
+"""Sorts and searches columns of numbers, faster than numpy if the numbers are few, dense or nearly sorted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEVER: Final = INTEGER_LIMIT
-"""Later than every timestamp of a history, and higher than every offset."""
+"""A time after every timestamp of a history, and a number above every offset."""
 BEGINNING: Final = -INTEGER_LIMIT
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -22,11 +22,11 @@ _SPREAD_MAX: Final = 4
 """Maximum size of a lookup table, in entries per number. Offsets of a log need about one entry per number."""
 _FEW: Final = 8
 _VIRTUAL_MAX: Final = 1 << 61
-"""Limit of the virtual numbers of `Grouped`, which number all groups one after the other."""
+"""The limit of the virtual numbers of `Grouped`, which number the rows of all groups one after the other."""
 
 
 def is_one_of(values: NDArray[Any], wanted: Iterable[int]) -> NDArray[np.bool_]:
-    """Returns a mask of the values that are among `wanted`, which usually has few numbers."""
+    """Returns a mask of the values that are in `wanted`, which usually has few numbers."""
     numbers = list(wanted)
     if len(numbers) > _FEW:
         return np.isin(values, np.array(numbers, dtype=np.int64))
@@ -109,7 +109,7 @@ def suffix_min(group: Integers, values: Integers) -> Integers:
 
 @frozen(eq=False)
 class Grouped:
-    """Sorted numbers of several groups, searched per group: by a lookup table if they are dense, else by bisection.
+    """Sorted numbers of several groups. Each group is searched by a lookup table if it is dense, else by bisection.
 
     Invariant: the rows ascend by group, and by number within each group.
     """
@@ -117,14 +117,14 @@ class Grouped:
     group: Integers
     numbers: Integers
     count: int
-    """The number of groups; each group is a number below it."""
+    """The number of groups. Groups are numbered from 0."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @cached_property
     def bounds(self) -> Integers:
-        """Returns where each group begins: group g has the rows [bounds[g], bounds[g + 1])."""
+        """Returns where each group begins: group g consists of the rows [bounds[g], bounds[g + 1])."""
         return np.append(0, np.cumsum(np.bincount(self.group, minlength=self.count)))
 
     def below(self, group: Integers, wanted: Integers) -> Integers:
@@ -160,7 +160,7 @@ class Grouped:
 
     @cached_property
     def _virtual(self) -> tuple[Integers, Integers, Integers, Integers | None]:
-        """For a lookup table: each group's lowest number, its width, and its begin if all groups are laid side by side.
+        """Return each group's lowest number, its width, and its beginning if all groups are laid side by side.
 
         The last item is the position of each number in this layout, or None if the layout would be too large.
         """
@@ -197,26 +197,26 @@ def grouped(group: Integers, numbers: Integers, count: int) -> tuple[Grouped, In
 
 
 def first_of(wanted: NDArray[Any], keys: NDArray[Any]) -> Integers:
-    """Returns for each wanted key the first place among the keys; -1 if it is not among them."""
+    """Returns for each wanted key its first index in `keys`; -1 if `keys` does not contain it."""
     if not len(keys):
         return np.full(len(wanted), -1, dtype=np.int64)
     most = keys.max()
     if keys.min() >= 0 and most < _SPREAD_MAX * (len(keys) + len(wanted)):
         first = np.full(int(most) + 2, -1, dtype=np.int64)
         first[keys[::-1]] = np.arange(len(keys))[::-1]
-        # A wanted number beyond the largest key finds the last place, which holds -1.
+        # A wanted number beyond the largest key is mapped to the last place, which holds -1.
         return first[np.where((wanted >= 0) & (wanted <= most), wanted, most + 1).astype(np.int64)]
     order = np.argsort(keys, kind="stable")
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    # The search for a key that is not there ends at its neighbour, so compare the keys.
+    # The search for a missing key ends at its neighbour, so compare the keys.
     found: Integers = np.where(keys[order][at] == wanted, order[at], -1)
     return found
 
 
 def numbered(*lots: Sequence[Integers]) -> list[Integers]:
-    """Returns a small number for each row of each lot: equal where all columns are equal.
+    """Returns small numbers for the rows of several tables, equal for rows in which all columns are equal.
 
-    All lots have as many columns.
+    All tables have the same number of columns.
     """
     columns = [np.concatenate(column) for column in zip(*lots, strict=True)]
     found = np.zeros(len(columns[0]), dtype=np.int64)
@@ -249,7 +249,7 @@ def _paired(group: Integers, numbers: Integers) -> Integers:
 
 
 def are_among(wanted: Integers, keys: Integers) -> Booleans:
-    """Returns a mask of the small numbers in `wanted` that are among `keys`; a number below 0 never is."""
+    """Returns a mask of the small numbers in `wanted` that are in `keys`; false for numbers below 0."""
     there = np.zeros(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 2, dtype=np.bool_)
     there[keys] = True
     there[-1] = False
@@ -257,10 +257,7 @@ def are_among(wanted: Integers, keys: Integers) -> Booleans:
 
 
 def least_of(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """Returns for each wanted small number the least value among the rows with this key.
-
-    `none` if there is no such row.
-    """
+    """Returns for each wanted small number the lowest value of the rows with this key; `none` without such a row."""
     least = np.full(max(int(wanted.max(initial=-1)), int(keys.max(initial=-1))) + 1, np.iinfo(np.int64).max)
     np.minimum.at(least, keys, values)
     is_there = np.zeros(len(least), dtype=np.bool_)
@@ -276,10 +273,7 @@ def count_of(keys: Integers, wanted: Integers) -> Integers:
 def highest_before(
     group: NDArray[Any], ended_ns: Integers, value: Integers, asked_group: NDArray[Any], moment_ns: Integers
 ) -> Integers:
-    """Returns for each question the row of its group with the highest value that ended before `moment_ns`.
-
-    -1 if none did.
-    """
+    """Returns for each query the row of its group with the highest value that ended before `moment_ns`, or -1."""
     count = len(group)
     if not count or not len(asked_group):
         return np.full(len(asked_group), -1, dtype=np.int64)

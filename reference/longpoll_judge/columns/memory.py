@@ -1,8 +1,8 @@
 """Makes the C library keep freed column memory for the next columns.
 
-By default glibc returns freed memory at the end of its heap to the system at once and gets it back page by page. A
-column of a split has 500 pages, and getting these costs more than most numpy operations on them. Arrow has its own
-allocator and is not affected.
+By default, glibc returns freed memory at the end of its heap to the system at once, and must request it again page by
+page. A column of a split has 500 pages, and requesting these pages costs more than most numpy operations on them. Arrow
+has its own allocator and is not affected.
 
 Source: mallopt(3).
 """
@@ -20,7 +20,8 @@ _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
 """The maximum number of freed bytes to keep at the end of the heap; the columns of one step of the judge fit."""
 _COLUMN_BYTES_MAX: Final = 32 << 20
-"""Larger columns are mapped separately, and their memory is returned when freed; mallopt allows no higher limit."""
+"""Larger columns are mapped separately, and their memory is returned when it is freed. mallopt allows no higher limit.
+"""
 
 
 @cache
@@ -29,7 +30,7 @@ def keep_freed_memory() -> bool:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return False  # another C library
+        return False  # This C library is not glibc.
     # Set both thresholds, because setting either one ends glibc's own adjustment of the other.
     return bool(mallopt(_MMAP_THRESHOLD, _COLUMN_BYTES_MAX) and mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
 
@@ -37,7 +38,8 @@ def keep_freed_memory() -> bool:
 def give_back_memory() -> None:
     """Return the kept memory to the system.
 
-    Call it before columns of another kind are made. Getting the memory back costs a fraction of judging a window.
+    Call this function before columns of another kind are created. Requesting the memory again costs little compared
+    with judging a window.
     """
     pa.default_memory_pool().release_unused()
     try:

@@ -1,11 +1,11 @@
-"""Events as numpy columns in one canonical order, and as Arrow tables while they wait or travel.
+"""Events as numpy columns in one canonical order, and as Arrow tables for storage and transfer.
 
 The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
-arrive. The Arrow table keeps its order. Before events wait or travel to another process, the columns that they do not
-use are removed.
+arrive. The Arrow table keeps the order of its input. Before events are stored or sent to another process, the columns
+that they do not use are removed.
 
-Rule 4 of a history requires that answers name their broker, topic and queue. Other recorders may omit these names, and
-they are then taken from the request. If requests of several queues share the answer's identifier, the answer gets no
+Rule 4 of a history requires that answers name their broker, topic and queue. Other recorders may omit these names,
+which are then taken from the request. If requests of several queues share the answer's identifier, the answer gets no
 queue. An answer that names another broker or topic than its request keeps its own names.
 """
 
@@ -43,7 +43,7 @@ QueueName = tuple[str, str, int]
 Tables = Callable[[], Iterator[pa.Table]]
 """A function that returns an iterator over the events of every split; it can be called again."""
 _SPARSE: Final = 8
-"""Rows are numbered by runs if there are this many times fewer runs of one queue than rows."""
+"""Rows are numbered by runs of one queue if there are this many times fewer runs than rows."""
 
 
 def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers:
@@ -56,7 +56,7 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
     order = np.lexsort(keys)
     is_same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
     if is_same.any():
-        # A source gave one number to several events with the same times, so the values of their other columns decide.
+        # A source gave one sequence number to several events with the same times, so order them by their other columns.
         tied = np.flatnonzero(np.append(is_same, False) | np.append(False, is_same))
         group = np.cumsum(np.append(True, ~is_same))[tied]
         events = table.take(pa.array(rows[order[tied]]))
@@ -102,7 +102,7 @@ def queue_names(table: pa.Table, rows: Integers) -> list[QueueName]:
 def _numbered(
     brokers: NDArray[np.int32], topics: NDArray[np.int32], queue: Integers, counts: tuple[int, int]
 ) -> tuple[NDArray[Any], Integers]:
-    """Does the work of `queue_numbers` for columns; `counts` are the numbers of broker names and of topic names."""
+    """Number the queues of rows for `queue_numbers`; `counts` are the numbers of broker names and of topic names."""
     broker_count, topic_count = counts
     least, most = int(queue.min(initial=0)), int(queue.max(initial=0))
     if broker_count * topic_count * (most - least + 1) > max(_SPARSE * len(queue), 1 << 20):
@@ -119,13 +119,13 @@ def _numbered(
 
 
 _NARROW: Final = (np.uint8, np.uint16, np.uint32)
-"""The integer types of columns that wait or travel; the first that can hold the whole column is used."""
+"""The integer types of stored or sent columns. The first type that can hold the whole column is used."""
 _LONG_RUN: Final = 1_000
 _FIRST_ROWS: Final = 1_000
 _DENSE: Final = 8
-"""At least one row in this number counts as many rows."""
+"""Rows count as many if at least one row of the table in this number is selected."""
 FEW_NAMES: Final = 64
-"""If a column has at most this many names, it is not worth removing those that no row uses."""
+"""If a column has at most this many names, removing unused names is not worthwhile."""
 _MANY_NAMES: Final = 1_000
 """With this many names, comparing their hashes is cheaper than comparing the names."""
 _NO_EVENTS: Final = EVENT_SCHEMA.empty_table().select(REQUIRED)
@@ -181,7 +181,7 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
 
 
 def encode(table: pa.Table) -> bytes:
-    """Encode events as bytes, with their whole dictionaries (`compacted`). Most numbers take one or two bytes."""
+    """Encode events as bytes, with their complete dictionaries (`compacted`). Most numbers take one or two bytes."""
     narrow, lowest = zip(*(_narrowed(table[name].combine_chunks()) for name in table.column_names), strict=True)
     told = {name: str(low) for name, low in zip(table.column_names, lowest, strict=True)}
     narrow_table = pa.table(list(narrow), table.column_names, metadata=told)
@@ -193,7 +193,7 @@ def encode(table: pa.Table) -> bytes:
 
 
 def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
-    """Returns a column as differences from its least number, and that number; the codes of names get fewer bytes."""
+    """Returns a column as differences from its lowest number, and that number; the codes of names get fewer bytes."""
     if pa.types.is_dictionary(column.type):
         return pa.DictionaryArray.from_arrays(_narrowed(column.indices)[0], column.dictionary), 0
     if not pa.types.is_integer(column.type) or not len(column):
@@ -207,7 +207,7 @@ def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _widened(column: pa.Array, kind: pa.DataType, lowest: int) -> pa.Array:
-    """Restore a column from what `_narrowed` returned."""
+    """Restore a column from the result of `_narrowed`."""
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(column.indices.to_numpy().astype(np.int32), column.dictionary)
     return pa.array(column.to_numpy().astype(np.int64) + lowest) if kind == pa.int64() else column
@@ -274,7 +274,8 @@ def joined(tables: Iterable[pa.Table]) -> pa.Table:
 def _unified(column: pa.ChunkedArray) -> pa.Array:
     """Returns a column of names in one chunk.
 
-    Many names, such as those of requests, are compared by hash first, because most of them occur in one chunk only.
+    If there are many names, such as those of requests, they are compared by hash first, because most occur in one chunk
+    only.
     """
     chunks = [chunk for chunk in column.chunks if len(chunk)]
     texts = pa.concat_arrays([chunk.dictionary for chunk in chunks] or [pa.array([], pa.string())])
@@ -295,9 +296,9 @@ def _unified(column: pa.ChunkedArray) -> pa.Array:
 
 
 def place_answers(table: pa.Table) -> pa.Table:
-    """Returns the same rows.
+    """Returns the same rows, with broker, topic and queue added to answers without a queue.
 
-    Answers without a queue get broker, topic and queue of their request, if that is unique.
+    These values come from the request of the answer, if that request is unique.
     """
     events, event_names = coded(table, "event")
     is_unplaced = are_of(events, event_names, {"answer_sent"}) & (integers_of(table, "queue") < 0)
@@ -328,6 +329,6 @@ def place_answers(table: pa.Table) -> pa.Table:
 
 
 def _names_another(told: pa.ChunkedArray, asked: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns which answers name another value than their request. An empty name on either side never differs."""
+    """Returns which answers name another value than their request. Empty names are ignored."""
     are_named = compute.and_(compute.not_equal(told, ""), compute.not_equal(asked, ""))
     return compute.fill_null(compute.and_(are_named, compute.not_equal(told, asked)), False)

@@ -3,9 +3,9 @@
 A finding has keys: the log events that would explain it if they were wrong, a missing message, a wrong answer, a late
 answer, and a silent connection. Findings that share a key, directly or through other findings, have one cause. A lost
 wakeup joins a group but does not link two groups: if one message failed to wake two pulls, these are two lost wakeups,
-unless the message itself is in doubt. If several answers were due at one time and all came late together, they have one
-cause: the host or the broker paused. The reported finding is the strongest one: violations before unknowns, then
-findings of the log, of sends, and of answers, then the earliest.
+unless the message itself is in doubt. If several answers were due at one time and all arrived late together, they have
+one cause: the host or the broker paused. The strongest finding is reported: violations before unknowns, then findings
+about the log, about sends, and about answers, then the earliest finding.
 
 `case.Explanation` names the events that a rule blames.
 """
@@ -33,7 +33,7 @@ from longpoll_judge.read.schema import order_of
 
 LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
-"""Clauses whose violation may be explained by a connection on which all traffic is missing."""
+"""Clauses whose violation may be explained by a connection of which the record lacks all traffic."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
 """Clauses about a missing answer, which a silent connection may explain."""
 ANSWERS: Final = frozenset(
@@ -45,7 +45,7 @@ OF_LATENESS: Final = frozenset({"pull.wake.prompt", "pull.deadline.met", "pull.a
 JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings join a group, but do not link groups."""
 OF_FALLS: Final = frozenset({"pull.min.never_falls", "pull.max.never_falls", "pull.min.kept"})
-"""Clauses that later answers violate again; of each group, only the first answer is reported."""
+"""Clauses that later answers violate again; only the first answer of each group is reported."""
 OF_SOURCE: Final = frozenset({"law.step"})
 """Clauses that each source can violate only once, so the source is their only key."""
 OF_PAUSE: Final = frozenset(
@@ -53,9 +53,9 @@ OF_PAUSE: Final = frozenset(
 )
 """Clauses about a late answer, which a pause of the host or the broker may explain."""
 PAUSE_NS: Final = 2_000_000_000
-"""The greatest lateness that a pause explains, ns. An answer that waited for the next scan is usually later."""
+"""The maximum lateness in ns that a pause explains. An answer that waited for the next scan is usually later."""
 PAUSE_ENDS_NS: Final = 50_000_000
-"""The time after a pause within which the late answers must come, ns."""
+"""The time in ns after a pause within which the late answers must arrive."""
 PAUSED_LEAST: Final = 3
 """The minimum number of late requests that show a pause."""
 RANKS: Final = (
@@ -74,7 +74,7 @@ RANKS: Final = (
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
     *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls", "own."),
 )
-"""Prefixes of clauses: of the findings with one cause, the one whose longest prefix comes first is reported."""
+"""Prefixes of clauses. Of the findings with one cause, the judge reports the one whose longest prefix comes first."""
 
 
 @frozen
@@ -84,11 +84,11 @@ class Cause:
     finding: Finding
     keys: tuple[str, ...]
     pause: str = ""
-    """The pause that delayed its answer; empty if there is none."""
+    """The pause that delayed the answer; empty if no pause did."""
 
 
 def event_key(event: dict[str, Any]) -> str:
-    """The key of an event of the log."""
+    """The key of a log event."""
     return f"event\0{event['source']}\0{event['sequence']}"
 
 
@@ -133,7 +133,7 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
 
 
 def _lateness(finding: Finding) -> tuple[str, int, int] | None:
-    """Returns the source of a late answer, when it was due, and when it came; None for any other finding."""
+    """Returns the source of a late answer, when it was due, and when it arrived; None for other findings."""
     of_it = [event for event in finding.evidence if event.get("request") == finding.request]
     asked = next((event for event in of_it if event["event"] == "request_received"), None)
     answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
@@ -151,7 +151,7 @@ def _lateness(finding: Finding) -> tuple[str, int, int] | None:
 def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
     """Add to each late answer the pause that delayed it.
 
-    All answers of one pause were due before its end, and came soon after one another.
+    All answers that one pause delayed were due before the pause ended, and arrived shortly after one another.
     """
     found = list(causes)
     bursts: list[list[tuple[str, int, int, int]]] = []
@@ -175,7 +175,7 @@ def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
 
 @define
 class _Groups:
-    """Groups findings by cause. Invariant: `_parent` leads from each finding to the first one of its group."""
+    """Groups findings by cause. Invariant: `_parent` leads from each finding to the first finding of its group."""
 
     _parent: list[int] = field(factory=list)
     _owner: dict[str, int] = field(factory=dict)
@@ -196,7 +196,7 @@ class _Groups:
         self._owner |= dict.fromkeys((*cause.keys, *pauses), place)
 
     def first(self, place: int) -> int:
-        """Returns the first finding of the group that this finding belongs to."""
+        """Returns the index of the first finding in the group of this finding."""
         while self._parent[place] != place:
             self._parent[place] = self._parent[self._parent[place]]
             place = self._parent[place]
@@ -204,7 +204,7 @@ class _Groups:
 
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
-    """Returns one finding for each cause, with its consequences."""
+    """Returns one finding for each cause, with its consequences listed below it."""
     ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
@@ -216,7 +216,7 @@ def told_once(causes: Iterable[Cause]) -> list[Finding]:
 
 
 def _with_first_falls(causes: Sequence[Cause]) -> Iterator[Cause]:
-    """Leave out each fall that repeats an earlier one: the windows of a queue's parts each report their first."""
+    """Drop each fall that repeats an earlier fall, because every window of a queue's parts reports its first fall."""
     falls = [cause for cause in causes if cause.finding.clause in OF_FALLS]
     falls.sort(key=lambda cause: cause.finding.window_end_ms, reverse=True)
     first = {_kind(cause.finding): cause for cause in falls}
@@ -275,7 +275,7 @@ WRONG: Final = "wrong"
 
 
 def identified(findings: Iterable[Finding]) -> list[Finding]:
-    """Returns the findings, each with its `id`; a number is added to an id that occurs again."""
+    """Returns the findings, each with its `id`; a number is added to a repeated id."""
     seen: Counter[str] = Counter()
     named = []
     for finding in findings:
@@ -287,7 +287,7 @@ def identified(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _name_of(finding: Finding) -> str:
-    """Returns the id of a finding, made from the events that its rule gave, before these are completed to a history."""
+    """Returns the id of a finding, made from the events that its rule named, before the evidence is completed."""
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]

@@ -14,12 +14,12 @@ Seen = Literal["anywhere", "inside", "outside"]
 PULL_RESULTS: Final = (0, 19, 20, 21)
 """Codes of answers to a pull that report a read of the store."""
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
-"""Codes of answers to a pull that was not read: those of `ResponseCode` and `RemotingSysResponseCode` that
-`PullMessageProcessor`, its executor and the hooks before it return. 4.9 answers code 361 with 3."""
+"""Codes of answers to a pull that was not read. `PullMessageProcessor`, its executor and the hooks before it return
+these codes of `ResponseCode` and `RemotingSysResponseCode`. 4.9 answers code 361 with 3."""
 REFUSED_LEAST: Final = 10
 REFUSED_SHARE: Final = 0.25
-"""Above this share of refused requests, at least `REFUSED_LEAST`, there is a gap, because the contract has no clause
-for refusals."""
+"""If more than this fraction of requests was refused, and at least `REFUSED_LEAST`, the result has a gap, because the
+contract has no clause for refusals."""
 NOTE_REFUSED: Final = "of {} {} were refused, and no history tells whether they had to be"
 BUSY_CODES: Final = (2, 215)
 """Codes of refusals because the broker is overloaded."""
@@ -37,32 +37,32 @@ UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 """Codes of answers to an update of a committed offset (15)."""
 
 SENT_BACK: Final = ("%RETRY%", "%DLQ%")
-"""How the topics begin to which a broker adds the messages that a consumer sends back (36)."""
+"""Prefixes of the topics to which a broker adds messages that a consumer sends back (36)."""
 UNHELD_MS: Final = 2_000
-"""Time limit of an answer to a request that is not held. Such a request has no deadline, and hosts may be busy."""
+"""The time limit for an answer to a request that is not held, which has no deadline. It allows for busy hosts."""
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 SHOWN_MS: Final = 5_000
-"""Time limit from acknowledgement to visibility, because the dispatcher may be some milliseconds behind."""
+"""The time limit from the acknowledgement of a message until it is visible, because the dispatcher may be behind."""
 SEND_MS: Final = 10_000
 """Time limit of an answer to a send, which may wait for the disk and for a slave."""
 EARLY_MS: Final = 1_000
-"""How much too early a delayed message may be delivered, because timers count in seconds (`timerPrecisionMs`)."""
+"""How much too early a delayed message may be delivered, because timers are rounded to seconds (`timerPrecisionMs`)."""
 LATE_MS: Final = 5_000
-"""The delay after which the judge reports a late delivery of a delayed message."""
+"""The judge reports the delivery of a delayed message if it is later than this."""
 RETRY_MS: Final = 3_000
 """How long a producer repeats a send: RocketMQ's `sendMsgTimeout`."""
 COMPACTION_MS: Final = 900_000
-"""How long a compaction topic keeps every message at least: RocketMQ's `compactionScheduleInternal`."""
+"""The minimum time for which a compaction topic keeps every message: RocketMQ's `compactionScheduleInternal`."""
 UNREMOVED_MS: Final = 1_000
-"""The minimum age of a message that retention removes, even from a full disk, because younger files are still in
+"""The minimum age of a message that retention removes, even if the disk is full, because younger files are still in
 use."""
 RETENTION_MS: Final = 3_600_000
 """The minimum retention, because `fileReservedTime` is in hours. A full disk removes messages earlier."""
 STOPPING_MS: Final = 5_000
 """Time within which a stopping broker answers its held pulls and closes its connections."""
 STOPPED_MS: Final = 15_000
-"""A broker that is still active this long after it reported a stop did not stop."""
+"""A broker that is active longer than this after it reported a stop did not stop."""
 
 TIMELESS: Final = frozenset(
     {
@@ -77,14 +77,14 @@ TIMELESS: Final = frozenset(
         *("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.asked", "pop.found.tag"),
     }
 )
-"""Clauses that compare no times, so that they are judged with any clock."""
+"""Clauses that compare no times, so they can be judged with any clock."""
 LOGGED: Final = frozenset(
     {
         *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag", "message.one_value"),
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
-"""The clauses of `TIMELESS` that need times if the queue has several generations, because times separate these."""
+"""Those clauses of `TIMELESS` that need times if the queue has several generations, which only times separate."""
 
 
 @frozen
@@ -95,28 +95,28 @@ class Clause:
     """A stable name, used by reports, tests and other judges."""
     says: str
     property: str
-    """Its property in the report, or `evidence`."""
+    """The property of the clause in the report, or `evidence`."""
     source: str
     """The source in RocketMQ or the specification."""
     needs: tuple[str, ...]
     """The events that the clause needs, with their fields."""
     seen: Seen = "anywhere"
-    """Whether the clause needs a record from inside a broker, or applies only to a record from outside."""
+    """Whether the clause needs a record from inside a broker, or applies only to a record from outside a broker."""
     whole_record: bool = False
-    """Whether an unrecorded event could explain a violation. If so, a finding is unknown when the source's record has
-    a gap."""
+    """Whether an unrecorded event could explain a violation. Then a finding is unknown if the source's record has a
+    gap."""
     verdict: FindingVerdict = "violated"
-    """The strongest verdict of the clause; an `observed` finding breaks no promise of a broker."""
+    """The strongest possible verdict of the clause. An `observed` finding breaks no promise of a broker."""
 
 
 def moment_text(moment_ns: float) -> str:
-    """Nanoseconds of Unix time as text, UTC."""
+    """Format nanoseconds of Unix time as text in UTC."""
     begin = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=moment_ns / 1_000)
     return begin.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def restart_text(since_ns: float) -> str:
-    """Returns the end of a finding's reason: that the broker may have been killed at this time."""
+    """Returns the last part of a finding's reason: that the broker may have been killed at this time."""
     return f"; all connections were closed from {moment_text(since_ns)} on, so the broker may have been killed then"
 
 

@@ -14,18 +14,18 @@ POP_CODES: Final = (POP, NOTIFICATION, ACKNOWLEDGE, CHANGE)
 POP_ANSWERS: Final = (0, 1, 2, 3, 13, 16, 17, 23, 24, 25, 26, 27, 28, 29, 208, 209, 210, 215, 501, 1500)
 """Codes of answers to these requests."""
 RETRIED: Final = "retry"
-"""The cause of a `message_popped` whose message comes from the retry topic."""
+"""The cause of a `message_popped` event whose message comes from the retry topic."""
 POP_READS: Final = (0, 209, 210)
-"""Codes of answers to a pop that report a read: messages, none and too many waiting requests, or none until the
-deadline."""
+"""Codes of answers to a pop that was read: messages found, too many waiting requests, or no message until the deadline.
+"""
 POLLING_TIMEOUT: Final = 210
 POP_EARLY_MS: Final = 60
-"""How much too early a held pop may be answered without messages: 50 ms (`PopRequest.isTimeout`), and two roundings."""
+"""How much too early a held pop may be answered without messages: 50 ms (`PopRequest.isTimeout`) plus two roundings."""
 ACK_MS: Final = 1_000
 """In the last second of the invisible time, an acknowledgement may be too late (`PopAckConstants.ackTimeInterval`)."""
 AGAIN_MS: Final = 30_000
-"""Time after its invisible time within which a message must be in the retry topic: the revive service scans every
-second, and waits for three seconds without new messages (`PopReviveService`)."""
+"""The time limit from the end of a message's invisible time until it is in the retry topic: the revive service scans
+every second, and waits for three seconds without new messages (`PopReviveService`)."""
 AGAIN_MOST: Final = 16
 """After this many deliveries a message may be in the dead-letter topic."""
 

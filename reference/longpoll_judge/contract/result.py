@@ -19,7 +19,8 @@ class Rate(msgspec.Struct, frozen=True):
 
     violated: int
     of: int
-    """Pulls that could have violated the property, because a message woke them or their deadline passed."""
+    """The number of pulls that could have violated the property, because a message woke them or their deadline passed.
+    """
 
 
 Verdict = Literal["valid", "invalid", "unknown"]
@@ -72,14 +73,14 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     queue: int
     count: int
     requests: list[str]
-    """The requests at fault; empty if no request but the log is at fault."""
+    """The requests at fault; empty if the log is at fault."""
     why: str
     """The reason of the first of these findings."""
 
 
 @with_table
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A property that a request or a queue's log violates, or may violate, with the events that show it."""
+    """A request or a queue's log that violates a property, or may violate it, with the events as evidence."""
 
     property: str
     clause: str
@@ -94,20 +95,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window_end_ms: float
     why: str
     evidence: list[dict[str, Any]]
-    """Together with `meta`, a complete history: if it is judged alone, it violates the clause again."""
+    """The events that show the fault. Together with `meta` they are a complete history, which violates the clause again
+    if it is judged alone."""
     messages: list[int] = []
-    """Queue offsets of the messages that the finding is about, the one at fault first; empty if it is about none."""
+    """Queue offsets of the messages that the finding is about, starting with the message at fault; may be empty."""
     tag: str = ""
-    """The tag of the first of these messages, if the evidence has it."""
+    """The tag of the first message in `messages`, if the evidence has it."""
     offsets: dict[str, int] = {}
-    """Offsets that the request at fault and its answer contain, or the log if that is at fault."""
+    """The offsets in the request at fault and its answer, or in the log if the log is at fault."""
     time: str = ""
-    """When its window begins, UTC: `2026-11-27T03:19:14.000001Z`."""
+    """The beginning of the finding's window in UTC, such as `2026-11-27T03:19:14.000001Z`."""
     group: str = ""
-    """The consumer group of the request at fault, if it was recorded; the next fields likewise."""
+    """The consumer group of the request at fault; empty if it was not recorded."""
     connection: str = ""
     codes: dict[str, str] = {}
-    """The codes of its `request` and its `answer`, with their names in RocketMQ."""
+    """The codes of the `request` and its `answer`, with their names in RocketMQ."""
     follows: list[Follow] = []
     """Other consequences of the same cause, which are not separate findings."""
     meta: dict[str, Any] = {}
@@ -141,13 +143,13 @@ class Gap:
 
     @property
     def clause(self) -> str:
-        """The clause that the gap belongs to."""
+        """The clause of the contract to which the gap belongs."""
         return f"{EVIDENCE}.{self.kind.replace(' ', '_')}"
 
 
 @with_table
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of upper bounds, so that no latency is understated; None if nothing was measured."""
+    """Percentiles of the upper bounds of latencies, which understate no latency; None if nothing was measured."""
 
     count: int
     p50: float | None
@@ -155,14 +157,14 @@ class Percentiles(msgspec.Struct, frozen=True):
     max: float | None
 
     def texts(self) -> tuple[str, str, str]:
-        """The three latencies as text, in ms."""
+        """The three percentiles as text, in ms."""
         p50, p99, most = ("-" if value is None else f"{value:.3f}" for value in (self.p50, self.p99, self.max))
         return p50, p99, most
 
 
 @with_table
 class Share(msgspec.Struct, frozen=True):
-    """How many of all items were judged."""
+    """The number of judged items, and the number of all items."""
 
     judged: int
     of: int
@@ -208,28 +210,29 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     findings: list[Finding]
     findings_left_out: int
-    """The number of findings beyond the maximum that is listed for one queue and property."""
+    """The number of findings that are not listed, because their queue and property have too many."""
     gaps: list[dict[str, Any]]
     notes: list[dict[str, Any]] = []
     """Requests that the contract does not cover, with their counts; `valid` does not apply to them."""
     observations: list[Finding] = []
-    """Permitted behaviour that users may want to know; the verdict does not depend on it."""
+    """Permitted behaviour that users may want to know. Observations do not affect the verdict."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     shares: dict[str, Share] = {}
-    """By kind (pulls, sends, commits, steps): how many were judged, of how many. A commit is a query of a committed
-    offset."""
+    """By kind (pulls, sends, commits, steps), the number of judged items and of all items. A commit is a query of a
+    committed offset."""
     judged: dict[str, int] = {}
-    """How often each property was checked. A property with 0 was not applicable, which is not a pass."""
+    """How often each property was checked. A property with 0 did not apply, which is not a pass."""
     rates: dict[str, Rate] = {}
-    """How often each property about time was certainly violated, by property."""
+    """By property about time, how often it was certainly violated."""
 
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
         """Returns the findings (`FINDINGS`), the counts of each clause (`COUNTS`), or counts and latencies (`METRICS`).
 
-        The counts are those of the listed findings and of their consequences. The label of a metric depends on its
-        name: `judged` and `violations` have a property; `gaps`, `violated`, `unknown` and `observed` a clause;
-        `latency_ms` a latency with `count`, `p50`, `p99` or `max`; `events`, `queues` and `requests` none.
+        The counts include the listed findings and their consequences. The label of a metric depends on its name:
+        `judged` and `violations` are labelled with a property; `gaps`, `violated`, `unknown` and `observed` with a
+        clause; `latency_ms` with a latency and `count`, `p50`, `p99` or `max`. `events`, `queues` and `requests` have
+        no label.
         """
         if name == "findings":
             return pa.Table.from_pylist(

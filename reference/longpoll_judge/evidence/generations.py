@@ -1,12 +1,12 @@
-"""The generations of a queue: within one, its log only grows.
+"""The generations of a queue. Within one generation, the queue's log only grows.
 
-A generation ends when the topic is deleted (215); the next one begins empty. It may also end in a gap of the record, or
-while all connections of an observer outside the broker are closed: a broker that was killed and restarted may have lost
-messages that were not on disk, and kept messages that no event shows. A request that certainly lies within one
-generation is judged by the events that may belong to it. A request that touches a change may have been served in either
-generation, so only rules that need no log judge it.
+A generation ends when the topic is deleted (215); the next generation begins empty. A generation may also end in a gap
+of the record, or while all connections of an observer outside the broker are closed: a broker that was killed and
+restarted may have lost messages that were not on disk, and kept messages that no event shows. If a request certainly
+lies within one generation, it is judged by the events that may belong to this generation. A request that overlaps a
+change may have been served in either generation, so only rules that need no log judge it.
 
-How changes are found: `survey`.
+`survey` finds the changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longpoll_judge.evidence.source_survey import NO_GAPS, Interval, RecordGaps,
 from longpoll_judge.read.schema import INTEGER_LIMIT
 
 NEITHER = -1
-"""The number of a generation for an event that touches a change between two of them."""
+"""Stands for the generation of an event that overlaps a change between two generations."""
 
 
 @frozen(eq=False)
@@ -32,23 +32,20 @@ class Generations:
     """The generations of one queue: number n lies between the changes n - 1 and n."""
 
     changes: RecordGaps
-    """When a generation may end and the next one begin."""
+    """The times in which one generation may end and the next one begin."""
     deletions: RecordGaps
-    """The changes in which a generation certainly ends, so that the next one begins empty."""
+    """The changes in which a generation certainly ends, so that the next generation begins empty."""
     restarts: RecordGaps = NO_GAPS
     """The changes in which the broker may have been restarted. Messages older than `KEPT_NS` survive a restart."""
 
     def number(self, after_ns: Integers, before_ns: Integers) -> Integers:
-        """Returns the number of the generation that each interval lies in; `NEITHER` if it touches a change."""
+        """Returns the number of the generation in which each interval lies; `NEITHER` if it overlaps a change."""
         life = np.searchsorted(self.changes.ends, after_ns, side="left")
         next_ns = np.append(self.changes.starts, INTEGER_LIMIT)[life]
         return np.where((before_ns < next_ns) | (life == len(self.changes)), life, NEITHER).astype(np.int64)
 
     def first_kept(self, number: int) -> int:
-        """Returns the earliest generation from which only restarts led to this one.
-
-        This one itself if there is none.
-        """
+        """Returns the earliest generation from which only restarts led to the given generation, which may be itself."""
         while (
             number > 0
             and (
@@ -74,20 +71,17 @@ class Generation:
     lives: Generations
     number: int
     emptied_ns: int | None
-    """The earliest time at which it began with an empty log; None if it may have begun with messages."""
+    """The earliest time at which the generation began with an empty log; None if it may have begun with messages."""
 
     @property
     def first_known(self) -> int | None:
-        """The offset from which on every message in the log is in the record.
-
-        None if only the log itself can show that.
-        """
+        """The offset from which on the record contains every message of the log; None if only the log can show this."""
         if self.number <= 0:
             return None
         return INTEGER_LIMIT if self.emptied_ns is None else 0
 
     def sure(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Returns a mask of the events that certainly belong to it, including those that a restart cannot have lost."""
+        """Returns a mask of the events that certainly belong to the generation or that a restart cannot have lost."""
         numbers = self.lives.number(after_ns, before_ns)
         found: Booleans = (numbers == self.number) & (self.number != NEITHER)
         first = self.lives.first_kept(self.number)
@@ -97,9 +91,9 @@ class Generation:
         return found
 
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Returns a mask of the events that may describe its log.
+        """Returns a mask of the events that may describe the log of the generation.
 
-        These events touch a change, or belong to an earlier generation that this one may continue.
+        These events overlap a change, or belong to an earlier generation that this generation may continue.
         """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)
@@ -110,18 +104,18 @@ class Generation:
 
 
 KEPT_NS: Final = 15_000 * 1_000_000
-"""Data that a broker acknowledged this long before it was killed is on disk, ns: it saves offsets every 5 s, first
-after 10 s, and flushes its log at least every 10 s."""
+"""Data that a broker acknowledged this long (ns) before it was killed is on disk: the broker saves offsets every 5 s,
+first after 10 s, and flushes its log at least every 10 s."""
 STARTED_NS: Final = 60_000 * 1_000_000
-"""The longest pause between an orderly stop and the next start that counts as one restart of the broker, ns."""
+"""The longest pause in ns between an orderly stop and the next start that counts as one restart of the broker."""
 RESTART_NS: Final = 1_000 * 1_000_000
-"""A broker without any connection for this long may have been restarted, ns."""
+"""A broker that had no connection for this long (ns) may have been restarted."""
 DELETION_NS: Final = 5_000 * 1_000_000
-"""How long after its receipt a deletion may take effect, ns, because its answer is not recorded."""
+"""How long (ns) after its receipt a deletion may take effect. The record has no answer that would bound this time."""
 
 
 class GenerationStart(NamedTuple):
-    """A sign that a new generation begins, of one queue or of all queues of a topic."""
+    """Evidence that a new generation of one queue, or of all queues of a topic, begins."""
 
     broker: str
     topic: str
@@ -136,10 +130,10 @@ class GenerationStart(NamedTuple):
 def deletions(
     deleted: Iterable[GenerationStart], sources: Mapping[str, SourceSurvey], settable: Collection[str]
 ) -> tuple[dict[tuple[str, str], RecordGaps], RecordGaps]:
-    """Returns when each topic was deleted, and when some broker's topic was that no source names.
+    """Returns the deletions of each topic by broker, and separately the deletions with an unknown broker.
 
-    The end of a deletion is open if the source's clock may be set. A deletion without a broker's name belongs to the
-    one broker of its source; if the source has none or several, it may concern any of them.
+    The end of a deletion is open if the source's clock may be set. If a deletion names no broker, it concerns the only
+    broker of its source; if the source has none or several brokers, the deletion may concern any of them.
     """
     found: dict[tuple[str, str], list[Interval]] = {}
     unplaced: list[Interval] = []
@@ -156,11 +150,11 @@ def deletions(
 def begun_anew(
     first: Iterable[GenerationStart], deleted: dict[tuple[str, str], RecordGaps], inside: Collection[str]
 ) -> dict[tuple[str, str, int], RecordGaps]:
-    """Returns when a queue got a new generation without a recorded deletion: one source had its offset 0 stored twice.
+    """Returns when a queue got a new generation without a recorded deletion, because offset 0 was stored twice.
 
-    A client that an outside observer does not see may have deleted the topic between the two stores. An observer inside
-    the broker would have seen the deletion. One send that is acknowledged twice does not count, because both
-    acknowledgements are of one message.
+    Both stores must come from one source. A client that an outside observer does not see may have deleted the topic
+    between the two stores. An observer inside the broker would have seen the deletion. A send that is acknowledged
+    twice does not count, because both acknowledgements are of one message.
     """
     told: dict[tuple[str, tuple[str, str, int]], list[GenerationStart]] = {}
     for each in first:
@@ -179,7 +173,7 @@ def begun_anew(
 
 
 def lasting(holes: RecordGaps, *, is_settable: bool) -> RecordGaps:
-    """Returns a source's gaps, each extended by the time in which a deletion requested in it may take effect."""
+    """Returns a source's gaps, each extended by the time in which a deletion within the gap may take effect."""
     ends = np.full_like(holes.ends, INTEGER_LIMIT) if is_settable else holes.ends + DELETION_NS
     return gaps_of(zip(holes.starts.tolist(), np.minimum(ends, INTEGER_LIMIT).tolist(), strict=True))
 
@@ -193,8 +187,9 @@ def broker_holes(
     """Returns the intervals in which no source watched a broker, so that its queues may have changed in any way.
 
     A source without a broker's name may belong to any broker. If a source has no end, its gap lasts until the next
-    source of the same broker begins. An outside observer leaves a gap after it ends; an observer inside the broker that
-    stops in order does not, because its broker stops with it. Nor does an `orderly` one if the next source begins soon.
+    source of the same broker begins. An outside observer leaves a gap after it ends. An observer inside the broker that
+    stops in order leaves no gap, because its broker stops with it. An `orderly` outside observer leaves no gap either
+    if the next source begins soon.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -213,8 +208,8 @@ def restarts(
 ) -> dict[str, RecordGaps]:
     """Returns when each broker may have been restarted: between two times with open connections, as seen from outside.
 
-    `connections` has, by source, the times between which each of its connections may have been open. An observer inside
-    the broker is left out, because it ends with the broker.
+    `connections` has, by source, the times between which each connection may have been open. Observers inside the
+    broker are ignored, because they end with the broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
@@ -232,10 +227,7 @@ def restarts(
 def orderly_ends(
     sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
 ) -> frozenset[str]:
-    """Returns the outside sources that show an orderly end.
-
-    All of their connections were closed shortly before the source stopped.
-    """
+    """Returns the outside sources that ended in order: all their connections were closed shortly before the source."""
     found = set()
     for name in connections.keys() - set(inside):
         stopped_ns, last_ns = sources[name].stopped_ns, max(closed for _opened, closed in connections[name])

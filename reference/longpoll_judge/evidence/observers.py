@@ -1,7 +1,6 @@
 """The observers: where each source begins and ends, whether it was inside a broker, and which topics were deleted.
 
-This is a part of the survey: it is computed for each split, and the results are merged in any order. Gaps within a
-source: `survey`.
+These facts are computed for each split, and the results are merged in any order. `survey` finds gaps within a source.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from longpoll_spec.policy import Policy, policy_named
 from longpoll_spec.tables import with_table
 
 DELETE_TOPIC: Final = 215
-"""DELETE_TOPIC_IN_BROKER: new generations of the topic's queues begin after it."""
+"""DELETE_TOPIC_IN_BROKER: after this request, new generations of the topic's queues begin."""
 ENDS_MAX: Final = 10
 """The maximum number of repeated starts or stops that a split reports."""
 NEEDED: Final = {
@@ -42,35 +41,32 @@ NEEDED: Final = {
     "lost": ("lost_count",),
     "omitted": ("lost_count", "cause"),
 } | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("topic", "queue", "request"))
-"""Fields that each event needs, whatever else it has. The fields that pulls need are checked with their answers
-(`case`)."""
+"""Fields that each event needs in any case. The fields that pulls need are checked with their answers (`case`)."""
 Deletion = tuple[str, str, int, int]
 """(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic means any topic."""
 
 
 @with_table
 class Seen(msgspec.Struct):
-    """The evidence about one source, as the splits show it."""
+    """The evidence about one source."""
 
     starts: list[int] = msgspec.field(default_factory=list)
-    """Sequence numbers of its `source_started`."""
+    """Sequence numbers of the source's `source_started` events."""
     stops: list[int] = msgspec.field(default_factory=list)
     last: int = -1
-    """The highest sequence number of its events."""
+    """The highest sequence number of the source's events."""
     inside: int = 0
-    """The number of its events that only an observer inside a broker can record."""
+    """The number of the source's events that only an observer inside a broker can record."""
     requests: int = 0
-    """The number of requests that it records."""
     missing: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many events lack a field that they need, by event and field."""
+    """The number of events that lack a required field, by event and field."""
     acknowledged: int = 0
-    """The number of acknowledged messages that it records."""
     appended: int = 0
 
 
 @with_table
 class Observers(msgspec.Struct):
-    """The evidence about all sources, as the splits show it."""
+    """The evidence about all sources."""
 
     sources: dict[str, Seen] = msgspec.field(default_factory=dict)
     sends: int = 0
@@ -81,13 +77,13 @@ class Observers(msgspec.Struct):
     """The lowest `offset_min` in any answer; `NEVER` if no answer has one."""
     min_most: int = -1
     moved: int = 0
-    """How often a visible end was reported."""
+    """How often a change of a queue's visible end was recorded."""
     identified: int = 0
     """The number of events that identify their messages."""
 
 
 def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
-    """The observers of one split. `missing` lists its missing columns (`lacking`)."""
+    """Survey the observers in one split. `missing` has its missing fields (`lacking`)."""
     found = Observers()
     codes, names = coded(table, "event")
     sources, source_names = coded(table, "source")
@@ -123,9 +119,9 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
 
 
 def _ends_of_told(values: Integers) -> tuple[int, int]:
-    """Returns the lowest and the highest value that is not negative; `NEVER` and -1 if there is none."""
+    """Returns the lowest and the highest non-negative value; `NEVER` and -1 if there is none."""
     most = int(values.max(initial=-1))
-    # As unsigned numbers, the negative ones are the highest, so the minimum skips them.
+    # As unsigned numbers, negative values are the highest, so the minimum ignores them.
     return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
 
 
@@ -149,7 +145,6 @@ def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict
 
 
 def _are_untold(table: pa.Table, name: str) -> Booleans:
-    """Returns a mask of the events that do not have a field."""
     if name in NAMES:
         codes, texts = coded_texts(table, name)
         empty = np.flatnonzero(~are_named(texts))
@@ -159,9 +154,9 @@ def _are_untold(table: pa.Table, name: str) -> Booleans:
 
 
 def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
-    """Returns a gap for each field that events lack.
+    """Returns a gap for each required field that events lack.
 
-    Events of histories of steps are left out, because they need no fields.
+    Histories of steps are skipped, because their events need no fields.
     """
     counts: Counter[str] = Counter()
     for name, seen in observers.sources.items():
@@ -195,7 +190,7 @@ def observer_gaps(observers: Observers, history: History, policies: Iterable[str
 
 
 def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> str:
-    """Returns why an event that a source must have exactly once is wrong: missing, repeated, or in the wrong place."""
+    """Returns why an event that each source must have exactly once is wrong: missing, repeated or misplaced."""
     if not sequences:
         return lacks
     if len(sequences) > 1:
@@ -204,28 +199,28 @@ def _fault(event: str, sequences: Sequence[int], lacks: str, misplaced: str) -> 
 
 
 def are_own(policies: Iterable[str]) -> bool:
-    """Whether there are named policies, and all of them were designed by this project."""
+    """Whether at least one policy is named, and all named policies were designed by this project."""
     names = [text.split("+")[0] for text in policies]
     return bool(names) and all(name in {"strict", "strict-clone"} for name in names)
 
 
 def stops_silently(policies: Iterable[str]) -> bool:
-    """Whether there are named policies, and all of them leave held pulls unanswered when the broker stops."""
+    """Whether at least one policy is named, and all of them leave held pulls unanswered when the broker stops."""
     return _all_are(policies, lambda policy: policy.on_stop == "silent")
 
 
 def answers_on_stop(policies: Iterable[str]) -> bool:
-    """Whether there are named policies, and all of them answer held pulls when the broker stops."""
+    """Whether at least one policy is named, and all of them answer held pulls when the broker stops."""
     return _all_are(policies, lambda policy: policy.on_stop == "answer")
 
 
 def keeps_role(policies: Iterable[str]) -> bool:
-    """Whether there are named policies, and none of them answers a held pull when a role changes."""
+    """Whether at least one policy is named, and none of them answers a held pull when a role changes."""
     return _all_are(policies, lambda policy: "answer" not in {policy.on_role_change, policy.on_master_return})
 
 
 def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> bool:
-    """Whether there are named policies, all of them are known, and the answer to the question is yes for each."""
+    """Whether at least one policy is named, all are known, and `question` is true for each."""
     try:
         found = [question(policy_named(text)) for text in policies]
     except SpecUserError:

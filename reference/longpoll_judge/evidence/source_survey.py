@@ -1,8 +1,7 @@
-"""Surveys one source: its numbers, its timestamps, its gaps and clocks that were set back.
+"""Surveys one source: its sequence numbers, its timestamps, its gaps, and whether its clock was set back.
 
-In a gap of the record, something may have happened that is not recorded, so the absence of an event proves something
-only outside of gaps. A rule that depends on an absence uses these gaps, and its finding is `unknown` if a gap lies in
-the time that matters.
+In a gap of the record, events may have happened that are not recorded, so the absence of an event proves something only
+outside of gaps. If a rule depends on an absence and a gap lies in the relevant time, the finding is `unknown`.
 
 `survey` merges the results.
 """
@@ -34,7 +33,7 @@ GAPS_MAX: Final = 1_000
 
 @frozen(eq=False)
 class RecordGaps:
-    """Intervals that neither touch nor overlap, in order of time."""
+    """Disjoint intervals in order of time, which do not touch."""
 
     starts: Integers
     ends: Integers
@@ -52,10 +51,10 @@ class RecordGaps:
         return self.begin_from(first_ns) <= last_ns
 
     def begin_from(self, moment_ns: Integers) -> Integers:
-        """Returns, for each time, the start of the first gap that has not ended by then.
+        """Returns, for each time, the start of the first gap that ends after this time, or a time far in the future.
 
-        A time far in the future if none. From the given time until the result, the record is complete. If the result is
-        before the given time, that time lies in a gap.
+        From the given time until the result, the record is complete. If the result is before the given time, the given
+        time lies in a gap.
         """
         found: Integers = np.append(self.starts, _NEVER)[np.searchsorted(self.ends, moment_ns, side="left")]
         return found
@@ -90,14 +89,14 @@ NO_GAPS: Final = gaps_of(())
 
 MS: Final = 1_000_000
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""An observer numbers an event at most this long after it happened, ns. If an event certainly lies further before
-one with a lower number, the clock was set back."""
+"""An observer numbers an event at most this long (ns) after it happened. If an event certainly lies further before an
+event with a lower number, the clock was set back."""
 DISORDER_NS: Final = 50 * MS
-"""How far a missing event may lie from its neighbours in sequence, ns; further if the source itself shows more."""
+"""How far (ns) a missing event may lie from its neighbours in sequence. A source with more disorder extends this."""
 
 
 class Run(NamedTuple):
-    """A range of sequence numbers, both ends included, in which no number is missing."""
+    """A range of sequence numbers without a missing number; both ends are included."""
 
     first: int
     last: int
@@ -112,13 +111,13 @@ class Span(NamedTuple):
 
     first: int
     last: int
-    """Sequence numbers."""
+    """The highest sequence number."""
     after_min_ns: int
     after_max_ns: int
     before_min_ns: int
     before_max_ns: int
     earlier_ns: int = -INTEGER_LIMIT
-    """The highest `after_ns` among the events of its split with lower numbers."""
+    """The highest `after_ns` among those events of the split that have lower numbers."""
 
 
 @with_table
@@ -130,13 +129,13 @@ class SourceSurvey(msgspec.Struct):
     last_ns: int = 0
     """The latest `after_ns`; the source was certainly active until then."""
     stopped_ns: int | None = None
-    """`after_ns` of its `source_stopped`."""
+    """`after_ns` of the source's `source_stopped` event."""
     lost_count: int = 0
     """The number of events that the source reports as dropped."""
     losses: list[Interval] = msgspec.field(default_factory=list)
-    """When events may have been dropped, as the source reports, and when events with an unknown name happened."""
+    """When the source reports that events may have been dropped, and when events with an unknown name happened."""
     damaged: list[Interval] = msgspec.field(default_factory=list)
-    """When events happened that lack a required field, so that nothing follows from them."""
+    """When events happened that lack a required field, so that no rule can use them."""
     spans: list[Span] = msgspec.field(default_factory=list)
     """One span for each run of each split."""
     holds: int = 0
@@ -144,19 +143,19 @@ class SourceSurvey(msgspec.Struct):
     steps: int = 0
     """How often the clock was set back within a split."""
     step_ns: int = 0
-    """The largest of these steps, ns, as far as it is certain."""
+    """The largest certain step back of the clock within a split, in ns."""
     disorder_ns: int = 0
-    """The longest time that an event came before one with a lower number, within a split, ns."""
+    """The longest time in ns by which an event happened before an event with a lower number within a split."""
     is_inverted: bool = False
-    """Whether an event certainly came before one with a lower number, within a split."""
+    """Whether an event certainly happened before an event with a lower number within a split."""
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that the source's events name."""
     unnamed: list[Interval] = msgspec.field(default_factory=list)
-    """By split, when events of queues happened that name no broker."""
+    """By split, the time of events about queues that name no broker."""
 
     @property
     def names(self) -> set[str]:
-        """The brokers that the events name, and an empty text if some events name none."""
+        """The brokers that the events name, plus an empty string if some events name none."""
         return self.brokers | {""} if self.unnamed else self.brokers
 
 
@@ -201,7 +200,7 @@ def survey_source(
 
 
 def _order(sequence: Integers) -> Integers:
-    """Returns the stable order of the numbers. If none is missing or repeated, each number is its own place."""
+    """Returns the stable order of the numbers. If none is missing or repeated, each number is its own position."""
     place = sequence - sequence.min()
     if int(place.max()) == len(place) - 1:
         order = np.full(len(place), -1, dtype=np.int64)
@@ -214,7 +213,7 @@ def _order(sequence: Integers) -> Integers:
 def _highest_so_far(values: Integers) -> Integers:
     """Returns the highest value up to each row.
 
-    A check that the values ascend costs a fraction of accumulating them.
+    Checking first whether the values already ascend costs much less than accumulating the maximum.
     """
     return np.maximum.accumulate(values) if (values[1:] < values[:-1]).any() else values
 
@@ -231,7 +230,7 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
         before = bisect_left(lasts, span.first)
         if before > 0:
             back_ns = latest_ns[before - 1] - span.before_min_ns
-            # Count only steps back between splits, because each split has counted the steps within it.
+            # Count only steps back between splits, because steps within a split are already counted.
             was_back, is_back = is_back, back_ns > CLOCK_STEP_NS
             steps += is_back and not was_back and span.earlier_ns - span.before_min_ns <= CLOCK_STEP_NS
             step_ns = max(step_ns, back_ns if back_ns > CLOCK_STEP_NS else 0)
@@ -248,7 +247,7 @@ def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
 
 LEAST: Final = frozenset({"first_ns", "min_least"})
 MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed"})
-"""Fields that are merged by their minimum or maximum. Other numbers are added, and all other values are joined."""
+"""Fields that are merged by their minimum or maximum. Other numbers are added, and other values are joined."""
 
 
 def merged(parts: Sequence[Part]) -> Part:
@@ -304,7 +303,7 @@ def sequence_faults(runs: Iterable[Run]) -> SequenceFaults:
 
 
 def holes_in(seen: SourceSurvey, damaged: Iterable[Interval] = ()) -> Iterator[Interval]:
-    """Yields when a source may have missed events: as it reports, as its numbers show, and after its end.
+    """Yields when a source may have missed events: at reported losses, at missing numbers, and after its end.
 
     A damaged event counts as missed, because its content is unknown.
     """

@@ -1,7 +1,7 @@
 """Surveys the evidence of a whole history: where each source begins and ends, and what is missing.
 
 Each split has a survey, and surveys are merged. Merging is associative and commutative, so the result depends neither
-on the order nor on the number of files. `kernel.verdict` judges with a `Context` from here.
+on the order nor on the number of files. `kernel.verdict` judges with a `Context` from this module.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ RARE: Final = frozenset(
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
 UPDATE_CONSUMER_OFFSET: Final = 15
-"""The request code that commits it."""
+"""The request code that commits a group's offset."""
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
-"""The interval in which a connection was closed that never was: far in the future."""
+"""The interval of the close of a connection that was never closed: far in the future."""
 _NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
@@ -100,28 +100,27 @@ class Survey(msgspec.Struct):
     """(source, connection, after_ns, before_ns) of every connection_opened."""
     blocks: list[Block] = msgspec.field(default_factory=list)
     deleted: list[GenerationStart] = msgspec.field(default_factory=list)
-    """Requests to delete a topic."""
     firsts: list[GenerationStart] = msgspec.field(default_factory=list)
-    """Acknowledgements of a queue's offset 0, which occurs once in each of its generations."""
+    """Acknowledgements of offset 0 of a queue, which occurs once in each generation of the queue."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
     offset_updates: int = 0
-    """Requests with an identifier that only commit an offset."""
+    """The number of requests with an identifier that only commit an offset."""
     pops: int = 0
     """The number of requests about pops."""
     answered: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
-    """Queues (broker, topic, number) whose ends are in answers."""
+    """Queues (broker, topic, number) whose ends occur in answers."""
     shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
     """Queues whose visible end a source records directly."""
     removed: dict[str, int] = msgspec.field(default_factory=dict)
-    """By queue (broker, topic and number as one text), the highest `offset_min` above 0 in an answer."""
+    """By queue (broker, topic and number as one string), the highest `offset_min` above 0 in an answer."""
     observers: Observers = msgspec.field(default_factory=Observers)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of events that excerpts omit, by the clause of the excerpt."""
 
     @property
     def disorder_ns(self) -> int:
-        """The longest time that any source recorded an event after one that happened later, ns."""
+        """The longest time in ns by which a source recorded an event after an event that happened later."""
         return max((seen.disorder_ns for seen in self.sources.values()), default=0)
 
 
@@ -132,33 +131,34 @@ class SourceFacts:
     last_ns: int
     stopped_ns: int | None
     holes: RecordGaps = NO_GAPS
-    """When something may have happened that the source did not record."""
+    """When events may have happened that the source did not record."""
     is_steady: bool = True
     """Whether the source's timestamps order its events (`_unsteady`)."""
     first_ns: int = 0
-    """The earliest time of its first event, ns."""
+    """The earliest time in ns of the source's first event."""
     own_holes: RecordGaps | None = None
-    """The gaps without those of dropped old events of a growing history, which have no answer to an open request."""
+    """The gaps without those from old events of a growing history that were dropped. No answer to an open request was
+    dropped."""
 
     @property
     def holes_of_open(self) -> RecordGaps:
-        """When an answer to a request without one may have been sent unrecorded."""
+        """When an answer to an unanswered request may have been sent without being recorded."""
         return self.holes if self.own_holes is None else self.own_holes
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
-"""The facts about a source whose name is in a dictionary, but which has no events."""
+"""The facts about a source that has a name but no events."""
 
 
 OwnProperty = Callable[[pa.Table], Iterable[tuple[int, str]]]
-"""A function from the pulls of a window to the rows that are wrong, each with the reason."""
+"""A user's property: a function from the pulls of a window to the rows that violate it, each with a reason."""
 OWN: Final = "own."
 """The prefix of the clauses of user properties."""
 
 
 @frozen
 class Context:
-    """Facts for every queue's verdict beyond the queue's own events."""
+    """Facts about the whole history that the verdict on each queue needs."""
 
     wake_ns: int
     late_ns: int
@@ -166,52 +166,53 @@ class Context:
     """Whether the policy promises to answer held pulls when the broker stops."""
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
-    """By source and connection, the [after_ns, before_ns] of its last close."""
+    """By source and connection, the interval [after_ns, before_ns] of its last close."""
     inside: frozenset[str] = frozenset()
     """Sources that recorded inside their broker."""
     asked: frozenset[str] = frozenset()
-    """Sources that record requests. A source with only holds is read together with one of these."""
+    """Sources that record requests. A source that records only holds is read together with one of these sources."""
     is_own: bool = False
     """Whether every policy of the history was designed by this project."""
     stops_silently: bool = False
     """Whether every policy that the history names leaves held pulls unanswered when the broker stops."""
     keeps_role: bool = False
-    """Whether every policy that the history names keeps held pulls when a role changes, the broker's or its
-    master's."""
+    """Whether every policy that the history names keeps held pulls when the role of the broker or its master changes.
+    """
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
     """Sources that declare a specification. Their events are judged only by that specification."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
-    """By broker, when something may have happened to its queues that no source recorded."""
+    """By broker, when its queues may have changed without any source recording it."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
-    """The same intervals, extended while a deletion with an unrecorded request may take effect."""
+    """The intervals of `broker_holes`, each extended while a deletion with an unrecorded request may take effect."""
     settable: frozenset[str] = frozenset()
-    """Sources whose clock is not monotonic or not known, as their declaration says or because they have none."""
+    """Sources whose clock is declared as not monotonic, or is not declared."""
     unsteady_brokers: frozenset[str] = frozenset()
     """Brokers that are recorded by a source whose timestamps do not order events."""
     blocked: dict[tuple[str, str], RecordGaps] = field(factory=dict)
     """By source and connection, when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By broker and topic, when its queues were deleted; the topic is empty if it is unknown."""
+    """By broker and topic, when the topic's queues were deleted; an empty topic if the topic is unknown."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
-    """By queue, when its generation began without a recorded deletion."""
+    """By queue, when a generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
-    """By broker that may have been restarted, when this may have happened."""
+    """By broker, when the broker may have been restarted."""
     kills: dict[str, RecordGaps] = field(factory=dict)
     """Those of `restarts` in which the broker did not end in order."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
     """Like `life_holes`, but without the time between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
-    """All closes of the connections that have several, in order of time, because a name may be reused."""
+    """All closes of the connections that were closed several times, in order of time, because a name may be reused."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
-    """By source, when its connections may have been opened, ascending, and when all of those so far were closed."""
+    """By source, when its connections may have been opened, ascending, and when all connections so far were closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
-    """Sources without sends, each with a broker that other outside sources name too: it may be the broker's slave."""
+    """Pairs of a source without sends and a broker that other outside sources name too: the source may watch a slave.
+    """
     readers: frozenset[str] = frozenset()
-    """Outside sources without sends, if another source has sends: each may watch slaves, of whatever name."""
+    """Outside sources without sends, if another source has sends: each of them may watch slaves with any name."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
-    """Queues that are recorded from inside: a source records their visible end."""
+    """Queues whose visible end a source records from inside the broker."""
     removed: dict[str, int] = field(factory=dict)
     """By queue (`queue_text`), the highest `offset_min` in an answer; the messages below it were removed."""
     writers: frozenset[str] = frozenset()
@@ -219,20 +220,20 @@ class Context:
     asks_sends: bool = True
     """Whether any source has sends, acknowledgements or message ids."""
     asks_ends: bool = True
-    """Whether to compare the ends in answers: these may have fallen, or nothing else is recorded of some queue."""
+    """Whether to compare the ends in answers, because they may have fallen or some queue has no other records."""
     asks_pops: bool = False
-    """Whether any source has requests about pops. If so, a message's acknowledgements may come at any time."""
+    """Whether any source has requests about pops. Then a message may be acknowledged at any time."""
     asked_alone: frozenset[str] = frozenset()
-    """The clauses of excerpts, of which only these are judged; empty for a history that is not an excerpt."""
+    """For a history that consists of excerpts, the clauses to judge; empty for any other history."""
     own: tuple[OwnProperty, ...] = ()
-    """The caller's additional properties (`kernel.user_properties`)."""
+    """The additional properties of the user (`kernel.user_properties`)."""
 
     def asks(self, clause: str) -> bool:
         """Whether to judge this clause."""
         return not self.asked_alone or clause in self.asked_alone or clause.startswith(OWN)
 
     def lives(self, name: tuple[str, str, int], *, restarts: bool = True) -> Generations | None:
-        """Returns the generations of a queue (broker, topic, number); None if it has only one.
+        """Returns the generations of a queue (broker, topic, number); None if it has only one generation.
 
         With `restarts`, each restart begins a new generation.
         """
@@ -244,13 +245,13 @@ class Context:
         return Generations(union((*deleted, *unsure, restarted)), union(deleted), restarted)
 
     def orders(self, source: str, broker: str) -> bool:
-        """Whether the timestamps of a source about a broker order anything."""
+        """Whether the timestamps of a source give an order of events about a broker."""
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
 
     def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
         """Returns when all connections that a source had opened before each time are certainly closed.
 
-        The result is `NEVER` if this is unknown, as for a source that reports no opened connections.
+        The result is `NEVER` if this is unknown, for example because the source does not record opened connections.
         """
         opened_ns, closed_ns = self.spans.get(source, (_NOTHING, _NOTHING))
         at = np.searchsorted(opened_ns, moment_ns, side="right")
@@ -260,22 +261,22 @@ class Context:
     def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
         """Returns the earliest time of a connection's first close that does not lie before `since_ns`.
 
-        The result is far in the future if there is none. An event after a close with the same name came on another
-        connection.
+        Without such a close, the result is far in the future. An event after a close belongs to another connection with
+        the same name.
         """
         return self.closed_between(name, since_ns)[0]
 
     def closed_between(self, name: tuple[str, str], since_ns: int) -> Interval:
-        """Returns the interval of a connection's first close that does not lie before `since_ns`; else `NOT_CLOSED`."""
+        """Returns the interval of a connection's first close not before `since_ns`, or else `NOT_CLOSED`."""
         closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
     def log_holes(self, broker: str) -> RecordGaps:
-        """Returns when something may have happened to a broker's queues that is not in the record."""
+        """Returns when a broker's queues may have changed without a record of it."""
         return self.broker_holes.get(broker, NO_GAPS)
 
     def holes(self, source: str) -> RecordGaps:
-        """Returns when something may have happened that a source did not record."""
+        """Returns when events may have happened that a source did not record."""
         return self.sources.get(source, UNSEEN).holes
 
 
@@ -328,7 +329,6 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
 
 
 def _used(codes: NDArray[np.int32], names: Sequence[str]) -> list[int]:
-    """Returns the codes of the names that some rows have. There is usually only one name."""
     used: list[int] = np.flatnonzero(np.bincount(codes)).tolist() if len(names) > 1 else [0]
     return used
 
@@ -366,17 +366,17 @@ def _removed(table: pa.Table, flags: NDArray[np.bool_]) -> dict[str, int]:
 
 
 def queue_text(name: tuple[str, str, int]) -> str:
-    """A queue (broker, topic, number) as one text."""
+    """A queue (broker, topic, number) as one string."""
     return "\0".join(map(str, name))
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
-    """Returns how many numbers after its own each flagged event covers. Only events of an excerpt cover more than 0."""
+    """Returns how many further sequence numbers each flagged event covers; above 0 only in an excerpt."""
     return np.where(flags, np.clip(integers_of(table, "lost_count"), 1, INTEGER_LIMIT) - 1, 0).astype(np.int64)
 
 
 def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) -> list[Interval]:
-    """Returns when the flagged events happened; close ones are joined."""
+    """Returns when the flagged events happened; intervals that are close to each other are joined."""
     if not flags.any():
         return []
     return list(gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True)))
@@ -514,8 +514,8 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
 def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
     """Returns the sources whose timestamps do not order events, because a clock was set back or may have been.
 
-    An event that is earlier than one with a lower number shows that its clock was set back, even by a microsecond. If
-    two such clocks watch one broker, they share no numbers, so nothing shows which of them is wrong.
+    If an event is earlier than an event with a lower number, even by a microsecond, the clock was set back. If two
+    clocks that may be set watch one broker, they share no numbers, so nothing shows which clock is wrong.
     """
     found = {name for name, seen in survey.sources.items() if seen.steps or (seen.is_inverted and name in settable)}
     tellers: dict[str, set[str]] = {}
@@ -539,7 +539,6 @@ def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str
 def _spans(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> dict[str, tuple[Integers, Integers]]:
-    """Returns the values of `Context.spans`, by source."""
     found: dict[str, list[Interval]] = {}
     for source, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
         found.setdefault(source, []).append((opened_ns, closed_ns))
@@ -557,13 +556,12 @@ def _senders(survey: Survey) -> set[str]:
 
 
 def _readers(survey: Survey, inside: Collection[str]) -> frozenset[str]:
-    """Returns the values of `Context.readers`."""
     senders = _senders(survey)
     return frozenset(survey.sources.keys() - senders - set(inside) if senders else ())
 
 
 def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, str]]:
-    """Returns the values of `Context.followers`. A slave has its master's name, and takes no sends."""
+    """Returns `Context.followers`. A slave has its master's name, and gets no sends."""
     senders = _senders(survey)
     watchers = {name: seen.brokers for name, seen in survey.sources.items() if name in senders or name not in inside}
     return frozenset(

@@ -3,22 +3,22 @@
 `verdict.judge_window(table, context)` returns rows that can be added up (`rows`): counts, latencies and findings.
 
 **The window** (`window`). Texts are dictionary codes, and a queue is a number. The rows are in one canonical order: by
-queue, then by time. A request joins its answer by scattering row numbers into an array by request number: one
-step for each kind of event. A window holds whole queues, so nothing is carried over a border of time. Requests that
-join two windows come along as visitors (`run.buckets`).
+queue, then by time. To join requests and answers, row numbers are scattered into an array by request number, in one
+step for each kind of event. A window holds whole queues, so it needs no data from other windows. Requests with events
+in two windows are copied to both as visitors (`run.buckets`).
 
-**Lives and logs** (`lives`, `logs`). Each generation of a queue is a separate log, by number. The messages of all
-logs are one array, ascending by log and offset, and the logs stand side by side in one dense range of places
-(`lookup.Grouped`): a message's place is its log's base plus its offset. Running extremes that begin again with each log
-answer when an offset was visible, possibly and certainly, and which end was reached by a time. For each subscription a
-mask over the messages gives how many match in a range, and the next that does.
+**Lives and logs** (`lives`, `logs`). Each generation of a queue is a separate log with a number. The messages of all
+logs are one array, ascending by log and offset, and the logs lie side by side in one dense range of places
+(`lookup.Grouped`): a message's place is its log's base plus its offset. Running extremes, which restart with each log,
+show when an offset was visible, possibly and certainly, and which end was reached by a time. For each subscription, a
+mask over the messages gives the number of matching messages in a range, and the next matching message.
 
-**The context** (`evidence.survey.Context`) has what the rules need of the whole history: thresholds, observers, gaps of
-the record, clocks, closes and blocks of connections, generations of queues, lives of brokers.
+**The context** (`evidence.survey.Context`) has the facts about the whole history that the rules need: thresholds,
+observers, gaps of the record, clocks, closes and blocks of connections, generations of queues, lives of brokers.
 
 **Rules.** `case` joins pulls and answers; `answers`, `promptness`, `holding`, `connections` and `order` judge them and
 the logs. `gathered` holds other events as columns of hashes; `sends`, `messages`, `ends`, `filters` and `commits` judge
-these. `hold_limit` counts held pulls, source by source.
+these events. `hold_limit` counts held pulls, source by source.
 
-**Evidence.** A rule marks suspects by arrays. It writes the reason and picks the evidence only for listed suspects.
+**Evidence.** A rule marks suspects by arrays. It writes the reason and selects the evidence only for listed suspects.
 """

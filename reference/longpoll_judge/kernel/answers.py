@@ -1,20 +1,20 @@
 """Properties of answers to pulls: known response codes, answer_is_right and answered_once.
 
-An answer is right if a store read at some time between its request and the answer would have returned it. So an answer
-is a violation only if no such time exists. The rules are those of `DefaultMessageStore.getMessage` and
+An answer is right if a read of the store at some time between its request and the answer would have returned it. An
+answer is a violation only if no such time exists. The rules are those of `DefaultMessageStore.getMessage` and
 `PullMessageProcessor`:
 
-code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash; all were
-visible; offset_next is the last one's plus 1 when the body is full or everything matches, else it may also have passed
-over messages that do not match.
-code 19 NO_NEW_MSG: nothing to take was visible at some moment; offset_next is the offset asked for.
-code 20 NO_MATCHED_MSG: offset_next has passed over at least one message, and none of those passed over matches.
-code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own [offset_min, offset_max], so never at 0 of an empty
-queue; offset_next is one of the two ends (the lower for an offset that is too high only where it is 0, as in 4.9).
+code 0 FOUND: the messages in the body are exactly those in [offset, offset_next) that match by tag hash, and all were
+visible. offset_next is the last message's offset plus 1 if the body is full or every message matches. Otherwise
+offset_next may also have passed over messages that do not match. code 19 NO_NEW_MSG: at some time no matching message
+was visible; offset_next is the requested offset. code 20 NO_MATCHED_MSG: offset_next has passed over at least one
+message, and none of the passed messages matches. code 21 OFFSET_ILLEGAL: the offset lies outside the answer's own
+[offset_min, offset_max], so an empty queue never returns this code for offset 0. offset_next is one of the two ends.
+For an offset that is too high, it is the lower end only if that end is 0, as in 4.9.
 
-A refusal shows that the broker read nothing; a history mostly cannot show whether it was right (`contract.pulls`). Not
-judged: SQL92, offsets reset by an administrator (5.x answers 21 within the bounds then), and slaves, which answer 20
-where a master answers 21.
+A refusal shows that the broker read nothing. A history usually cannot show whether a refusal was right
+(`contract.pulls`). Not judged: SQL92, offsets reset by an administrator (5.x then answers 21 within the bounds), and
+slaves, which answer 20 if a master would answer 21.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def judge_codes(case: Case) -> list[Suspects]:
     if not is_refused.any():
         return []
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
-    # If the queue has a message, the subscription is one of tags and the count is not negative, nothing explains a
-    # failure.
+    # If the queue has a message, the subscription is by tag and the count is not negative, nothing explains a failure.
     has_messages = (case.logs.base[pulls.log] < NEVER) | case.lives.is_neither[pulls.log]
     failed = is_refused & (code == SYSTEM_ERROR) & has_messages
     failed &= case.events.are("expression_type", pulls.row, {TAG}) & (pulls.count_max >= 0)
@@ -80,11 +79,11 @@ def judge_codes(case: Case) -> list[Suspects]:
 
 
 REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
-"""Clauses that an answer may seem to break because retention removed messages."""
+"""Clauses that an answer may seem to violate because retention removed messages."""
 TAG_SHOWN_MAX: Final = 80
-"""The number of characters of a tag that a finding shows; its evidence has the whole tag."""
+"""The maximum length of a tag in a finding's sentence; the evidence has the whole tag."""
 RestsOn = Literal["answer", "append", "visible"]
-"""A rule needs the answer alone, also the appends of its messages, or also the events that made them visible."""
+"""Whether a rule needs only the answer, also the appends of its messages, or also the events that made them visible."""
 NUMBERS: Final = (
     *("next", "min", "max", "asked", "last", "body_count", "count_max", "matching_least", "end_least", "end_most"),
 )
@@ -97,26 +96,26 @@ def _no_messages(_answer: int) -> list[int]:
 
 @frozen(eq=False)
 class Rule:
-    """One conjunct of answer_is_right: which answers break it, which of them certainly, and the report's sentence."""
+    """One condition of answer_is_right: the answers that possibly or certainly violate it, and a report sentence."""
 
     clause: str
     broken: Booleans
     say: str | Callable[[int], str]
-    """The rest of a sentence that begins with the answer: a format text with `NUMBERS`, or a function of an answer."""
+    """The rest of a sentence about an answer: a format string with `NUMBERS`, or a function of an answer."""
     needs_whole_record: bool = False
     """Whether an event that was not recorded could explain the answer."""
     doubted: Booleans | None = None
-    """By answer, whether another unknown cause could explain the answer."""
+    """By answer, whether an unknown cause could explain the answer."""
     may_follow: bool = False
-    """Whether a slave that lags behind may give the answer."""
+    """Whether a slave that is behind its master may give the answer."""
     messages: Callable[[int], list[int]] = _no_messages
-    """Returns the messages by which an answer breaks the rule; the first message is the one at fault."""
+    """Returns the messages by which an answer violates the rule, starting with the message at fault."""
     rests_on: RestsOn = "answer"
-    """Which events the record must have, of the answer and of these messages."""
+    """Which events about the answer and these messages the record must have."""
 
 
 def judge_rightness(case: Case) -> list[Suspects]:
-    """Judge the contents of the answers; each answer is reported for the first rule that it breaks."""
+    """Judge the contents of the answers; each answer is reported for the first rule that it violates."""
     answers = pull_results(case)
     if not len(answers.pull):
         return []
@@ -125,7 +124,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     rules = [rule for rule in rules if case.context.asks(rule.clause)]
     if not rules:
         return []
-    # From the last rule to the first, so that the first one that is broken stays.
+    # Apply the rules from last to first, so that the first violated rule remains.
     first_rule = np.full(len(answers.pull), -1, dtype=np.int64)
     for number, rule in reversed(list(enumerate(rules))):
         first_rule[rule.broken] = number
@@ -137,7 +136,8 @@ def judge_rightness(case: Case) -> list[Suspects]:
         timeless[number] = case.are_timeless(rule.clause, rows) & unordered
         first_rule[rule.broken & timeless[number]] = number
     whole = case.is_log_whole(rows, answers.answered_before_ns)
-    # An answer that breaks no rule has the number -1, which picks the last rule; `is_broken` excludes it below.
+    # An answer that violates no rule has the number -1, which selects the last rule; `is_broken` excludes such answers
+    # below.
     weak = _weak_of(rules, first_rule, whole)
     # A certain violation comes before one that retention may explain.
     removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
@@ -172,13 +172,13 @@ def _sentence(answers: Answers, rule: Rule, answer: int) -> str:
 
 
 def _weak(rule: Rule, whole: Booleans) -> Booleans:
-    """Returns where a broken rule is not certainly broken."""
+    """Returns the answers that may violate a rule but do not certainly violate it."""
     weak = ~whole if rule.needs_whole_record else np.zeros_like(whole)
     return weak if rule.doubted is None else weak | rule.doubted
 
 
 def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
-    """Returns the answers that their reporting rule cannot decide."""
+    """Returns the answers for which the reported rule gives no certain verdict."""
     weak = np.zeros_like(whole)
     for number in np.unique(first_rule[first_rule >= 0]).tolist():
         weak |= (first_rule == number) & _weak(rules[number], whole)
@@ -254,7 +254,7 @@ def _found(answers: Answers) -> list[Rule]:
     is_found = answers.code == FOUND
     last = answers.last
     known = logs.is_known(log, answers.body)
-    # Below the log's base the record may have begun later, and an outside observer sees no appends.
+    # Below the log's base, messages may be older than the record, and an outside observer sees no appends.
     absent = ~known & (answers.body >= logs.base[log]) & logs.is_white_box[log]
     if absent.any():
         absent &= ~logs.may_be_there(log, answers.body)
@@ -271,16 +271,16 @@ def _found(answers: Answers) -> list[Rule]:
     back = is_found & (answers.next <= last)
     first, end = answers.asked, np.maximum(answers.next, answers.asked)
     matching_least = answers.matching_least
-    # The answer passed over more matching messages than its body carries, even by the lowest possible count.
+    # The answer passed over more matching messages than its body has, even by the lowest possible count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
-    # Retention removes the oldest messages before the queue's minimum follows, so those before the body may be gone.
+    # Retention removes the oldest messages before the queue's minimum rises, so messages before the body may be gone.
     from_body = np.maximum(first, answers.first)
     is_gone = skipped & (not case.context.is_own)
     if is_gone.any():
         is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body)) <= answers.body_count
         skipped &= ~(is_gone & (answers.first <= _removed_end(answers)))
         is_gone &= ~_are_young(answers, from_body)
-    # Compaction removes messages between others. The last visible message is the newest of them.
+    # Compaction removes messages in the middle of a log, but not the newest one.
     is_compacted = skipped & (not case.context.is_own)
     if is_compacted.any():
         visible_ns = logs.visible_for_content(answers.log, np.maximum(end - 1, 0))[1]
@@ -291,11 +291,11 @@ def _found(answers: Answers) -> list[Rule]:
         return f"says offset_next {answers.next[answer]}; {rule}"
 
     def left_out(answer: int) -> list[int]:
-        """Matching messages that the answer cannot have covered, by count; first those that it does not carry."""
+        """Return matching messages that the answer cannot have covered, by count, undelivered messages first."""
         carried = set(_body(answers, answer))
         matching = _matching(answers, answer, int(first[answer]), int(end[answer]), len(carried) + 1)
         missing = sorted(matching, key=lambda offset: offset in carried)
-        # Also the last matching message before the body, which may be too new to be removed.
+        # Consider also the last matching message before the body, which may be too new to be removed.
         newest = answers.first[answer] - 1 if everything[answer] else max(set(matching) - carried, default=-1)
         return list(dict.fromkeys([*missing[: len(carried) + 1], *([int(newest)] if newest >= first[answer] else [])]))
 
@@ -306,7 +306,7 @@ def _found(answers: Answers) -> list[Rule]:
         return f"carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
-        """The answers that carry a flagged message; that message is reported first."""
+        """Return the rule about answers that deliver a flagged message, which is reported first."""
         return Rule(
             clause,
             answers.any_in_body(flags),
@@ -337,17 +337,17 @@ def _not_found(answers: Answers) -> list[Rule]:
     visible_before = first_visible_before(answers)
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
-    # The status MESSAGE_WAS_REMOVING has code 20 too, so retention may have removed the messages passed over.
+    # The status MESSAGE_WAS_REMOVING has code 20 too, so retention may have removed the passed messages.
     may_be_gone = no_match & (not case.context.is_own)
     removed = may_be_gone & (answers.next <= _removed_end(answers))
     may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
     illegal = answers.code == OFFSET_ILLEGAL
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
-    # An offset that is too high leads to the end, or as in 4.9 to the minimum if that is 0; too low leads to the
-    # minimum.
+    # An offset that is too high leads to the end, or in 4.9 to the minimum if that is 0. An offset that is too low
+    # leads to the minimum.
     wrong_end |= (answers.asked > answers.max) & (answers.next != answers.max) & (answers.min > 0)
-    # If a pull's offset is below 0, the record may lack it.
+    # The record may lack a pull's offset, which is then below 0.
     wrong_end |= (answers.asked < answers.min) & (answers.asked >= 0) & (answers.next != answers.min)
     return [
         Rule(
@@ -402,8 +402,7 @@ def _itself(answers: Answers) -> list[Rule]:
     # These rules compare with the answer's own end, so they need no record of the log.
     is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
     beyond = is_read & (answers.next > answers.max)
-    # Code 19 means that the pull asked for the end of the queue. A broker that stops may answer it without a new
-    # read.
+    # Code 19 means that the pull requested the end of the queue. A stopping broker may send it without a new read.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
     if away.any():
@@ -438,7 +437,7 @@ def _itself(answers: Answers) -> list[Rule]:
 
 
 def _at_end_of_slave(answers: Answers) -> Booleans:
-    """Returns which answers a slave may give at its end: 20 with the offset that was asked for."""
+    """Returns which answers a slave may give at its end: 20 with the requested offset."""
     case = answers.case
     found = case.events.are("source", case.pulls.row[answers.pull], case.context.readers)
     found &= (answers.code == NO_MATCHED_MSG) & (answers.next == answers.asked)
@@ -467,9 +466,9 @@ def _are_young(answers: Answers, end: Integers) -> Booleans:
 
 
 def _measured(answers: Answers) -> Booleans:
-    """Returns for which answers "certainly visible before" depends on a duration by a clock that may be set.
+    """Returns the answers for which "certainly visible before" depends on a duration by a clock that may be set.
 
-    From outside, a message is certainly visible only some time after its acknowledgement.
+    In a record from outside, a message is certainly visible only some time after its acknowledgement.
     """
     case = answers.case
     settable = case.events.are("source", case.pulls.row[answers.pull], case.context.settable)
@@ -477,14 +476,14 @@ def _measured(answers: Answers) -> Booleans:
 
 
 def _body(answers: Answers, answer: int) -> list[int]:
-    """Returns the offsets of the messages that an answer carries."""
+    """Returns the offsets of the messages that an answer delivers."""
     first = int(answers.body_first[answer])
     offsets: list[int] = answers.body[first : first + int(answers.body_count[answer])].tolist()
     return offsets
 
 
 def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
-    """Returns the offsets in one answer whose places are flagged; `flags` has a value for each place of all bodies."""
+    """Returns the flagged offsets in one answer; `flags` has a value for each place of all bodies."""
     first = int(answers.body_first[answer])
     mine = slice(first, first + int(answers.body_count[answer]))
     offsets: list[int] = answers.body[mine][flags[mine]].tolist()
@@ -523,9 +522,9 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 
 
 def judge_order(case: Case) -> list[Suspects]:
-    """Judge whether a request was answered before it was received; members are places among these answers.
+    """Judge whether a request was answered before it was received; members are positions among these answers.
 
-    For answers to a read, `judge_rightness` reports this.
+    For answers to a read, `judge_rightness` reports this violation.
     """
     events, pulls = case.events, case.pulls
     rows = events.rows("answer_sent")
@@ -534,7 +533,7 @@ def judge_order(case: Case) -> list[Suspects]:
         return []
     is_left = np.ones(len(events), dtype=np.bool_)
     is_left[read] = False
-    # Skip the answers that `judge_rightness` reports, and damaged ones, which may belong to another request.
+    # Skip the answers that `judge_rightness` reports, and damaged answers, which may belong to another request.
     rows = rows[(events.request_key[rows] >= 0) & is_left[rows] & ~case.is_damaged[rows]]
     asked = events.answer_to(events.request_key[rows], "request_received")
     early = (asked >= 0) & (events.integers("before_ns", rows) < events.integers("after_ns", asked))
@@ -548,9 +547,9 @@ def judge_order(case: Case) -> list[Suspects]:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether a request, pull or not, was answered twice; members are places among the first answers.
+    """Judge whether a request, pull or not, was answered twice; members are positions among the first answers.
 
-    If the receipt of the request is not in the record, this is not certain.
+    The verdict is not certain if the receipt of the request is not in the record.
     """
     rows = case.events.rows("answer_sent")
     if not case.events.has_repeated("answer_sent"):
@@ -558,7 +557,8 @@ def judge_once(case: Case) -> list[Suspects]:
     # A damaged event may not be an answer, or may answer another request.
     rows = rows[(case.events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
     first = case.events.firsts(rows, "answer_sent")
-    # For each later answer `first` is the first answer to its request; for a first answer it is the answer itself.
+    # For each later answer, `first` is the first answer to its request; for a first answer, `first` is that answer
+    # itself.
     twice = np.unique(first[first < rows])
     if len(twice):
         # If an identifier was received twice, each answer may belong to another request.

@@ -1,6 +1,6 @@
-"""The unit of judging, a window, with its answers as columns; and suspects, each with a function that explains it.
+"""A window as the unit of judging, with its answers as columns; and suspects, each with a function that explains it.
 
-The properties: `promptness`, `answers`, `holding`. Their assembly: `verdict`.
+`promptness`, `answers` and `holding` contain the properties. `verdict` assembles the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDS: Final = ("offset_next", "offset_min", "offset_max")
 
 @frozen
 class Explanation:
-    """The explanation of one suspect, from which a finding is made."""
+    """Explains one suspect; a finding is made from it."""
 
     clause: str
     """The clause that the suspect violates."""
@@ -48,10 +48,10 @@ class Explanation:
     log_rows: list[int] = field(factory=list)
     """The rows of the log's events that show the violation."""
     messages: list[int] = field(factory=list)
-    """Queue offsets of the messages that the finding is about, the one at fault first."""
+    """Queue offsets of the messages that the finding is about, starting with the message at fault."""
     roots: list[int] | None = None
-    """The `log_rows` that would be the cause, like the messages, if their content were wrong; None for all of them,
-    and none if the answer alone is wrong."""
+    """Those of the `log_rows` that would be the cause, like the messages, if their content were wrong. None means all
+        `log_rows`; an empty list means that only the answer is wrong."""
 
 
 @frozen(eq=False)
@@ -63,10 +63,10 @@ class Suspects:
     members: Integers
     """Indices that `explain` accepts, in order of time."""
     rows: Integers
-    """By member, the row of the event that determines its place in this order."""
+    """By member, the row of the event that determines the member's position in this order."""
     explain: Callable[[int], Explanation]
     timeless: Booleans
-    """By member, whether it is a violation whatever the timestamps are."""
+    """By member, whether the violation is independent of timestamps."""
 
 
 def suspects(
@@ -78,7 +78,7 @@ def suspects(
     *,
     timeless: Booleans | bool = False,
 ) -> list[Suspects]:
-    """Returns the violated and the unknown suspects of one property, each with its row; nothing if there are none."""
+    """Returns the violated and the unknown suspects of one property, each with its row; an empty list without any."""
     kinds: tuple[tuple[FindingVerdict, Booleans], ...] = (("violated", violated), ("unknown", unknown))
     stands = np.broadcast_to(timeless, len(rows))
     return [
@@ -98,12 +98,12 @@ class Case:
     pulls: Pulls
     context: Context
     own: Booleans
-    """By row, whether the event is judged here; another window of the same queue judges the others."""
+    """By row, whether this window judges the event; another window of the same queue judges the other events."""
     _told: dict[str, Integers] = field(factory=dict)
 
     @cached_property
     def matchings(self) -> list[Matching | None]:
-        """For each of the pulls' expressions, the messages that match it; None if tags cannot decide."""
+        """For each expression of the pulls, the messages that match it; None if tags cannot decide."""
         return [None if known is None else self.logs.matching(known) for known in self.pulls.expressions]
 
     @cached_property
@@ -122,7 +122,7 @@ class Case:
 
     @cached_property
     def deliveries(self) -> tuple[Growth, Integers]:
-        """The ends that answers from outside show, with the pull of each; a delivered message must be visible."""
+        """The queue ends that answers from outside show, with the pull of each. A delivered message must be visible."""
         pulls, (count, body, _owner) = self.pulls, self.bodies
         shows = (self.answer_code == FOUND) & (count > 0) & self.is_sound
         shows &= ~self.logs.is_white_box[pulls.log] & ~self.lives.is_neither[pulls.log]
@@ -139,7 +139,7 @@ class Case:
 
     @cached_property
     def first_delivered(self) -> tuple[Integers, Integers]:
-        """When an answer first showed the first message that each pull takes, from outside; `NEVER` if none does."""
+        """When an answer from outside first showed the first message for each pull; `NEVER` if no answer did."""
         growth, _pull = self.deliveries
         after_ns, before_ns = self.by_expression(
             lambda matching, mine: matching.first_delivered(growth, self.pulls.log[mine], self.pulls.offset[mine])
@@ -147,7 +147,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """The answer's value for each pull, by column; -1 without an answer."""
+        """By pull, the value of this column in the pull's answer; -1 without an answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1
@@ -161,7 +161,7 @@ class Case:
 
     @cached_property
     def bodies(self) -> tuple[Integers, Integers, Integers]:
-        """How many messages each pull's answer carries, their offsets concatenated, and the pull of each message."""
+        """How many messages each pull's answer delivers, their offsets concatenated, and the pull of each message."""
         answered = np.flatnonzero(self.pulls.is_answered)
         owner, body = self.events.bodies(self.pulls.answer_row[answered])
         owner = answered[owner]
@@ -169,7 +169,7 @@ class Case:
 
     @cached_property
     def _answers_tell_all(self) -> bool:
-        """Whether every answer has its queue, its code and the three offsets, so that none is damaged."""
+        """Whether every answer has its queue, its code and the three offsets, so that no answer is damaged."""
         if not self.is_placed[self.events.queue[self.events.rows("answer_sent")]].all():
             return False
         if any(self.events.has_negative("answer_sent", name) for name in ("code", *ENDS)):
@@ -212,10 +212,10 @@ class Case:
 
     @cached_property
     def is_damaged(self) -> Booleans:
-        """Which events are damaged answers, from which nothing follows.
+        """Which events are damaged answers, which no rule uses.
 
-        They lack a field that their kind needs, or they name no queue and requests of several queues have their
-        identifier.
+        A damaged answer lacks a field that its kind needs, or names no queue although requests of several queues have
+        its identifier.
         """
         events = self.events
         found = np.zeros(len(events), dtype=np.bool_)
@@ -228,8 +228,8 @@ class Case:
         unplaced = rows[np.array([name[2] < 0 for name in events.names], dtype=np.bool_)[events.queue[rows]]]
         if len(unplaced):
             found[unplaced[events.is_asked_in_several(unplaced)]] = True
-        # An answer needs all three offsets. Only `ABSENT` means that one is missing; -1 is a number that the broker
-        # sent.
+        # An answer needs all three offsets. Only `ABSENT` means that an offset is missing; -1 is a number that the
+        # broker sent.
         lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) == ABSENT)
         requests = events.integers("code", events.rows("request_received"))
         if (requests == QUERY_CONSUMER_OFFSET).any():
@@ -246,7 +246,7 @@ class Case:
 
     @cached_property
     def is_answered(self) -> Booleans:
-        """Which pulls have an undamaged answer, so that rules can use the answer."""
+        """Which pulls have an answer that is not damaged, so that rules can use it."""
         if self._answers_tell_all:
             return self.pulls.is_answered
         found: Booleans = self.pulls.is_answered & ~self.is_damaged[self.pulls.answer_row]
@@ -254,15 +254,18 @@ class Case:
 
     @cached_property
     def is_sound(self) -> Booleans:
-        """Which pulls have all their fields, and so do their answers; rules ignore the other pulls."""
-        # These pulls were answered, but the answer is damaged.
+        """Which pulls and their answers have all their fields; rules ignore the other pulls."""
+        # These pulls have an answer, but it is damaged.
         lacking = self.pulls.is_answered & ~self.is_answered
         for flags in self.missing.values():
             lacking |= flags
         return ~lacking
 
     def by_expression(self, question: Callable[[Matching, Integers], tuple[Integers, Integers]]) -> list[Integers]:
-        """Call `question` with each matching and the indices of its pulls; two results each, `NEVER` if undecidable."""
+        """Call `question` with each matching and the indices of its pulls, and return its two results for each pull.
+
+        The results are `NEVER` if tags cannot decide.
+        """
         answers = [np.full(len(self.pulls), NEVER, dtype=np.int64) for _ in range(2)]
         for code, matching in enumerate(self.matchings):
             if matching is not None:
@@ -272,7 +275,7 @@ class Case:
         return answers
 
     def is_log_whole(self, rows: Integers, until_ns: Integers, since_ns: Integers | None = None) -> Booleans:
-        """Whether each event's log was recorded without gaps from `since_ns`, or its beginning, until `until_ns`."""
+        """Whether each event's log was recorded without gaps from `since_ns`, or its beginning, to `until_ns`."""
         found = np.ones(len(rows), dtype=np.bool_)
         since_ns = np.full(len(until_ns), BEGINNING, dtype=np.int64) if since_ns is None else since_ns
         for name in {name[0] for name in self.events.names}:
@@ -288,7 +291,7 @@ class Case:
         return found
 
     def is_watched(self, first_ns: Integers, last_ns: Integers) -> Booleans:
-        """Whether nothing that happened to each pull in [first, last] can be missing from its source's record."""
+        """Whether the record of each pull's source has no gap in [first, last]."""
         whole = np.ones(len(self.pulls), dtype=np.bool_)
         for number, facts in enumerate(self.pulls.source_facts):
             if len(facts.holes):
@@ -299,10 +302,11 @@ class Case:
     def is_unread(self, wanted: Booleans, first_ns: Integers, last_ns: Integers) -> Booleans:
         """Returns the wanted pulls whose connection was not read, in either direction, at some time in [first, last].
 
-        There the observer sees answers late or never, and sees requests before the broker receives them.
-        If the observer is outside the broker, a hole in its record may hide a pause.
+        During that time, the observer sees answers late or never, and sees requests before the broker receives them. If
+        the observer is outside the broker, a gap in its record may hide such a time.
         """
-        # Only an outside observer reads the connection. A hole in a record from inside hides events, but no pause.
+        # Only an outside observer reads the connection. A gap in a record from inside hides events, but not that the
+        # connection was not read.
         holed = self.is_outside & ~self.is_watched(first_ns, last_ns)
         unread: Booleans = wanted & self.pulls.is_answered & holed
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
@@ -319,7 +323,7 @@ class Case:
         return np.array([removed.get(queue_text(name), 0) if removed else 0 for name in self.events.names])
 
     def are_unordered(self, rows: Integers) -> Booleans:
-        """Returns which events come from sources or brokers whose timestamps give no order."""
+        """Returns which events come from sources or brokers whose timestamps do not order events."""
         unsteady = {name for name, facts in self.context.sources.items() if not facts.is_steady}
         found = self.events.are("source", rows, unsteady)
         for broker in self.context.unsteady_brokers:
@@ -335,14 +339,14 @@ class Case:
         return found
 
     def are_timeless(self, clause: str, rows: Integers) -> Booleans:
-        """Whether a clause needs no timestamps. A clause about a log needs none only if the queue has one life."""
+        """Whether a clause needs no timestamps; for a clause about a log, only if the queue has one generation."""
         if clause not in TIMELESS or clause not in LOGGED:
             return np.full(len(rows), clause in TIMELESS)
         return self.lives.is_single[self.events.queue[rows]]
 
     @cached_property
     def is_outside(self) -> Booleans:
-        """Which pulls were not recorded inside their broker."""
+        """Which pulls an observer outside their broker recorded."""
         return ~self.events.are("source", self.pulls.row, self.context.inside)
 
     def message_rows(self, log: int, offset: int) -> list[int]:
@@ -362,13 +366,13 @@ class Case:
         return rows
 
     def appended_rows(self, log: int, offset: int) -> list[int]:
-        """Returns the event that shows a message and its tag: its append, or else its acknowledgement."""
+        """Returns the event that shows a message and its tag: the append, or else the acknowledgement."""
         appended = np.concatenate([self._sure(log, name) for name in MESSAGES])
         found: list[int] = appended[self.events.integers("queue_offset", appended) == offset][:1].tolist()
         return found
 
     def _sure(self, log: int, event: str) -> Integers:
-        """Returns the events that certainly belong to this log, which is one life of its queue."""
+        """Returns the events that certainly belong to this log, which is one generation of its queue."""
         rows = self.events.rows_of_queue(event, int(self.lives.queue[log]))
         return rows[self.lives.are_sure(rows, np.full(len(rows), log))]
 
@@ -390,7 +394,7 @@ PULLS: Final = "pulls"
 
 
 def judged_counts(case: Case, mine: Booleans) -> Iterator[tuple[str, int]]:
-    """Yield, for each property of requests, its name and how many of the pulls in `mine` it applies to."""
+    """Yield the name of each property of requests, and to how many of the pulls in `mine` it applies."""
     pulls, events = case.pulls, case.events
     is_read = is_one_of(case.answer_code, PULL_RESULTS) & case.is_sound
     stopped = np.array([facts.stopped_ns is not None for facts in pulls.source_facts], dtype=np.bool_)
@@ -416,21 +420,20 @@ OFFSET_ILLEGAL: Final = 21
 
 @frozen(eq=False)
 class Answers:
-    """The answers that carry a pull result, with their pulls; each answer is a row."""
+    """The answers with the result of a pull, with their pulls. Each answer is a row."""
 
     case: Case
     pull: Integers
-    """Index of each answer's pull."""
     code: Integers
     next: Integers
     min: Integers
     max: Integers
     body_first: Integers
-    """The body's offsets are `body[body_first : body_first + body_count]`."""
+    """By answer, where its messages begin in `body`: they are `body[body_first : body_first + body_count]`."""
     body_count: Integers
     body: Integers
     owner: Integers
-    """For each place of `body`, the answer it belongs to."""
+    """For each place of `body`, the answer that delivers the message."""
 
     @cached_property
     def log(self) -> Integers:
@@ -439,37 +442,37 @@ class Answers:
 
     @cached_property
     def asked(self) -> Integers:
-        """The offset each pull asked for."""
+        """The offset that each pull requested."""
         return self.case.pulls.offset[self.pull]
 
     @cached_property
     def last(self) -> Integers:
-        """The body's last offset; -1 when it is empty."""
+        """The last offset in the body; -1 if the body is empty."""
         return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
 
     @cached_property
     def first(self) -> Integers:
-        """The body's first offset; -1 when it is empty."""
+        """The first offset in the body; -1 if the body is empty."""
         return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first, -1)]
 
     @cached_property
     def is_counted(self) -> Booleans:
-        """Whether each pull's maximum count of messages was recorded: a count below 0 means that it was not."""
+        """Whether each pull's maximum count of messages was recorded; a count below 0 means that it was not."""
         return self.case.pulls.count_max[self.pull] >= 0
 
     @cached_property
     def count_max(self) -> Integers:
-        """The maximum count of messages of each pull; a pull for 0 messages gets one, as in RocketMQ."""
+        """The maximum count of messages of each pull. A pull for 0 messages gets one message, as in RocketMQ."""
         return np.maximum(self.case.pulls.count_max[self.pull], 1)
 
     @cached_property
     def end_least(self) -> Integers:
-        """The end that was certainly visible before each request came."""
+        """The end that was certainly visible before each request was received."""
         return self.case.logs.end_at_least(self.log, self.received_after_ns)
 
     @cached_property
     def end_most(self) -> Integers:
-        """The highest end that can have been visible by each answer."""
+        """The highest end that may have been visible when each answer was sent."""
         return self.case.logs.end_at_most(self.log, self.answered_before_ns)
 
     @cached_property
@@ -495,9 +498,9 @@ class Answers:
 
 
 def pull_results(case: Case) -> Answers:
-    """Returns the answers that carry a pull result; refusals and damaged exchanges are left out."""
+    """Returns the answers with the result of a pull, without refusals and damaged exchanges."""
     pulls, code = case.pulls, case.answer_code
-    # Leave out refusals, because they show no read, and pulls or answers that lack a field.
+    # Skip refusals, because they show no read, and pulls or answers that lack a field.
     pull = np.flatnonzero(is_one_of(code, PULL_RESULTS) & pulls.is_answered & case.is_sound)
     count, body, owner = case.bodies
     if len(pull) < len(count):
@@ -520,7 +523,7 @@ def pull_results(case: Case) -> Answers:
 
 
 def takes_everything(answers: Answers) -> Booleans:
-    """Whether each answer's subscription takes every message."""
+    """Whether each answer's subscription matches every message."""
     flags = [known is not None and known.takes_everything for known in answers.case.pulls.expressions]
     return np.array(flags, dtype=np.bool_)[answers.case.pulls.expression[answers.pull]]
 
@@ -538,7 +541,7 @@ def wrong_tags(answers: Answers) -> Booleans:
 
 
 def matching_counts(answers: Answers, first: Integers, end: Integers) -> Integers:
-    """Returns the least number of messages in [first, end) that each answer's expression takes; 0 if undecidable."""
+    """Returns the lowest number of messages in [first, end) that each answer's expression matches; 0 if undecidable."""
     least = np.zeros(len(first), dtype=np.int64)
     expressions = answers.case.pulls.expression[answers.pull]
     for code, matching in enumerate(answers.case.matchings):
@@ -549,7 +552,7 @@ def matching_counts(answers: Answers, first: Integers, end: Integers) -> Integer
 
 
 def first_visible_before(answers: Answers) -> Integers:
-    """Returns when the first matching message at or after each asked offset was certainly visible."""
+    """Returns when the first matching message at or after each requested offset was certainly visible."""
     _after, before = answers.case.first_visible
     found: Integers = np.minimum(before[answers.pull] + answers.case.logs.slack_ns(answers.log), NEVER)
     return found

@@ -1,19 +1,19 @@
 """commit_never_regresses and commit_is_told: the committed offset that a query returns.
 
-The offset is not below one that the group had certainly committed, and not one that it cannot have committed. A group
-that has committed gets an offset. Each query and each separate commit is answered.
+A returned offset must not be below an offset that the group had certainly committed, and must not be one that the group
+cannot have committed. A group that has committed gets an offset. Each query and each separate commit is answered.
 
 A commit comes with a pull (`commit_offset`) or in its own request (15); a query (14) shows its effect. RocketMQ keeps
-the commit that comes last, so a client may put its offset back. An earlier pull may not, because pulls overtake each
-other. So the offset is wrong if a greater one was certainly committed before, unless a commit of at most this offset
-may have come after that.
+the commit that comes last, so a client may put its offset back. A pull that was sent earlier may not, because pulls can
+overtake each other. Therefore an offset is wrong if a greater offset was certainly committed before, unless a commit of
+at most this offset may have come after the greater one.
 
-An unanswered commit, such as a one-way commit, can only explain a lower offset. So can one whose answer is uncertain:
-its identifier came twice, or its answer names another queue. The evidence for a violation comes from the query's own
-observer and one generation; an explanation may come from any observer of the broker.
+An unanswered commit, such as a one-way commit, can only explain a lower offset. So can a commit whose answer is
+uncertain, because its identifier occurred twice or its answer names another queue. The evidence for a violation comes
+from the query's own observer and one generation; an explanation may come from any observer of the broker.
 
-Commits, queries and answers are held in memory. Earlier commits stop counting once a group or topic was deleted, or its
-offsets were moved on the broker (207, 215, 222, 314). Slaves are not judged.
+Commits, queries and answers are held in memory. Earlier commits are ignored once a group or topic was deleted, or its
+offsets were changed on the broker (207, 215, 222, 314). Slaves are not judged.
 
 Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8), the spec's property of this name.
 """
@@ -84,7 +84,7 @@ Flags = NDArray[np.bool_]
 def judge_exchanges(
     table: pa.Table, native: Booleans, own: Booleans, context: Context
 ) -> tuple[list[Finding], list[Row]]:
-    """Judge the offsets that the groups got; also rows that count the queries, refusals and lacking fields.
+    """Judge the offsets that the groups got; also return rows that count queries, refusals and missing fields.
 
     `native` marks the rows whose queues belong to this window, and `own` marks the rows to judge. Events about all
     queues are in the table as well.
@@ -131,7 +131,6 @@ def _ends(table: pa.Table) -> dict[tuple[str, str, int], int]:
 
 
 def _lacks(asked: pa.Table, name: str) -> Flags:
-    """Returns which queries and updates of offsets lack this field."""
     codes, names = coded(asked, name)
     empty = np.array([not text for text in names], dtype=np.bool_)[codes]
     found: Flags = empty & is_one_of(integers_of(asked, "code"), OFFSET_CODES)
@@ -139,7 +138,7 @@ def _lacks(asked: pa.Table, name: str) -> Flags:
 
 
 def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
-    """Copy the context with a hole around each damaged request, because its group or queue is unknown."""
+    """Copy the context with a gap around each damaged request, because its group or queue is unknown."""
     holes = dict(context.broker_holes)
     for event in asked.filter(pa.array(damaged)).to_pylist():
         interval = event["after_ns"] - DISORDER_NS, event["before_ns"] + DISORDER_NS
@@ -149,16 +148,17 @@ def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
 
 @frozen
 class _Reset:
-    """An event after which offsets of a group or topic may be different; an empty broker, group or topic means all."""
+    """An event after which offsets of a group or topic may have changed; an empty broker, group or topic means all."""
 
     broker: str
     group: str
     topic: str
     after_ns: int
     until_ns: int
-    """The latest time at which it may take effect. An offset set by the broker (222) stays until the group pulls."""
+    """The latest time at which the reset may take effect. An offset set by the broker (222) stays until the group
+    pulls."""
     deletes: bool
-    """Whether the event deletes the offset, and never changes it to a different one."""
+    """Whether the event deletes the offset and never sets another one."""
     queue: int = -1
     """The queue that the reset concerns; -1 means all queues."""
     is_restart: bool = False
@@ -187,9 +187,9 @@ class _Reset:
 
 
 def _unseen(context: Context) -> Iterator[_Reset]:
-    """Yield the deletions that no source recorded: a queue that began again has a new generation, with other commits.
+    """Yield the resets that no source recorded: new generations of queues, and restarts of brokers.
 
-    Yield also the restarts of brokers.
+    The new generation of a queue has no commits of the earlier one.
     """
     for (broker, topic, queue), holes in context.begun_anew.items():
         for after_ns, before_ns in holes:
@@ -234,7 +234,7 @@ class _Group:
     asked: pa.Table
     answers: pa.Table
     answer: Integers
-    """By request, the row of its answer; -1 if there is none."""
+    """By request, the row of its answer; -1 without an answer."""
     told: dict[str, Integers]
     """Columns of the answers, by name; each column has a row for each request."""
     is_doubtful: Flags
@@ -242,7 +242,6 @@ class _Group:
 
     @property
     def own(self) -> Flags:
-        """By request, whether this window judges the request."""
         flags: Flags = self.asked["own"].to_numpy()
         return flags
 
@@ -276,7 +275,7 @@ class _Group:
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
         questions = np.flatnonzero((exchanges.code == QUERY_CONSUMER_OFFSET) & self.own)
-        # Each query that may be wrong is compared with all exchanges, so the certainly right ones leave first.
+        # Remove queries that are certainly right first, because each other query is compared with all exchanges.
         questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
         for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
@@ -289,13 +288,13 @@ class _Group:
 
     def _joined(self) -> _Exchanges:
         code = integers_of(self.asked, "code")
-        # Only pulls and updates commit an offset, even if another request carries one.
+        # Only pulls and updates commit an offset, even if another request contains one.
         commits = is_one_of(code, (*PULL_CODES, UPDATE_CONSUMER_OFFSET))
         value = np.where(commits, integers_of(self.asked, "commit_offset"), -1)
         is_answered = self.answer >= 0
         answer_code = np.where(is_answered, self.told["code"], -1)
         is_explicit = code == UPDATE_CONSUMER_OFFSET
-        # An explicit commit took effect if it was answered SUCCESS, a pull's if the pull was read at all.
+        # An explicit commit took effect if it was answered SUCCESS. A pull's commit took effect if the pull was read.
         took = np.where(is_explicit, answer_code == SUCCESS, is_one_of(answer_code, PULL_RESULTS)) & (value >= 0)
         return _Exchanges(
             source=coded(self.asked, "source")[0],
@@ -308,17 +307,18 @@ class _Group:
             told=np.where(is_answered & (answer_code == SUCCESS), self.told["offset"], -1),
             is_explicit=is_explicit,
             took=took,
-            # A request without an answer may have been done; a pull that was refused may have committed before it was.
+            # A request without an answer may have taken effect, and a refused pull may have committed before it was
+            # refused.
             may_take=took | ((~is_answered | ~is_explicit) & (value >= 0)),
         )
 
     def _told(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """The finding about the answer to one query; `resets` may have come before it."""
+        """Yield the finding about the answer to one query; `resets` may have come before the query."""
         since_ns = max((reset.until_ns for reset in resets if not reset.is_restart), default=-NEVER)
-        # Exchanges that certainly ended before the query was received, by the same observer, because its clock orders
-        # both.
+        # Select exchanges that certainly ended before the query was received. They must come from the same observer,
+        # whose clock orders both.
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
-        # They must also have begun after every reset had certainly taken effect.
+        # These exchanges must also have begun after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
         saved = np.ones_like(known)
         for reset in resets:
@@ -326,8 +326,8 @@ class _Group:
                 saved &= (all_.after_ns > reset.until_ns) | (all_.done_ns < reset.after_ns - KEPT_NS)
         lost, known = known & ~saved, known & saved
         killed = restart_text(max((reset.after_ns for reset in resets if reset.is_restart), default=0))
-        # Commits that another observer saw before its own end: their broker may have been killed after that,
-        # unrecorded, and have lost them.
+        # Select commits that another observer saw before its own end. Their broker may have been killed after that,
+        # without a record, and may have lost them.
         ended = [context.sources.get(name, UNSEEN).stopped_ns is not None for name in coded(self.asked, "source")[1]]
         elsewhere = np.array(ended, dtype=np.bool_)[all_.source] & (all_.done_ns < all_.after_ns[question])
         elsewhere &= (all_.source != all_.source[question]) & (all_.after_ns > since_ns)
@@ -381,7 +381,7 @@ class _Group:
         if told <= 0 or (possible & (all_.value >= told)).any():
             return
         earlier = known & (all_.code == QUERY_CONSUMER_OFFSET)
-        # At that time the group had no offset or a lower one, so a higher one can only have been committed later.
+        # At that time the group had no offset or a lower one, so a higher offset can only have been committed later.
         earlier &= (all_.answer_code == QUERY_NOT_FOUND) | ((all_.told >= 0) & (all_.told < told))
         most = int(all_.value[possible].max(initial=0))
         why = f"{self._name} was told offset {told}, and no more than {most} can have been committed"
@@ -406,12 +406,12 @@ class _Group:
     def _unwritten(
         self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
     ) -> Iterator[Finding]:
-        """Yields an offset that no commit can explain since the last time when the offset was certainly another one."""
+        """Yields an offset that no commit explains since the last time when the group certainly had another offset."""
         told, done_ns = int(all_.told[question]), int(all_.done_ns[question])
         if told < 0:
             return
         is_question = all_.code == QUERY_CONSUMER_OFFSET
-        # A query that is answered with 0 may mean that the group has no offset, so nothing was skipped.
+        # An answer of 0 may mean that the group has no offset, so nothing was skipped.
         is_none = (all_.answer_code == QUERY_NOT_FOUND) & (told > 0)
         other = before & is_question & (is_none | ((all_.told >= 0) & (all_.told != told)))
         put = before & all_.is_explicit & all_.took & (all_.value != told)
@@ -422,7 +422,8 @@ class _Group:
         since_ns = all_.after_ns[last]
         written = (all_.may_take & (all_.value == told)) | (is_question & (all_.told == told))
         written |= is_question & (all_.answer_code == QUERY_NOT_FOUND) & (told == 0)
-        # Begun before the query was answered, and not certainly finished before the offset was last a different one.
+        # Select commits that began before the query was answered, and that were not certainly finished before the
+        # offset was last a different one.
         written &= (all_.after_ns <= done_ns) & (all_.done_ns >= since_ns)
         written[question] = False
         reset = any(one.until_ns >= since_ns and (told == 0 or not one.deletes) for one in resets)
@@ -431,8 +432,8 @@ class _Group:
         shown = [last, question]
         certain = bool(other.any())
         if put[last] and certain:
-            # An offset reset from before the record would be returned until the group pulls, whatever the group
-            # commits.
+            # An offset that was reset before the record began would be returned until the group pulls, whatever the
+            # group commits.
             shown.insert(0, int(np.flatnonzero(other)[-1]))
         since = f"{all_.value[last]} was committed" if put[last] else f"it was told {_offset(all_, last)}"
         why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
@@ -440,7 +441,7 @@ class _Group:
         yield self._finding("commit.told.written", shown, why, context, certain=certain)
 
     def _outlived(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
-        """Yields an offset from before a deletion, which some brokers keep for the next queue of that name."""
+        """Yields an offset from before a deletion, which some brokers keep for the next queue with the same name."""
         told = int(all_.told[question])
         ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
         written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
@@ -505,11 +506,11 @@ class _Group:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
         last: dict[str, Any] = event_dict(self.asked.select(COLUMNS).slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
-        # A request from before that is not in the record may have been carried out since.
+        # A request from before the record may have taken effect since.
         before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
         since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
         is_missing = clause == "commit.answered" and len(shown) == 1
-        # An answer after the time limit would be late anyway, so it does not matter whether one is missing there.
+        # After the time limit any answer is late, so a gap there does not matter.
         due_ns = shown[0]["before_ns"] + UNHELD_MS * MS + context.late_ns
         until_ns = np.array([due_ns if is_missing else shown[-1]["before_ns"]], dtype=np.int64)
         is_whole = not context.log_holes(last.get("broker", "")).touch(since_ns, until_ns)[0]
@@ -531,7 +532,6 @@ class _Group:
         )
 
     def _events(self, exchange: int) -> list[dict[str, Any]]:
-        """Returns a request, and its answer if it has one."""
         answer = int(self.answer[exchange])
         answers = self.answers.select(COLUMNS).slice(answer, 1).to_pylist() if answer >= 0 else []
         return [*self.asked.select(COLUMNS).slice(exchange, 1).to_pylist(), *answers]
@@ -539,21 +539,20 @@ class _Group:
 
 @frozen(eq=False)
 class _Exchanges:
-    """The requests of one group and their answers as columns, with one row for each request."""
+    """The requests of one group and their answers as columns; each request is a row."""
 
     source: NDArray[np.int32]
     """The code of the request's source."""
     code: Integers
     value: Integers
-    """The offset that the request commits; -1 for none."""
+    """The offset that the request commits; -1 if it commits none."""
     after_ns: Integers
     before_ns: Integers
     done_ns: Integers
     """The latest time at which the answer was sent; `NEVER` without an answer."""
     answer_code: Integers
-    """The answer's code; -1 without an answer."""
     told: Integers
-    """The offset in the answer to each query; -1 for none."""
+    """The offset in the answer to each query; -1 without an offset."""
     is_explicit: Flags
     took: Flags
     """Whether the offset was certainly committed."""
@@ -562,11 +561,11 @@ class _Exchanges:
 
 
 def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
-    """Returns which queries certainly got the offset that may have been committed last, if nothing reset the queue."""
+    """Returns the queries that certainly got the offset of a possibly last commit, if nothing reset the queue."""
     told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
-    # First, no greater offset was certainly committed before,
+    # First condition: no greater offset was certainly committed before the query.
     is_enough = _most_before(all_.done_ns[all_.took], all_.value[all_.took], asked_ns) <= told
-    # and this offset may have been committed after every exchange that fixes another one.
+    # Second condition: this offset may have been committed after every exchange that shows another offset.
     fixed = (all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit
     since_ns = _most_before(all_.done_ns[fixed], all_.after_ns[fixed], asked_ns)
     may = np.flatnonzero(all_.may_take & np.isin(all_.value, told))
@@ -578,7 +577,7 @@ def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
 
 
 def _most_before(ended_ns: Integers, values: Integers, moments_ns: Integers) -> Integers:
-    """Returns the highest of the values that ended before each time; `-NEVER` if none did."""
+    """Returns the highest value that ended before each time; `-NEVER` if no value did."""
     order = np.argsort(ended_ns, kind="stable")
     most = np.append(-NEVER, np.maximum.accumulate(values[order]))
     return most[np.searchsorted(ended_ns[order], moments_ns)]
@@ -589,7 +588,7 @@ def _offset(all_: _Exchanges, question: int) -> str:
 
 
 def _are_elsewhere(asked: pa.Table, answers: pa.Table, answer: Integers) -> Flags:
-    """Returns which requests have an answer that names another queue, or no queue but another broker or topic.
+    """Returns the requests whose answer names another queue, or names no queue but another broker or topic.
 
     An answer without any of these names belongs to its request's queue.
     """

@@ -1,6 +1,6 @@
-"""Answers and their connections: sent on the connection of the request, and not after it was closed.
+"""Answers and their connections: an answer is sent on the connection of its request, before the connection is closed.
 
-The rules apply to every request of a queue, pull or not. Repeated answers: `pull_answers`.
+The rules apply to every request of a queue, pull or not. Repeated answers: `answers`.
 
 A connection does not outlive its broker. It certainly lasts from its opening, or from its first answer, until its last
 answer. Connections of one broker that certainly overlap belong to one run of the broker, and so do connections that are
@@ -30,7 +30,7 @@ from longpoll_judge.kernel.gathered import (
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge on which connections the answers were sent; members are places among these answers."""
+    """Judge on which connections the answers were sent; members are positions among these answers."""
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -39,20 +39,22 @@ def judge_connections(case: Case) -> list[Suspects]:
     asked = events.answer_to(events.request_key[rows], "request_received")
     connections = names_of(events.table, "connection", rows)
     came = names_of(events.table, "connection", np.maximum(asked, 0))
-    # 0 means no name. The -1 of a missing request is cut to 0 only for the lookup, and `asked >= 0` excludes it.
+    # 0 means no name. A missing request has the index -1, which is replaced by 0 only for the lookup; `asked >= 0`
+    # excludes it.
     elsewhere = (asked >= 0) & (came != connections) & (came != 0) & (connections != 0)
     after_ns = events.integers("after_ns", rows)
-    # If a connection was closed before the request came, its name is now that of another connection.
+    # If a connection was closed before the request was received, its name now belongs to another connection.
     since_ns = np.where(asked >= 0, events.integers("after_ns", np.maximum(asked, 0)), BEGINNING)
     # If the request was not recorded, the answer may belong to any of these connections, so compare with the last
     # close.
     sent = gather(events.table, rows)
     closed_ns = np.where(asked >= 0, closes_from(sent, since_ns, case.context)[1], closes_of(sent, case.context)[1])
-    # Late means certainly closed before the answer. An answer on another connection shows nothing about this one.
+    # Late means that the connection was certainly closed before the answer. An answer on another connection shows
+    # nothing about this one.
     late = ~elsewhere & (closed_ns < after_ns)
     wrong = np.flatnonzero(elsewhere | late)
     if len(wrong):
-        # If an identifier was received twice, it is unknown which request was answered, so no connection is compared.
+        # If an identifier was received twice, it is unknown which request was answered, so do not compare connections.
         again = wrong[events.is_asked_again(rows[wrong])]
         elsewhere[again] = late[again] = False
 
@@ -73,27 +75,27 @@ def judge_connections(case: Case) -> list[Suspects]:
 
 @frozen(eq=False)
 class Spans:
-    """How long connections certainly lasted, with one row for each connection."""
+    """How long connections certainly lasted. Each connection is a row."""
 
     of: Integers
     """By answer, the row of its connection."""
     start_ns: Integers
     end_ns: Integers
     places: Integers
-    """The row in the table of each event that shows a connection."""
+    """The table row of each event that shows a connection."""
     first: Integers
     """By connection, the place of the event that shows its beginning."""
     last: Integers
     component: Integers
-    """A number that is equal for the connections of one generation of the broker."""
+    """A number that is equal for the connections of one run of the broker."""
 
     @property
     def life(self) -> Integers:
-        """By answer, the generation of the broker."""
+        """By answer, the number of the broker's run."""
         return self.component[self.of]
 
     def path(self, earlier: int, later: int) -> list[int]:
-        """Returns the events that show that two answers are of one generation; none if they came on one connection."""
+        """Returns the events that link the connections of two answers; empty if both came on one connection."""
         start, goal = int(self.of[earlier]), int(self.of[later])
         if start == goal:
             return []
@@ -120,8 +122,8 @@ class Spans:
 def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
     """Returns the connections of these answers to these requests; `opened` has the times when connections were opened.
 
-    Connections of an unnamed broker are linked only within their source, and so are those of a clock whose timestamps
-    order nothing. A closed connection is linked with no other, because its name may be reused.
+    Connections of an unnamed broker are linked only within their source. So are connections of a source whose
+    timestamps do not order events. A closed connection is not linked with any other, because its name may be reused.
     """
     closes = context.closes | dict.fromkeys(context.closed_often, (0, -NEVER))
     closed = [
@@ -146,7 +148,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     start_ns = before_ns[begins]
     group = _groups(asked, own, count, context)
     component = np.arange(count) + count
-    # Connections whose name was closed before their last answer.
+    # These connections were closed by name before their last answer.
     closed_ns = np.full(count, NEVER, dtype=np.int64)
     at = first_of(names, closed_names)
     closed_ns[at >= 0] = np.array([close[1] for close in closes.values()], dtype=np.int64)[at[at >= 0]]

@@ -1,11 +1,12 @@
 """Properties of the two ends of a queue, as answers and acknowledgements report them. Rules of a queue's log: `order`.
 
 Within one run of the broker, neither end falls from one answer to a later one. Connections that overlap belong to one
-run (`connections`), so a restart is not a fall. A deleted topic begins again. Messages passed over: `filters`.
+run (`connections`), so an end that is lower after a restart has not fallen. A deleted topic begins again. Messages that
+answers passed over: `filters`.
 
-A message that was acknowledged or appended must become visible in time while its source continues. Only queues with a
-recorded visible end are judged, because without one a stopped dispatcher looks like a log without readers. The
-findings: `sends`.
+A message that was acknowledged or appended must become visible in time, while its source continues. Only queues with a
+recorded visible end are judged, because without one a stopped dispatcher looks like a log without readers. `sends`
+creates the findings.
 
 Source: `ConsumeQueue.putMessagePositionInfo`, `DefaultMessageStore.getMinOffsetInQueue`, `getMaxOffsetInQueue`,
 `ReputMessageService`, and the specification's properties of the same names.
@@ -59,29 +60,29 @@ from longpoll_judge.read.schema import integers_of, lists_of, order_of, spread
 def not_shown(messages: Gathered, moved: Gathered, context: Context) -> tuple[Integers, Integers]:
     """Returns the first message of each queue's generation that was not visible in time, and a recorded end for each.
 
-    Both results are rows. A message that the deletion of its topic may have removed is left out.
+    Both results are rows. A message that the deletion of its topic may have removed is ignored.
     """
     due_ns = messages.before_ns + SHOWN_MS * MS
     goes_on = np.zeros(len(messages), dtype=np.bool_)
     for name, facts in context.sources.items():
-        # Skip sources with a specification, which may let a queue's end fall and has clauses of its own about that.
+        # Skip sources with a specification, which may let a queue's end fall and has its own clauses for this.
         goes_on |= (name not in context.lawful) & messages.are("source", [name]) & (due_ns < facts.last_ns)
     told = first_of(messages.place, moved.place)
-    # Only queues whose visible end a source records, and only while that source continues.
+    # Judge only queues whose visible end a source records, and only while that source continues.
     asked = np.flatnonzero(goes_on & (told >= 0))
     asked = asked[~_may_be_gone(messages.take(asked), due_ns[asked], context)]
     life = _lives(messages, messages.after_ns, context)
-    # An end that touches a deletion may belong to the generation before the deletion or to the one after it.
+    # An end that overlaps a deletion may belong to the generation before or after the deletion.
     told_lives = [_lives(moved, at_ns, context) for at_ns in (moved.after_ns, moved.before_ns)]
     life, ends = with_life((messages.place, life), (np.tile(moved.place, 2), np.concatenate(told_lives)))
     value, begun_ns = np.tile(moved.values["visible_end"], 2), np.tile(moved.after_ns, 2)
     best = highest_before(ends, begun_ns, value, life[asked], due_ns[asked] + 1)
-    # The highest end recorded by then does not cover the message, because an end is one above the last visible offset.
+    # The message is late if the highest end recorded by then does not exceed the message's offset.
     is_late = (best < 0) | (np.append(value, -1)[best] <= messages.values["queue_offset"][asked])
     late, best = asked[is_late], best[is_late]
     order = np.argsort(messages.after_ns[late], kind="stable")
     late, best = late[order], best[order]
-    # Report the first late message of a generation, because those behind it are late for the same reason.
+    # Report the first late message of a generation, because later ones are late for the same reason.
     first = np.sort(np.unique(life[late], return_index=True)[1])
     late, best = late[first], best[first]
     return late, np.where(best >= 0, best % len(moved), told[late])
@@ -106,7 +107,7 @@ def _may_be_gone(messages: Gathered, due_ns: Integers, context: Context) -> Bool
 
 
 def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
-    """Returns the generation of the queue that each event belongs to, counting the deletions begun by this time."""
+    """Returns the generation of the queue to which each event belongs, counting deletions that began by this time."""
     number = np.zeros(len(events), dtype=np.int64)
     for (broker, topic), holes in context.deleted.items():
         mine = events.are("broker", [broker])
@@ -118,11 +119,11 @@ def _lives(events: Gathered, at_ns: Integers, context: Context) -> Integers:
 FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
-"""Each end as an earlier answer shows it: a message that it delivers was visible."""
+"""Maps each end to the column with its value in earlier answers. A message that an answer delivers was visible."""
 
 
 def _delivered_end(table: pa.Table) -> Integers:
-    """The end of the messages that each event delivers or passes over. It was visible, whatever the answer reports."""
+    """The end of the messages that each event delivers or passes over, which was visible whatever the answer says."""
     bounds, values = lists_of(table, "offsets")
     passed = is_one_of(integers_of(table, "code"), (FOUND, NO_MATCHED_MSG))
     found = np.where(passed, integers_of(table, "offset_next"), 0)
@@ -136,9 +137,9 @@ def _delivered_end(table: pa.Table) -> Integers:
 def judge_ends(
     table: pa.Table, context: Context, native: Booleans, own: Booleans, *, most: int = FINDINGS_MAX
 ) -> tuple[list[Finding], int]:
-    """Judge the `own` answers, together with those of native queues; returns at most `most` findings of each clause.
+    """Judge the `own` answers against those of native queues; returns at most `most` findings of each clause.
 
-    Also returns the number of the other findings.
+    Also returns the number of further findings.
     """
     named, code = have_request(table), integers_of(table, "code")
     rows = np.flatnonzero(rows_where(table, "request_received") & named & is_one_of(code, PULL_CODES))
@@ -157,7 +158,7 @@ def judge_ends(
     acknowledged_rows = np.flatnonzero(acknowledged & (integers_of(table, "queue") >= 0))
     messages = gather(table, acknowledged_rows, ("queue_offset",))
     request = first_of(answers.request, pulls.request)
-    # If an identifier was received twice, with requests of any kind, it is unknown which of them an answer belongs to.
+    # If an identifier was received twice, by requests of any kind, it is unknown to which of them an answer belongs.
     # Only on one connection is it certain that an answer was sent before the next request came.
     is_sure = (request >= 0) & ~are_among(answers.request, received_again(table))
     mine = np.flatnonzero(is_sure & (answers.connection != 0))
@@ -182,11 +183,11 @@ def judge_ends(
         value = answers.values[name]
         shown_value = answers.values[SHOWN[name]]
         before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
-        # The -1 of a missing answer is cut to 0 only for the lookup, and `before >= 0` excludes it.
+        # A missing answer has the index -1, which is replaced by 0 only for the lookup; `before >= 0` excludes it.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
         have_fallen[fell] = True
         fell = fell[np.argsort(answers.before_ns[fell], kind="stable")]
-        # If one answer shows an end that is too high, all later answers fall, so the finding is reported once.
+        # If one answer reports an end that is too high, all later answers fall, so report this fault once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
         fell = fell[own[answers.row[fell]]]
         shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
@@ -202,7 +203,7 @@ def judge_ends(
 
 @frozen
 class _Fall:
-    """An end of a queue that fell: a later answer shows less than an earlier answer."""
+    """A fall of a queue's end: a later answer reports a lower end than an earlier answer."""
 
     clause: str
     name: str
@@ -215,8 +216,9 @@ def _unwatched(
 ) -> Iterator[Finding]:
     """Yield possible faults that a restart or a full disk could explain: the first fault of each cause.
 
-    The queue's end lies below one that an earlier answer or acknowledgement shows, perhaps from another run of the
-    broker. Or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
+    Either the queue's end lies below an end that an earlier answer or acknowledgement shows, perhaps from another run
+    of the broker; or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no
+    fall.
     """
     asked, answers = exchanges
     told = evolve(context, life_holes={}, restarts={})
@@ -229,8 +231,7 @@ def _unwatched(
     )
     life = np.concatenate([own, other])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
-    # An acknowledged message of this broker generation may need some time to become visible: `pull_answers` judges
-    # that.
+    # An acknowledged message of this broker run may need some time to become visible, which `answers` judges.
     is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
     fell = np.flatnonzero(
         (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])

@@ -1,4 +1,4 @@
-"""pull.filter.agrees: a message that one subscription got is not passed over for a subscription that takes as much.
+"""pull.filter.agrees: an answer must not pass over a message that a subscription with fewer matches got.
 
 The rule needs no tags, because it compares the messages that answers deliver and pass over. `ends` gathers the answers.
 
@@ -47,7 +47,7 @@ class Filters:
         return found
 
     def narrower(self, number: int) -> list[int]:
-        """Returns the numbers of the subscriptions that take no more messages than this one, itself included."""
+        """Returns the numbers of the subscriptions that match no more messages than this one, including itself."""
         texts = {place: text for text, place in self.known.items()}
         own = parse(*texts[number])
         found = [number]
@@ -71,7 +71,7 @@ def judge_filters(
     *,
     most: int,
 ) -> tuple[list[Finding], int]:
-    """Judge the answers marked in `outside`; returns at most `most` findings, and how many more there are."""
+    """Judge the answers marked in `outside`; returns at most `most` findings, and the number of further findings."""
     asked, answers = exchanges
     first, end = asked.values["offset"], answers.values["offset_next"]
     is_read = is_one_of(answers.values["code"], (FOUND, NO_MATCHED_MSG)) & (asked.values["filter"] >= 0) & outside
@@ -101,7 +101,7 @@ def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integer
 def _withheld(
     queue: Integers, passing: Integers, bounds: tuple[Integers, Integers], given: tuple[Integers, Integers]
 ) -> list[tuple[int, int, int]]:
-    """Returns triples: an answer that passes over a message, the message's offset, an answer that delivers it."""
+    """Returns triples: an answer that passes over a message, the message's offset, and an answer that delivers it."""
     owner, offset = given
     queues, number = np.unique(np.concatenate([queue[passing], queue[owner]]), return_inverse=True)
     own, of = number[: len(passing)], number[len(passing) :]
@@ -109,7 +109,7 @@ def _withheld(
     keys = np.stack([of[order], offset[order]], axis=1)
     is_new = np.append(True, (keys[1:] != keys[:-1]).any(axis=1))[: len(keys)]
     at, value, giver = of[order][is_new], offset[order][is_new], owner[order][is_new]
-    # Each pair of a queue and an offset gets one number; histories whose offsets span too much are not judged.
+    # Each pair of a queue and an offset gets one number. Histories whose offsets span too wide a range are not judged.
     low = min(int(value.min(initial=0)), int(bounds[0][passing].min(initial=0)))
     width = max(int(value.max(initial=0)), int(bounds[1][passing].max(initial=0))) - low + 2
     if width * (len(queues) + 1) >= NEVER:
@@ -144,7 +144,7 @@ def _finding(
     if may_be_removed and is_prefix and message < context.removed.get(queue_text(name), 0):
         return None
     is_steady = all(context.sources.get(each["source"], UNSEEN).is_steady for each in evidence)
-    # The minimum follows retention later, perhaps after the record; the newest file is never removed.
+    # The minimum rises some time after retention, perhaps after the record; the newest file is never removed.
     is_short = subject.get("offset_next", 0) < subject.get("offset_max", 0)
     may_be_removed &= is_prefix and bool(subject.get("offsets") or is_short)
     verdict: FindingVerdict = "violated" if is_steady and not may_be_removed else "unknown"

@@ -1,7 +1,7 @@
-"""Events gathered from anywhere in a window as columns of numbers, and findings about those that break a clause.
+"""Events gathered from anywhere in a window as columns of numbers, and findings about those that violate a clause.
 
 Each event is held as a row number and the columns that its rule needs. Names, requests and queues are the small numbers
-that they have in the window, so that events join by an array lookup. The rules: `sends`, `messages`, `logs`.
+that they have in the window, so that events are joined by an array lookup. The rules: `sends`, `messages`, `logs`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from longpoll_judge.read.schema import (
 from longpoll_spec.history import ABSENT
 
 NUMBER: Final = "request_number"
-"""The column of a window's table with a small number for each event's request; 0 for none."""
+"""A column of a window's table: a small number for each event's request; 0 without a request."""
 QUEUE: Final = "queue_number"
-"""The column of a window's table with a small number for each event's (broker, topic, queue)."""
+"""A column of a window's table: a small number for each event's (broker, topic, queue)."""
 
 
 @define(eq=False, slots=False)
 class Gathered:
-    """Some events of a window's table; each event is a row. Names are small numbers, and 0 stands for no name."""
+    """Some events of a window's table; each event is a row. Names are small numbers, and 0 means no name."""
 
     table: pa.Table
     row: Integers
@@ -115,7 +115,7 @@ class Gathered:
 
     @cached_property
     def log(self) -> Integers:
-        """Numbers that are equal for events of one queue; if events name no broker, only within one source."""
+        """Numbers that are equal for events of one queue. Events that name no broker must also be of one source."""
         return np.where(self.broker != 0, self.whole_queue, self.place)
 
     def are(self, name: str, wanted: Iterable[str]) -> Booleans:
@@ -143,7 +143,7 @@ class Gathered:
 def gather(
     table: pa.Table, rows: Integers, columns: Iterable[str] = (), values: dict[str, Integers] | None = None
 ) -> Gathered:
-    """Gather these rows of a window's table with the named columns and the further columns in `values`."""
+    """Gather these rows of a window's table with the named columns and the extra columns in `values`."""
     return Gathered(table, rows, {name: integers_of(table, name)[rows] for name in columns} | (values or {}))
 
 
@@ -188,7 +188,7 @@ def names_of(table: pa.Table, name: str, rows: Integers) -> Integers:
 
 
 def numbers_of(table: pa.Table, name: str, texts: Sequence[str]) -> Integers:
-    """Returns the numbers of these names in a column; -1 for a name that the column does not have."""
+    """Returns the numbers of these names in a column; -1 for a name that does not occur in the column."""
     wanted = pa.array(texts, pa.string())
     found = compute.index_in(wanted, value_set=coded_texts(table, name)[1]).fill_null(-2).to_numpy() + 1
     return np.where(are_named(wanted), found.astype(np.int64), 0)
@@ -227,7 +227,7 @@ def _told(event: dict[str, Any]) -> dict[str, Any]:
 def generations(asked: Gathered, answered: Gathered, context: Context) -> Integers:
     """Returns the queue generation of each exchange. An exchange that may lie in two generations gets its own number.
 
-    A new generation begins after a topic was deleted, and may begin when a queue's first offset is given twice.
+    A new generation begins after a topic was deleted, and may begin when a queue's first offset is stored twice.
     """
     life, doubtful = numbered_generations(asked, answered, context)
     life[doubtful] = -1 - np.flatnonzero(doubtful)
@@ -238,7 +238,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
     """Returns the queue generation of each exchange, and which exchanges may lie in two generations."""
     life = np.zeros(len(asked), dtype=np.int64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)
-    # The recorded time of an answer may be before its request's.
+    # The recorded time of an answer may be before that of its request.
     first_ns = np.minimum(asked.after_ns, answered.after_ns)
     last_ns = np.maximum(asked.before_ns, answered.before_ns)
     for mine, holes in changes_of(asked, context):
@@ -249,7 +249,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
 
 
 def with_life(*lots: tuple[Integers, Integers]) -> list[Integers]:
-    """Returns small numbers for pairs of a number and a life (`generations`); usually a queue has one life."""
+    """Returns small numbers for pairs of a number and a generation; usually a queue has one generation."""
     return numbered(*lots) if any(life.any() for _numbers, life in lots) else [numbers for numbers, _life in lots]
 
 
@@ -268,15 +268,15 @@ def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, R
 
 @frozen(eq=False)
 class Breach:
-    """Some messages that break one clause."""
+    """Some messages that violate one clause."""
 
     clause: str
     members: Integers
     events: tuple[tuple[Gathered, Integers], ...]
-    """The evidence: events, and by member a row of these events, or -1. The first entry gives the location."""
+    """The evidence as pairs: events, and by member a row of these events, or -1. The first pair gives the location."""
     why: str
     weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
-    """By member, whether an event that was not recorded could explain the breach; empty if all are certain."""
+    """By member, whether an unrecorded event could explain the breach; empty if all members are certain."""
     told: Callable[[int], str] | None = None
     """Returns more text for the report about a member."""
 
@@ -295,10 +295,10 @@ def once(events: Gathered, members: Integers, cause: Integers) -> Integers:
 def _order(events: Gathered, rows: Integers) -> Integers:
     """Returns the indices that sort the rows by their contents; events that ended first come first.
 
-    So a report does not depend on the order in which the rows were read.
+    Therefore a report does not depend on the order in which the rows were read.
     """
     offset = events.values.get("queue_offset", events.after_ns)
-    # The codes of names and requests cannot be used here, because they depend on the order of the table.
+    # Compare texts, because the codes of names and requests depend on the order of the table.
     codes, names = coded(events.table, "source")
     rank = np.argsort(np.argsort(names))[codes[events.row[rows]]]
     sequence = integers_of(events.table, "sequence")[events.row[rows]]
@@ -331,7 +331,7 @@ def _is_steady(subject: dict[str, Any], context: Context) -> bool:
 
 
 def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
-    """Whether a clause holds whatever the timestamps are; one about a log only if the queue has one generation."""
+    """Whether a clause is independent of timestamps; a clause about a log only if the queue has one generation."""
     queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
     return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
 
@@ -378,7 +378,7 @@ def are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 def closes_from(events: Gathered, since_ns: Integers, context: Context) -> tuple[Integers, Integers]:
     """Returns the interval of the first close of each event's connection that does not lie before `since_ns`.
 
-    The result is `NEVER` if there is none.
+    The result is `NEVER` without such a close.
     """
     after_ns, before_ns = closes_of(events, context)
     is_gone = before_ns < since_ns

@@ -1,9 +1,9 @@
 """hold_limit_kept: a broker holds no more pulls at once than the `hold_limit` of its source in meta.json.
 
 Only an observer inside the broker sees held pulls. A pull is certainly held from the end of its `hold`, or of a
-traversal's `keep`, to the beginning of the step that takes it out of the table. A `take` ends that too, because the
-pull's state is then unknown. So the count is never too high. Each source has at most one finding, at the first time
-with too many pulls. The limit of one queue is not judged.
+traversal's `keep`, to the beginning of the step that removes it from the table. A `take` also ends this interval,
+because the pull's state is then unknown. Therefore the count is never too high. Each source has at most one finding, at
+the first time with too many pulls. The limit of one queue is not judged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 
 def judge_holds(history: History, survey: Survey, context: Context) -> list[Finding]:
-    """Returns at most one finding for each source: it held more pulls at once than its limit allows."""
+    """Returns for each source at most one finding: the source held more pulls at once than its limit allows."""
     crowded = {
         source: limit
         for source, limit in history.hold_limits.items()
@@ -50,20 +50,20 @@ class _Held:
     event: Event
     """The event that certainly put the pull into the table."""
     ends: tuple[Event, ...] = ()
-    """The event that may have taken the pull out of the table."""
+    """Events that may have removed the pull from the table."""
 
 
 @define
 class _Table:
-    """The pulls that are certainly held. `begun` has the pulls whose last event certainly put them there."""
+    """The pulls that are certainly held. `begun` has the pulls whose last event certainly put them into the table."""
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
-    """By request, the connection on which the broker received it."""
+    """By request, the connection on which the broker received the request."""
     received_ns: dict[str, int] = field(factory=dict)
-    """By request, the time by which the broker had received it; an earlier hold does not count."""
+    """By request, the time by which the broker had received it; earlier holds do not count."""
     gone_ns: dict[str, int] = field(factory=dict)
-    """By request, the latest time of the event that takes it out of the table."""
+    """By request, the latest time of the event that removes the pull from the table."""
     closed_ns: dict[str, int] = field(factory=dict)
     """By connection, the latest time of its close."""
     held: list[_Held] = field(factory=list)
@@ -88,12 +88,11 @@ class _Table:
             self.end(request, event)
 
     def end(self, request: str, event: Event) -> None:
-        """Record that this event may have taken the pull out of the table."""
         self.gone_ns[request] = max(self.gone_ns.get(request, BEGINNING), event["before_ns"])
         self.stop(request, event["after_ns"], event)
 
     def stop(self, request: str, moment_ns: int, *ends: Event) -> None:
-        """End the interval in which the pull was certainly held, if there is one; `ends` are its evidence."""
+        """End the interval in which the pull was certainly held, if it has begun; `ends` are its evidence."""
         begun = self.begun.pop(request, None)
         if begun is None:
             return
@@ -103,15 +102,16 @@ class _Table:
 
 
 def _may_find(held: Event, recheck: Event) -> bool:
-    """Whether a recheck may have seen more than the pull has read.
+    """Whether a recheck may have seen messages that the pull has not read.
 
-    It did not if `hold` and recheck report the same end. A put-back reports its traversal's end, so it may have.
+    If `hold` and recheck report the same end, the recheck saw no more. A put-back reports its traversal's end, so its
+    recheck may have seen more.
     """
     return bool(held["event"] != "hold" or not 0 <= recheck["visible_end"] == held["visible_end"])
 
 
 def judge_source(events: Iterable[Event], limit: int, facts: SourceFacts) -> Finding | None:
-    """Judge the events of one source; after a hole in the record, a pull may no longer be held."""
+    """Judge the events of one source. After a gap in the record, a pull may no longer be held."""
     table = _Table()
     for event in sorted(events, key=lambda event: (event["after_ns"], event["before_ns"], event["sequence"])):
         table.see(event)
@@ -144,7 +144,7 @@ def _whole(held: list[_Held], facts: SourceFacts) -> Iterator[_Held]:
 
 
 def _too_many(held: list[_Held], limit: int) -> list[_Held]:
-    """Returns the pulls that were held at the first time when there were too many; none if there never were."""
+    """Returns the pulls that were held at the first time with more pulls than the limit; empty without such a time."""
     count = 0
     for moment_ns, change in sorted(_changes(held)):
         count += change

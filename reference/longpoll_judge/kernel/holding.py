@@ -1,9 +1,9 @@
-"""held_as_asked: when a pull is held, and what happens to it meanwhile. How many are held: `hold_limit`.
+"""held_as_asked: when a pull is held, and what happens to it meanwhile. `hold_limit` judges how many pulls are held.
 
-A pull is held only if it may be held, only once, only at the end of its queue, and not longer than it asked for. From
-outside the broker, only the time of the answer shows how long it was held; from inside, the event `hold` does. A held
-pull is taken out of the table and put back, expires at its deadline, is run again, or is answered by a stop. The
-recheck of the log after a hold may come after the answer. Pulls that were held too long: `promptness`.
+A pull is held only if it permits holding, only once, only at the end of its queue, and not longer than it requested.
+From outside the broker, only the time of the answer shows how long the pull was held; from inside, the event `hold`
+does. A held pull is taken out of the table and put back, expires at its deadline, is run again, or is answered by a
+stop. The recheck of the log after a hold may come after the answer. `promptness` judges pulls that were held too long.
 
 Source: `PullMessageProcessor.processRequest`, `PullRequestHoldService` 4.9 and 5.x, and the specification's phases.
 """
@@ -23,7 +23,7 @@ from longpoll_judge.kernel.gathered import closes_from, gather
 from longpoll_judge.kernel.pulls import MS, STEPS
 
 STOPPED: Final = "stopped"
-"""The cause of an answer that a stopping broker gave without looking at the store again."""
+"""The cause of an answer that a stopping broker sent without reading the store again."""
 
 
 def judge_holding(case: Case) -> list[Suspects]:
@@ -36,13 +36,13 @@ def judge_holding(case: Case) -> list[Suspects]:
 def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """Returns which of these pulls were likely, and which were possibly, answered because their broker stopped.
 
-    From inside, the answer shows this, and its source ends. From outside, the connection closes soon after, and
-    probably every other connection too; a proxy continues.
+    In a record from inside, the answer shows the stop, and the source ends. From outside, the connection closes soon
+    after the answer, and probably every other connection too, while a proxy continues.
     """
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
     soon_ns = pulls.answered_before_ns[pull] + STOPPING_MS * MS
-    # A stopping broker closes the connections that it has answered, so a connection that stays open was not stopped.
+    # A stopping broker closes the connections on which it has answered, so a connection that stays open shows no stop.
     closes = _closes_after(case, pull) <= soon_ns
     if case.context.stops_silently:
         closes &= False
@@ -60,10 +60,10 @@ def _closes_after(case: Case, pull: Integers) -> Integers:
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
-    """Which pulls were answered because their broker stopped, as the broker itself reports: certainly, and possibly.
+    """Which pulls were certainly, and which were possibly, answered by a stop, as the broker reports.
 
-    Only a source inside the broker shows it, by its end: a source that continues for long did not stop. A role change
-    gets the same answer text, and no event records it.
+    Only the end of a source inside the broker shows a stop, because a source that continues for long did not stop. A
+    role change gives the same answer text, and no event records it.
     """
     pulls = case.pulls
     if STOPPED not in case.events.names_of("cause")[1] and not len(case.events.rows("stop")):
@@ -72,7 +72,7 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     says = case.events.are("cause", pulls.answer_row[pull], {STOPPED}) & ~case.is_outside[pull]
     told = says | (case.events.answer_to(case.events.request_key[pulls.row[pull]], "stop") >= 0)
     went_on_ns = pulls.last_ns[pull] - pulls.answered_before_ns[pull]
-    # A source that continues did not stop, whatever its answer claims. If it ends soon, or if roles may change, it may
+    # A source that continues did not stop, whatever its answer says. If it ends soon, or if roles may change, it may
     # have stopped.
     ends = went_on_ns <= STOPPING_MS * MS
     may_end = (went_on_ns <= STOPPED_MS * MS) | (says & (not case.context.keeps_role))
@@ -82,8 +82,8 @@ def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
 def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     """Returns for which of these answered pulls it is unknown whether their broker stopped.
 
-    The evidence may lie in a gap or after the end of the record; from outside, a clock that was set forward may also
-    make it look late.
+    The evidence may lie in a gap or after the end of the record. From outside, a clock that was set forward may also
+    make the evidence look late.
     """
     pulls = case.pulls
     if case.context.stops_silently:
@@ -94,7 +94,7 @@ def may_have_stopped(case: Case, pull: Integers) -> Booleans:
     closed_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     closed_ns[pull] = _closes_after(case, pull)
     outside = case.is_outside
-    # The record has no close, but it ends before the time limit for one.
+    # The record has no close of the connection, but ends before the time limit for the close.
     unseen = outside & (closed_ns == NEVER) & (pulls.last_ns < until_ns)
     late = outside & settable & (closed_ns < NEVER)
     _told, perhaps = is_told_to_stop(case, pull)
@@ -136,7 +136,7 @@ def _unheld(case: Case) -> list[Suspects]:
     most = pulls.answered_before_ns - pulls.received_after_ns
     unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
     is_judged = unheld | slow
-    # Certainly late, or late for some times within the intervals. A slow read counts from the time limit of a wake.
+    # Certainly late, or late for some of the possible times. A slow read has the time limit of a wake.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
     may_be_late |= slow & (least > case.context.wake_ns) & ~case.logs.is_white_box[pulls.log]
 
@@ -156,15 +156,16 @@ def _unheld(case: Case) -> list[Suspects]:
 
 
 def _cannot_be_held(case: Case) -> Booleans:
-    """Returns which pulls asked to be held but found a message at their first read, so that they must be answered."""
+    """Returns the pulls that permit holding but found a message at their first read, so they must be answered."""
     pulls, logs = case.pulls, case.logs
     found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
-    # The end of a queue never falls, so an offset past it was past it at the receipt too. A deletion empties the queue.
+    # The end of a queue never falls, so an offset beyond it was beyond it at the receipt too. A deletion empties the
+    # queue.
     past = (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
     end = logs.end_at_least(pulls.log, pulls.received_after_ns)
     end = np.maximum(end, case.deliveries[0].end_at_least(pulls.log, pulls.received_after_ns))
     found &= (end > pulls.offset) | (past & ~case.lives.is_neither[pulls.log])
-    # If a record from inside shows a hold, the clause of the wake judges the pull.
+    # If a record from inside shows a hold, the clause about wakes judges the pull.
     return found & ~(logs.is_white_box[pulls.log] & pulls.was_held)
 
 
@@ -182,14 +183,14 @@ def _holds(case: Case) -> list[Suspects]:
     first = events.firsts(holds, "hold")
     # A damaged answer may belong to another pull, so this pull counts as unanswered.
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # A hold before its request is reported by the clause for that.
+    # Another clause reports a hold before its request.
     moment_ns = np.minimum(events.integers("before_ns", holds), answered_ns)
     moment_ns = np.maximum(moment_ns, pulls.received_after_ns[pull])
     end_most = case.logs.end_at_most(pulls.log[pull], moment_ns)
     whole = case.is_log_whole(holds, moment_ns)
     nothing = np.zeros(len(holds), dtype=np.bool_)
     after_ns = events.integers("after_ns", holds)
-    # Only an offset at the end is held; a pull with one past the end is answered at once (21).
+    # A pull is held only at the end of its queue. An offset beyond the end is answered at once (21).
     past = pulls.offset[pull] > end_most
 
     def told(clause: str, say: Callable[[int, int], str]) -> Callable[[int], Explanation]:
@@ -240,7 +241,7 @@ AT_TABLE: Final = ("take", "keep", "expire", "run")
 
 
 def judge_handling(case: Case) -> list[Suspects]:
-    """Judge the steps of the pulls; members are places among the steps."""
+    """Judge the steps of the pulls; members are positions among the steps."""
     pulls, events = case.pulls, case.events
     rows = np.sort(np.concatenate([events.rows(name) for name in STEPS]))
     rows = rows[events.request_key[rows] >= 0]
@@ -266,7 +267,7 @@ def judge_handling(case: Case) -> list[Suspects]:
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )
-    # A step at the wrong time has its own clause, and so has an early answer 19 (`holding`).
+    # Another clause covers a step at the wrong time, and `holding` covers an early answer 19.
     early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
     early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
     early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
@@ -280,7 +281,7 @@ def judge_handling(case: Case) -> list[Suspects]:
 
 
 def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
-    """Yields contradictions in the table of held pulls: a step of a pull outside it, and a pull removed twice."""
+    """Yields contradictions about the table of held pulls: steps of pulls outside it, and pulls removed twice."""
     pulls, events = case.pulls, case.events
     holds = events.rows("hold")
     holds = holds[events.request_key[holds] >= 0]
@@ -295,7 +296,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
-    # The latest time of the first of some steps, and the earliest time of the last.
+    # By event, the latest time of the first step, and the earliest time of the last step.
     first = {
         name: _extreme(np.minimum, len(pulls), owners[name], events.integers("before_ns", steps[name]))
         for name in AT_TABLE
@@ -304,23 +305,23 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
         name: _extreme(np.maximum, len(pulls), owners[name], events.integers("after_ns", steps[name]))
         for name in AT_TABLE
     }
-    # A pull may expire while a scan has taken it. It then leaves the table, unless the scan puts it back.
+    # A pull may expire after a scan took it. The pull then leaves the table, unless the scan puts it back.
     again |= (first["expire"] < last["take"]) & (last["keep"] < first["expire"])
-    # A recheck may have queued the pull a second time, as RocketMQ's does, so that it may run twice.
+    # A recheck may have queued the pull a second time, as RocketMQ's does, so that the pull may run twice.
     kept_on = first["run"] < last["keep"]
     again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
     again &= counts["hold"] > 0
     last_ns = np.zeros(len(pulls), dtype=np.int64)
     np.maximum.at(last_ns, pull, before_ns)
-    # A missing field is never a violation, so a pull with a damaged answer is left out too.
+    # A missing field is never a violation, so skip pulls with a damaged answer too.
     whole = case.is_watched(pulls.received_after_ns, last_ns) & case.is_sound
     # A source with a specification is judged by that specification.
     lawful = events.are("source", pulls.row, case.context.lawful)
     whole_of, lawful_of = whole[pull], lawful[pull]
-    # A pull that may not be held, is not in the table yet, or is answered has a clause for that.
+    # Other clauses cover a pull that may not be held, is not in the table yet, or is answered.
     early = (before_ns < first_ns[pull]) & ~lawful_of & pulls.may_hold[pull]
     answered_ns = np.where(case.is_answered, pulls.answered_before_ns, NEVER)[pull]
-    # A hold after the answer also has its own clause. A stop also answers pulls that are on their way to the table.
+    # Another clause covers a hold after the answer. A stop also answers pulls that are on their way to the table.
     early &= ~np.isin(rows, events.rows("stop"))
     early &= (first_ns[pull] == NEVER) | (first_ns[pull] <= answered_ns)
     early &= (before_ns >= pulls.received_after_ns[pull]) & (events.integers("after_ns", rows) <= answered_ns)
@@ -349,10 +350,9 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
 
 
 def _owner(case: Case, rows: Integers) -> Integers:
-    """Returns the pull of each step; -1 if it belongs to another queue, or if another clause covers the step.
+    """Returns the pull of each step; -1 if the pull belongs to another queue, or if another clause covers the step.
 
-    Another clause covers a step before its pull's receipt or after its answer. A step that is recorded twice counts
-    once.
+    Other clauses cover steps before the receipt or after the answer. A step that is recorded twice counts once.
     """
     events, pulls = case.events, case.pulls
     owner = events.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
@@ -381,13 +381,13 @@ def _overdrawn(
     ins: tuple[str, ...],
     outs: tuple[str, ...],
 ) -> Booleans:
-    """Returns the pulls with more steps of `outs` done by some time than steps of `ins` can have begun by then."""
+    """Returns the pulls with more completed `outs` steps at some time than `ins` steps that may have begun by then."""
     owner = np.concatenate([owners[name] for name in (*ins, *outs)])
     change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
     moment_ns = np.concatenate(
         [case.events.integers("after_ns" if name in ins else "before_ns", steps[name]) for name in (*ins, *outs)]
     )
-    # A step before the hold has its own clause, so the hold counts from the beginning.
+    # Another clause covers a step before the hold, so the hold counts from the beginning.
     moment_ns[: len(steps[ins[0]]) if ins[0] == "hold" else 0] = BEGINNING
     order = np.lexsort((-change, moment_ns, owner))
     order = order[owner[order] >= 0]

@@ -1,8 +1,8 @@
-"""The generations of all queues of a window, called lives; each one has its own log, and each log a number.
+"""The generations of all queues of a window, called lives. Each life has its own log, and each log has a number.
 
-A queue with one life has one log. A queue with several lives has a log for each, and one more for the events that touch
-a change (`evidence.generations`); only rules that need no log judge those. The log of a life also has the messages of
-earlier lives that a restart cannot have lost.
+A queue with one life has one log. A queue with several lives has a log for each life, and one more log for the events
+that overlap a change (`evidence.generations`); only rules that need no log judge those events. The log of a life also
+has the messages of earlier lives that a restart cannot have lost.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Lives:
     queue: Integers
     """By log, the number of its queue."""
     number: Integers
-    """By log, the number of its life; `NEITHER` for the log of events that touch a change."""
+    """By log, the number of its life; `NEITHER` for the log of events that overlap a change."""
     first_known: Integers
-    """By log, the offset from which on all its messages are in the record; -1 if only the log itself can show that."""
+    """By log, the offset from which on the record has all messages; -1 if only the log can show this."""
 
     @property
     def count(self) -> int:
@@ -56,12 +56,12 @@ class Lives:
 
     @cached_property
     def is_neither(self) -> Booleans:
-        """By log, whether it is for events that touch a change."""
+        """By log, whether it has the events that overlap a change."""
         found: Booleans = self.number == NEITHER
         return found
 
     def _parts(self, rows: Integers) -> Iterator[tuple[Generations, Integers]]:
-        """Yields the queues with several lives, each with the places of its rows among `rows`."""
+        """Yields the changes of queues with several lives, with the positions of the queues' rows in `rows`."""
         queue = self.window.queue[rows]
         for lives, queues in self.changed:
             is_mine = np.zeros(len(self.base), dtype=np.bool_)
@@ -69,7 +69,7 @@ class Lives:
             yield lives, np.flatnonzero(is_mine[queue])
 
     def _each(self, rows: Integers) -> Iterator[tuple[Generation, Integers, Integers]]:
-        """Yields each life of these queues, with the places of the queue's rows and the log of the life."""
+        """Yields each life of these queues, with the positions of the queue's rows and the log of the life."""
         for lives, places in self._parts(rows):
             first = self.base[self.window.queue[rows[places]]] - NEITHER
             for number in range(len(lives.changes) + 1):
@@ -86,15 +86,15 @@ class Lives:
         return found
 
     def sure(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns the events that certainly belong to a log, and that log. An event may occur with several logs."""
+        """Returns pairs of an event and a log to which it certainly belongs. An event may belong to several logs."""
         return self._described(rows, lambda life, moments: life.sure(*moments))
 
     def possible(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns the events that may belong to a log, and that log. An event may occur with several logs."""
+        """Returns pairs of an event and a log to which it may belong. An event may belong to several logs."""
         return self._described(rows, lambda life, moments: life.possible(*moments))
 
     def doubtful(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns the events of `possible` that are not in `sure`."""
+        """Returns the pairs of `possible` that are not in `sure`."""
         single = self.is_single[self.window.queue[rows]]
         return self._described(rows[~single], lambda life, moments: life.possible(*moments) & ~life.sure(*moments))
 
@@ -119,7 +119,7 @@ class Lives:
 
     @cached_property
     def of_requests(self) -> Integers:
-        """By row, the log that contains its whole request; a request without an answer has no end."""
+        """By row, the log that contains the whole request of the event; a request without an answer has no end."""
         window = self.window
         every = np.arange(len(window))
         found = self.base[window.queue]
@@ -127,7 +127,7 @@ class Lives:
             return found
         first_ns, last_ns = window.integers("after_ns", every), window.integers("before_ns", every)
         key = window.request_key
-        # Other events may name a request too, such as the acknowledgement of a message, or a late recheck.
+        # Skip other events that name a request, such as the acknowledgement of a message, or a late recheck.
         mine = (key >= 0) & window.are_of(REQUEST_EVENTS)
         count = int(key.max(initial=-1)) + 1
         first_of, last_of = (np.full(count, none, dtype=np.int64) for none in (INTEGER_LIMIT, -INTEGER_LIMIT))
@@ -136,7 +136,7 @@ class Lives:
         answered = np.zeros(count, dtype=np.bool_)
         answers = window.rows("answer_sent")
         answered[key[answers[mine[answers]]]] = True
-        # An unanswered request may be answered in any later life in which its connection is still open.
+        # An open request may be answered in any later life while its connection is open.
         last_of[~answered] = INTEGER_LIMIT
         received = window.rows("request_received")
         if self.context.restarts:

@@ -1,10 +1,10 @@
-"""The messages of all queues: which offsets exist, their tags, and between which moments each became visible.
+"""The messages of all queues: which offsets exist, their tags, and between which times each message became visible.
 
 An observer inside the broker (white-box) records a message's tag with `append` and the time of its visibility with
 `make_visible`. An observer outside (black-box) records only `message_acknowledged`. For rules about wakeups, a message
-is visible from its acknowledgement on, as the producer is promised. For rules about the content of answers, it may have
-been visible earlier, and must be visible `slack_ns` later. The visible end of one generation of a queue never moves
-back. Each log is the log of one generation, and has a number.
+is visible from its acknowledgement on, as the producer is promised. For rules about the content of answers, a message
+may have been visible before its acknowledgement, and must be visible `slack_ns` after it. The visible end of one
+generation of a queue never falls. Each log belongs to one generation, and has a number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
 
 @frozen(eq=False)
 class Growth:
-    """The visible end of each log as a function of time, from rows in any order: log, end, earliest and latest time."""
+    """The visible end of each log as a function of time, from unordered rows: log, end, earliest and latest time."""
 
     log: Integers
     end: Integers
@@ -42,17 +42,17 @@ class Growth:
         return ends, suffix_min(ends.group, self.after_ns[order]), suffix_min(ends.group, self.before_ns[order])
 
     def visible_between(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which each offset became visible; `NEVER` if it did not."""
+        """Returns the earliest and latest time at which each offset became visible; `NEVER` if it never did."""
         ends, after_ns, before_ns = self._by_end
         place = ends.below(log, offset + 1)
         return ends.pick(log, place, after_ns, NEVER), ends.pick(log, place, before_ns, NEVER)
 
     def end_at_least(self, log: Integers, moment_ns: Integers) -> Integers:
-        """Returns the end that each log had certainly reached before each time."""
+        """Returns the end that each log had certainly reached before each given time."""
         return self._highest(self._by_before, log, moment_ns)
 
     def end_at_most(self, log: Integers, moment_ns: Integers) -> Integers:
-        """Returns the highest end that each log may have reached at each time."""
+        """Returns the highest end that each log may have reached at each given time."""
         return self._highest(self._by_after, log, moment_ns + 1)
 
     def _highest(self, by_time: tuple[Grouped, Integers], log: Integers, moment_ns: Integers) -> Integers:
@@ -78,7 +78,7 @@ class Logs:
     """All logs of a window, as the record shows them."""
 
     known: Grouped
-    """The offsets of the messages that the record shows, each once, by log."""
+    """By log, the offsets of the messages that the record shows, without duplicates."""
     tag_codes: Integers
     """The hash code of each known message's tag."""
     growth: Growth
@@ -116,16 +116,16 @@ class Logs:
         return after_ns, np.minimum(before_ns + self.slack_ns(log), NEVER)
 
     def end_at_least(self, log: Integers, moment_ns: Integers) -> Integers:
-        """Returns the visible end that each log had certainly reached before each time."""
+        """Returns the visible end that each log had certainly reached before each given time."""
         return self.growth.end_at_least(log, moment_ns - self.slack_ns(log))
 
     def end_at_most(self, log: Integers, moment_ns: Integers) -> Integers:
-        """Returns the highest possible visible end at each time; `NEVER` if the record does not bound the end."""
+        """Returns the highest possible visible end at each given time; `NEVER` if the record does not bound the end."""
         most = np.maximum(self.growth.end_at_most(log, moment_ns), self.base[log])
         return np.where(self.is_white_box[log], most, NEVER)
 
     def matching(self, expression: Expression) -> Matching:
-        """Returns the messages that the expression takes; results are cached by expression."""
+        """Returns the messages that the expression matches; results are cached by expression."""
         if expression not in self._matching:
             self._matching[expression] = Matching(self, expression)
         return self._matching[expression]
@@ -133,7 +133,7 @@ class Logs:
 
 @frozen(eq=False)
 class Matching:
-    """The messages that a subscription's expression takes."""
+    """The messages that a subscription's expression matches."""
 
     logs: Logs
     expression: Expression
@@ -154,7 +154,7 @@ class Matching:
         return suffix_min(offsets.group, after_ns), suffix_min(offsets.group, before_ns)
 
     def count(self, log: Integers, first: Integers, end: Integers) -> Integers:
-        """Returns the least number of matching messages in [first, end) of each log."""
+        """Returns the lowest possible number of matching messages in [first, end) of each log."""
         return end - first if self.expression.takes_everything else self.offsets.between(log, first, end)
 
     def first(self, log: Integers, offset: Integers) -> Integers:
@@ -163,7 +163,7 @@ class Matching:
         return np.where(self.logs.is_white_box[log], offset, found) if self.expression.takes_everything else found
 
     def first_visible(self, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which a matching message from each offset on was first visible."""
+        """Returns the earliest and latest time at which a matching message from each offset on was visible."""
         place = self.offsets.below(log, offset)
         after_ns, before_ns = (self.offsets.pick(log, place, each, NEVER) for each in self._visible)
         if self.expression.takes_everything:
@@ -173,17 +173,17 @@ class Matching:
         return after_ns, before_ns
 
     def first_delivered(self, deliveries: Growth, log: Integers, offset: Integers) -> tuple[Integers, Integers]:
-        """Returns the earliest and latest time at which an answer first showed the next matching message, or more."""
+        """Returns the earliest and latest time at which an answer first showed the next matching message or more."""
         return deliveries.visible_between(log, offset if self.expression.takes_everything else self.first(log, offset))
 
 
 def make_logs(window: Window, lives: Lives, wake_ns: int) -> Logs:
-    """Returns the logs of a window. Events that may belong to a life of a queue bound the visible end in that life."""
+    """Returns the logs of a window. Events that may belong to a generation bound the visible end in that generation."""
     count = lives.count
     white = np.zeros(len(window.names), dtype=np.bool_)
     moved = window.rows("make_visible")
     white[window.queue[moved]] = True
-    # In a record from inside, only an append event is evidence of an append, not an answer with the message.
+    # In a record from inside, only an `append` event shows an append; an answer with the message does not.
     outside = window.rows("message_seen")
     seen = np.concatenate([*(window.rows(name) for name in MESSAGES[:2]), outside[~white[window.queue[outside]]]])
     seen = seen[window.integers("queue_offset", seen) >= 0]

@@ -4,8 +4,8 @@ The checks are those of Jepsen's workload for Kafka: one offset with two values,
 and unseen messages, skipped and repeated reads. Each analysis is a function from the gathered events to breaches. The
 clause of the same name decides whether a breach is a violation or an observation. Missing fields are not compared.
 
-Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. What is gathered: `sends`, `ends`. Reports: `gathered`.
+Lost messages and writes out of order need no identity: see `pull.found.complete`, `pull.passed.none_match` and
+`send.sequential`. `sends` and `ends` gather the events. `gathered` creates the findings.
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -58,7 +58,8 @@ from longpoll_judge.read.schema import coded, integers_of, lists_of
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 
 IDENTITY: Final = ("id", "body")
-"""The identity of a message: its unique id as a small number (`ids_of`), and its body's hash; 0 and -1 if unknown."""
+"""The identity of a message: its unique id as a small number (`ids_of`, 0 if unknown), and its body's hash (-1 if
+unknown)."""
 END_TRANSACTION: Final = 37
 OUTCOMES: Final = {"prepared": 1, "commit": 2, "rollback": 3}
 _NO_ROWS: Final = np.empty(0, dtype=np.int64)
@@ -73,7 +74,7 @@ _NO_EVENTS: Final = nothing_gathered(
 
 @define(eq=False, slots=False)
 class View:
-    """The gathered messages and the pulls with their answers; each `Gathered` has one row for each of them."""
+    """The gathered messages, and the pulls with their answers."""
 
     table: pa.Table
     context: Context
@@ -81,9 +82,9 @@ class View:
     ended: Gathered = _NO_EVENTS
     """Requests that end a transaction."""
     refused: Integers = field(factory=lambda: np.empty(0, dtype=np.int64))
-    """Sends that the broker refused, so that nothing was stored."""
+    """Sends that the broker refused, so it stored nothing."""
     unplaced: Gathered = _NO_EVENTS
-    """Answers to sends that report a store without its place."""
+    """Answers to sends that report a store without an offset."""
     told: Gathered = _NO_EVENTS
     """Acknowledged messages."""
     appended: Gathered = _NO_EVENTS
@@ -114,7 +115,7 @@ def breaches_of(analyses: Iterable[Analysis], view: View) -> Iterator[Breach]:
 
 
 def ids_of(table: pa.Table) -> tuple[Integers, Integers]:
-    """Returns the lists of unique ids, each id as a small number; 0 for none."""
+    """Returns the lists of unique ids as small numbers; 0 for a missing id."""
     bounds, values = lists_of(table, "ids")
     numbers = np.unique(values, return_inverse=True)[1] + 1
     return bounds, np.where(values != 0, numbers, 0)
@@ -139,20 +140,20 @@ def _item(lists: tuple[Integers, Integers], rows: Integers, nth: Integers, none:
 
 
 def are_unlisted(table: pa.Table, rows: Integers) -> Booleans:
-    """Returns which rows have some ids or bodies, but not as many as offsets."""
+    """Returns the rows whose number of ids or bodies is neither 0 nor the number of offsets."""
     counts = [np.diff(lists_of(table, name)[0])[rows] for name in ("offsets", "ids", "bodies")]
     found: Booleans = np.logical_or.reduce([(count > 0) & (count != counts[0]) for count in counts[1:]])
     return found
 
 
 def outcomes(table: pa.Table, rows: Integers) -> Integers:
-    """Returns the outcome of the transaction of each row, as a number; 0 for none."""
+    """Returns the outcome of the transaction of each row as a number; 0 without a transaction."""
     codes, names = coded(table, "transaction")
     return np.array([OUTCOMES.get(name, 0) for name in names], dtype=np.int64)[codes[rows]]
 
 
 def identified(*lots: Gathered) -> None:
-    """Set `message` for each message: a small number, equal for equal unique ids in one topic."""
+    """Set `message` for each message: a small number that is equal for equal unique ids in one topic."""
     for lot, number in zip(lots, numbered(*((lot.values["id"], lot.topic) for lot in lots)), strict=True):
         lot.values["message"] = number
 
@@ -174,15 +175,12 @@ def _of_message(events: Gathered) -> Integers:
 
 
 def _most(keys: Integers, wanted: Integers, values: Integers, none: int) -> Integers:
-    """Returns for each wanted small number the greatest value among the rows with this key.
-
-    `none` without such rows.
-    """
+    """Returns for each wanted small number the highest value of the rows with this key; `none` without such a row."""
     return -least_of(keys, wanted, -values, -none)
 
 
 def _others(events: Gathered, rows: Integers, key: Integers, value: Integers) -> tuple[Integers, Integers]:
-    """Returns the rows whose value differs from the first one in time of their key, and, by event, that first row."""
+    """Returns the rows whose value differs from the earliest row of their key, and that row for each event."""
     cause = np.full(len(events), -1, dtype=np.int64)
     own = key[rows]
     rows = rows[least_of(own, own, value[rows], 0) != _most(own, own, value[rows], 0)]
@@ -205,7 +203,7 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 
 
 def _appends(view: View, events: Gathered) -> Integers:
-    """Returns the append at the place of each message; -1 without one, as for a message from before the record."""
+    """Returns the append of each message; -1 without one, for example if the message is older than the record."""
     return first_of(events.values["logged"], view.appended.values["logged"])
 
 
@@ -213,10 +211,10 @@ def _appends(view: View, events: Gathered) -> Integers:
 
 
 def one_value(view: View) -> Breach | None:
-    """Returns different messages at one place of one generation of a queue."""
+    """Returns different messages with one offset in one generation of a queue."""
     all_ = view.all_
-    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop it is
-    # not.
+    # A kill may lose unflushed messages, so a difference after a kill is weak evidence. After an orderly stop, it is
+    # strong evidence.
     told = evolve(view.context, restarts={}, life_holes=view.context.unordered_holes)
     life, is_doubtful = numbered_generations(all_, all_, told)
     (key,) = with_life((all_.values["logged"], life))
@@ -240,7 +238,10 @@ def one_value(view: View) -> Breach | None:
 
 
 def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Booleans:
-    """Whether a kill between the two events of each pair may have lost the first; no connection outlived both."""
+    """Whether a kill between the two events of each pair may have lost the first event's message.
+
+    A kill is excluded if one connection existed at both events.
+    """
     _after_ns, closed_ns = closes_of(first, context)
     found: Booleans = ((closed_ns < second.before_ns) | (first.connection == 0)) & (
         first.connection != second.connection
@@ -257,10 +258,10 @@ def _may_be_lost(first: Gathered, second: Gathered, context: Context) -> Boolean
 
 
 def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
-    """Returns the stored messages that are at a second place.
+    """Returns the messages that are stored at two places.
 
-    Returns all messages, the rows of those at a second place, the first place by message, and how often each may be
-    stored.
+    The result has all messages, the rows of those at a second place, the first place by message, and how often each
+    message may be stored.
     """
     all_ = view.all_
     rows = np.flatnonzero(all_.values["id"] != 0)
@@ -277,9 +278,9 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
 
 
 def stored_once(view: View) -> Breach | None:
-    """Returns messages of one send at two places.
+    """Returns messages of one send that are stored at two places.
 
-    Outside of every observer, a producer may have sent the message again.
+    A producer may have sent such a message again where no observer saw it.
     """
     all_, members, cause, count = view.stored
     members = members[count[members] == 1]
@@ -297,7 +298,7 @@ def stored_once(view: View) -> Breach | None:
 
 
 def stored_again(view: View) -> Breach:
-    """Returns messages that were sent, or committed, several times and are at several places."""
+    """Returns messages that were sent or committed several times and are stored at several places."""
     all_, members, cause, count = view.stored
     events = ((all_, np.arange(len(all_))), (all_, cause))
     return Breach(
@@ -325,7 +326,8 @@ def committed(view: View) -> Breach | None:
     members = once(got, np.flatnonzero(wanted & (commit_ns > got.before_ns)), send)
     since_ns = np.append(sent.after_ns, BEGINNING)[send]
     append = _appends(view, got)
-    # After a rollback, no commit can make the message visible, unless it was sent again, perhaps to another broker.
+    # After a rollback, no commit can make the message visible, unless the message was sent again, perhaps to another
+    # broker.
     is_over = is_back_before & (count_of(_of_message(sent), own) == 1)
     weak = (_are_outside(got, view.context) | (append < 0)) & ~is_over
     weak |= _are_holed(got, since_ns, got.before_ns, view.context)
@@ -341,10 +343,10 @@ def committed(view: View) -> Breach | None:
 
 
 def sent_later(view: View) -> Breach | None:
-    """Returns messages that were delivered before each of their sends that their source recorded.
+    """Returns messages that were delivered before each of their recorded sends.
 
-    `_delivered` in `sends` finds those whose acknowledgement shows the place. A producer may have sent a message before
-    the record began, and again within `RETRY_MS` on a connection from before.
+    `_delivered` in `sends` finds the messages whose acknowledgement shows their offset. A producer may have sent a
+    message before the record began, and again within `RETRY_MS` on a connection from before.
     """
     got, sent = view.delivered, view.sent
     own, keys = numbered(*((_of_message(each), each.source) for each in (got, sent)))
@@ -374,7 +376,7 @@ def sent_later(view: View) -> Breach | None:
 
 
 def _delays(sent: Gathered) -> tuple[Integers, Integers]:
-    """Returns the delay level of each send, 0 for none, and its delay in milliseconds."""
+    """Returns the delay level of each send (0 without a level), and the delay in milliseconds."""
     level = np.clip(sent.values["delay_level"], 0, len(_LEVELS_MS) - 1)
     return level, np.where(sent.values["delay_ms"] >= 0, sent.values["delay_ms"], _LEVELS_MS[level])
 
@@ -385,7 +387,7 @@ def _due_ns(
     """Returns when each delivered message is due, by its earliest or latest send, and whether a send has a level."""
     sent, own = view.sent, _of_message(view.delivered)
     level, delay_ms = _delays(sent)
-    # A prepared message is due only after its commit, so it is left out.
+    # Skip prepared messages, which are due only after their commit.
     is_asked = (sent.values["transaction"] == 0) & (sent.values["id"] != 0)
     if not (delay_ms[is_asked] > 0).any():
         return np.full(len(own), none, dtype=np.int64), np.zeros(len(own), dtype=np.bool_)
@@ -411,7 +413,7 @@ def early(view: View) -> Breach:
 
 
 def late(view: View) -> Breach:
-    """Returns messages that were delivered too late to a pull that had waited since before they were due."""
+    """Returns messages that were delivered too late to a pull that was already waiting when they became due."""
     got = view.delivered
     due_ns, _has_level = _due_ns(view, _most, view.sent.before_ns, NEVER)
     mine = np.flatnonzero(got.after_ns > np.minimum(due_ns, NEVER - LATE_MS * MS) + LATE_MS * MS)
@@ -426,19 +428,20 @@ def late(view: View) -> Breach:
 
 
 def are_reads(table: pa.Table) -> Booleans:
-    """Returns which rows are answers with a request's identifier, a code of a read and the queue's bounds."""
+    """Returns the answers with a request's identifier, a code of a read and the queue's bounds."""
     lowest, highest = integers_of(table, "offset_min"), integers_of(table, "offset_max")
     found = rows_where(table, "answer_sent") & have_request(table)
     found &= is_one_of(integers_of(table, "code"), PULL_RESULTS)
-    # Bounds that contradict each other have their own clause, and do not show that an end fell.
+    # Another clause covers bounds that contradict each other, and they do not show that an end fell.
     found &= (lowest >= 0) & (lowest <= highest)
     return found
 
 
 def _visible_ns(view: View) -> tuple[Integers, Integers]:
-    """Returns when each send's message must be readable, `NEVER` if unknown, and its answer without a place.
+    """Returns when each send's message must be readable, `NEVER` if unknown, and its answer without an offset.
 
-    This is known for a delayed message, and for one that was stored without a place, unless it must be committed first.
+    The time is known for a delayed message, and for a message that was stored without an offset, unless it must be
+    committed first.
     """
     sent, commits = view.sent, view.ended
     commits = commits.take(commits.values["transaction"] == OUTCOMES["commit"])
@@ -462,7 +465,7 @@ def overdue(view: View) -> Breach | None:
     mine = np.flatnonzero((got.values["id"] != 0) & (got.after_ns > late_ns))
     own = got.take(mine)
     asked, answers = _reads(view, own)
-    # Of the reads that show no end past the message, take the last one.
+    # Of the reads that show no end beyond the message, take the last one.
     reads, life = _lives(view, (asked, answers), (own, own))
     read = np.full(len(got), -1, dtype=np.int64)
     read[mine] = highest_before(
@@ -477,9 +480,10 @@ def overdue(view: View) -> Breach | None:
 
 
 def lost(view: View) -> Breach | None:
-    """Returns messages that their broker reported as stored, and that are at no place of their queue.
+    """Returns messages that their broker reported as stored, but that are at no offset of their queue.
 
-    The record has another message at every place where this one can be, from an end before its send to one long after.
+    The record has another message at every possible offset of the message, from an end before its send to an end long
+    after.
     """
     sent, all_ = view.sent, view.all_
     due_ns, answer = _visible_ns(view)
@@ -494,7 +498,7 @@ def lost(view: View) -> Breach | None:
     first = np.append(end, 0)[highest_before(reads, answers.before_ns, end, life, own.after_ns)]
     last = highest_before(reads, -asked.after_ns, end, life, -(due_ns[mine] + LATE_MS * MS))
     until = np.maximum(np.append(end, 0)[last], first)
-    # Count each place once, even if several events name it.
+    # Count each offset once, even if several events name it.
     offset = all_.values["queue_offset"]
     order = order_by(places, offset)
     places, offset = places[order], offset[order]
@@ -509,7 +513,7 @@ def lost(view: View) -> Breach | None:
 
 
 def _lives(view: View, *lots: tuple[Gathered, Gathered]) -> list[Integers]:
-    """Returns small numbers for exchanges, equal for those of one generation of a queue."""
+    """Returns small numbers for exchanges, which are equal within one generation of a queue."""
     return with_life(*((each.whole_queue, generations(each, others, view.context)) for each, others in lots))
 
 
@@ -542,7 +546,7 @@ def _of_group(view: View) -> Integers:
 
 
 def skipped(view: View) -> Breach:
-    """Returns pulls from an offset beyond everything that members of the group can have received by then."""
+    """Returns pulls from an offset beyond all messages that members of the group can have received by then."""
     asked, answers, group = view.asked, view.answers, _of_group(view)
     end = answers.values["offset_next"]
     reached = highest_before(group, answers.after_ns, end, group, asked.before_ns + 1)
@@ -558,7 +562,7 @@ def skipped(view: View) -> Breach:
 
 
 def read_back(view: View) -> Breach:
-    """Returns pulls of a member from an offset before what it received last."""
+    """Returns pulls of a member from an offset before the messages that it received last."""
     asked, answers = view.asked, view.answers
     (member,) = numbered((_of_group(view), asked.source, asked.connection))
     rank = np.empty(len(asked), dtype=np.int64)
@@ -572,9 +576,9 @@ def read_back(view: View) -> Breach:
 
 
 def unseen(view: View) -> Breach:
-    """Returns acknowledged messages beyond all that any group received.
+    """Returns acknowledged messages beyond all messages that any group received.
 
-    Of each queue that a group reads, only the first one is returned.
+    Only the first such message of each queue that a group reads is returned.
     """
     told = view.told
     end = _most(view.asked.whole_queue, told.whole_queue, view.answers.values["offset_next"], NEVER)

@@ -1,9 +1,9 @@
 """Properties of a queue's log as its events report them: offsets_in_order and visible_is_monotone.
 
-From inside a broker, every append takes the next queue offset, each offset once. From outside, no two messages are
-acknowledged with the same offset. The visible end never moves back and never passes the log's end. Both hold within one
-generation and one observer; a crash or truncation begins a new generation. The order of two events is certain only if
-their intervals do not overlap. Ends in answers: `ends`. Source: `ConsumeQueue.putMessagePositionInfo`,
+In a record from inside a broker, every append takes the next queue offset, each offset once. From outside, no two
+messages are acknowledged with the same offset. The visible end never falls and never passes the log's end. These rules
+apply within one generation and one observer; a crash or truncation begins a new generation. The order of two events is
+certain only if their intervals do not overlap. Ends in answers: `ends`. Source: `ConsumeQueue.putMessagePositionInfo`,
 `ReputMessageService`.
 """
 
@@ -33,13 +33,13 @@ from longpoll_judge.kernel.lives import Lives, make_lives
 
 CLAUSES: Final = {"append": "log.append.once", "message_acknowledged": "log.acknowledged.once"}
 MISSING_MAX: Final = 10
-"""The maximum number of messages between two appends that a finding names."""
+"""The maximum number of missing messages between two appends that a finding names."""
 WORDS: Final = {"append": "appended", "message_acknowledged": "acknowledged"}
 
 
 @frozen(eq=False)
 class Told:
-    """The events of one kind with a number.
+    """The events of one kind, each with an offset or end.
 
     Sources with a specification are left out, because a specification may let a queue's end fall.
     """
@@ -61,7 +61,7 @@ class Told:
 def judge_logs(case: Case) -> list[Suspects]:
     """Judge all logs; members are positions among the events that a rule compares."""
     found: list[Suspects] = []
-    # A restart begins no new generation here, because a log keeps its messages (`_may_be_lost`).
+    # Here a restart begins no new generation, because a log keeps its messages (`_may_be_lost`).
     lives = make_lives(case.events, case.context, restarts=False) if case.context.restarts else case.lives
     told = {kind: _told(case, lives, kind) for kind in (*WORDS, "make_visible")}
     for kind in WORDS:
@@ -117,7 +117,7 @@ def _given_twice(case: Case, kind: str, told: Told) -> list[Suspects]:
 
 
 def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Booleans]:
-    """Returns when a restart may have begun between two events, and whether the first message may be lost by it."""
+    """Returns when a restart may have begun between two events, and whether it may have lost the first message."""
     killed_ns, found = np.full(len(told.rows), NEVER), np.zeros(len(told.rows), dtype=np.bool_)
     first_ns, last_ns = np.minimum(told.before_ns, later.before_ns), np.maximum(told.after_ns, later.after_ns)
     for broker, restarts in case.context.restarts.items():
@@ -128,7 +128,7 @@ def _may_be_lost(case: Case, told: Told, later: Told) -> tuple[Integers, Boolean
 
 
 def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
-    """Returns the events whose value is below one that was certainly reached earlier in their stream."""
+    """Returns the events whose value is below a value that was certainly reached earlier in their stream."""
     if not _may_fall(told):
         return []
     higher = highest_before(told.stream, told.before_ns, told.values, told.stream, told.after_ns)
@@ -144,14 +144,14 @@ def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
 
 
 def _may_fall(told: Told) -> bool:
-    """Whether any value is below an earlier one of its stream; the events are in order of time."""
+    """Whether any value is below an earlier value of its stream; the events are in order of time."""
     order = np.argsort(told.stream, kind="stable")
     stream, values = told.stream[order], told.values[order]
     return bool(((stream[1:] == stream[:-1]) & (values[1:] < values[:-1])).any())
 
 
 def _left_out(case: Case, appended: Told) -> list[Suspects]:
-    """Returns the appends that do not continue at the next offset. The recorder may have lost those in between."""
+    """Returns appends that do not continue at the next offset. The recorder may have lost those in between."""
     offsets, order = _grouped(appended)
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = (offsets.group[1:] != offsets.group[:-1]) | (offsets.numbers[1:] != offsets.numbers[:-1])
@@ -192,7 +192,7 @@ def _between(case: Case, told: Told, doubtful: Told, member: int) -> set[int]:
 
 
 def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
-    """Returns visible ends whose last message was not appended before; those before the first append are skipped."""
+    """Returns visible ends whose last message was not appended before, without ends before the first append."""
     known = appended.take(appended.is_known)
     count = max(int(each.stream.max(initial=-1)) for each in (moved, appended)) + 1
     offsets, order = grouped(known.stream, known.values, count)
@@ -203,7 +203,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
     first = offsets.pick(moved.stream, offsets.bounds[moved.stream], offsets.numbers, NEVER)
     lowest = offsets.pick(moved.stream, offsets.bounds[moved.stream], order, -1)
     perhaps_ns = _perhaps_begun(case, moved, appended.take(~appended.is_known))
-    # The record begins later than ends below the first known append. `NEVER` lies after every time.
+    # Ends below the first known append are older than the record. `NEVER` lies after every time.
     wrong = (last >= first) & (begun_ns > moved.before_ns) & (perhaps_ns > moved.before_ns)
     earliest_ns = suffix_min(offsets.group, known.after_ns[order])
     since_ns = offsets.pick(moved.stream, offsets.bounds[moved.stream], earliest_ns, NEVER)
@@ -226,7 +226,7 @@ def _not_appended(case: Case, moved: Told, appended: Told) -> list[Suspects]:
 
 
 def _perhaps_begun(case: Case, moved: Told, doubtful: Told) -> Integers:
-    """Returns when each end's last message may have been appended first, in any generation; else `NEVER`."""
+    """Returns when each end's last message may first have been appended, in any generation; `NEVER` if not recorded."""
     found = np.full(len(moved.rows), NEVER, dtype=np.int64)
     if not len(doubtful.rows):
         return found

@@ -1,10 +1,11 @@
 """pop_is_kept: the rules about pops and notifications, which are held, and about the messages that a pop gets.
 
-A pop of all queues concerns a whole topic, so a topic's pops are judged together, where the queue -1 is. The keys of
-their requests and messages bring the other events there (`run.buckets`).
+A pop of all queues concerns a whole topic, so all pops of a topic are judged together, in the window with the topic's
+queue -1. The keys of their requests and messages bring the other events to this window (`run.buckets`).
 
-A message counts by its unique id within a group and topic. After its invisible time RocketMQ copies it into the retry
-topic, with the same id at another place. An id with two places outside the retry topic was sent twice and is left out.
+A message is identified by its unique id within a group and topic. After its invisible time, RocketMQ copies it into the
+retry topic, with the same id at another offset. An id with two offsets outside the retry topic was sent twice and is
+not judged.
 
 Source: `PopMessageProcessor`, `PopLongPollingService`, `PopReviveService` of 5.5.0; the clauses: `contract.pops`.
 """
@@ -70,7 +71,7 @@ from longpoll_protocol.properties import java_hash
 
 POPS: Final = "pops"
 POP_WAKES: Final = "pop.wake.prompt"
-"""The clause about late wakes; rows of the kind `woken` count how many pops a message could wake late."""
+"""The clause about late wakes. Rows of the kind `woken` count the pops that a message woke or should have woken."""
 FINDINGS_MAX: Final = 50
 """The maximum number of findings that are listed for one clause; further findings are only counted."""
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
@@ -81,13 +82,13 @@ Home = Callable[[pa.Table], Booleans]
 
 @define(eq=False, slots=False)
 class _Pops:
-    """The requests about pops with their first answers, and the messages that pops got; each of these is a row."""
+    """The requests about pops with their first answers, and the messages that pops got."""
 
     table: pa.Table
     context: Context
     asked: Gathered
     answered: Gathered
-    """By request, its first answer; a request without an answer has an arbitrary row."""
+    """By request, its first answer; an arbitrary row if the request has no answer."""
     popped: Gathered
     owner: Integers
     """By message, the row of its pop."""
@@ -124,7 +125,7 @@ class _Pops:
 
     @cached_property
     def waiting(self) -> tuple[Integers, Integers]:
-        """By request, until when it certainly waited, and the latest time of its answer."""
+        """By request, the time until which it certainly waited, and the latest time of its answer."""
         codes, names = coded(self.table, "source")
         last_ns = np.array([self.context.sources.get(name, UNSEEN).last_ns for name in names])[codes[self.asked.row]]
         closed_ns = closes_from(self.asked, self.asked.after_ns, self.context)[0]
@@ -145,7 +146,7 @@ class _Pops:
 
     @cached_property
     def messages(self) -> tuple[Integers, Integers]:
-        """Judged deliveries, and a number for the message and group of each; sorted by this number, then by time."""
+        """The judged deliveries, and a number for the message and group of each; sorted by number, then by time."""
         code, ids = self.asked.values["code"][self.owner], self.popped.values["id"]
         is_judged = (code == POP) & (ids != 0) & self.is_plain[self.owner]
         is_judged &= (self.popped.topic == self.asked.topic[self.owner]) & self.is_answered[self.owner]
@@ -161,7 +162,7 @@ class _Pops:
 
     @cached_property
     def takes(self) -> Sequence[tuple[Integers, Callable[[Integers], Booleans], bool]]:
-        """By tag subscription: its requests, a function that matches tag hashes, and whether it takes everything."""
+        """By tag subscription: its requests, a function that matches tag hashes, and whether it matches everything."""
         found = []
         pairs = np.stack([names_of(self.table, name, self.asked.row) for name in ("expression_type", "expression")])
         for pair in np.unique(pairs, axis=1).T:
@@ -188,7 +189,7 @@ class _Pops:
         return flags
 
     def doubted(self, rows: Integers, first_ns: Integers, last_ns: Integers, *, measured: bool = True) -> Booleans:
-        """Returns which of these requests have a hole in their record between two times, or an unread connection."""
+        """Returns the requests with a gap in their record between two times, or with a connection that was not read."""
         found = np.zeros(len(self.asked), dtype=np.bool_)
         mine = self.asked.take(rows)
         for name in {*self.context.sources, *(source for source, _connection in self.context.blocked)}:
@@ -203,7 +204,7 @@ class _Pops:
 
 
 def judge_pops(table: pa.Table, context: Context, home: Home | None) -> tuple[list[Finding], list[Row]]:
-    """Judge the pops of the topics whose queue -1 is judged here; also rows that count them."""
+    """Judge the pops of the topics whose queue -1 is judged here; also returns rows that count the pops."""
     pops = _gather(table, context, home)
     if not len(pops.asked):
         return [], [("note", 0, pops.elsewhere_count, NOTE_POP_ELSEWHERE)]
@@ -281,7 +282,7 @@ def _are(events: Gathered, name: str, text: str) -> Booleans:
 
 
 def _every(pops: _Pops) -> tuple[tuple[Gathered, Integers], tuple[Gathered, Integers]]:
-    """Returns the request and the answer of each member; the members are requests."""
+    """Returns the request and the answer of each member, where the members are requests."""
     every = np.arange(len(pops.asked))
     return (pops.asked, every), (pops.answered, np.where(pops.is_answered, every, -1))
 
@@ -302,7 +303,7 @@ def _found(pops: _Pops) -> Iterator[Breach]:
     yield Breach("pop.found.some", empty, _every(pops), "a pop was answered 0 without a message", weak)
     most = asked.values["count_max"]
     many = np.flatnonzero(is_found & (most >= 0) & (count > np.maximum(most, 1)))
-    # The finding shows as many messages as are needed, so each gets a column.
+    # The finding shows all needed messages, so each of them gets a column.
     order = np.argsort(owner, kind="stable")
     firsts = np.cumsum(count) - count
     nth = range(int(np.maximum(most[many], 1).max(initial=0)) + 1)
@@ -324,7 +325,7 @@ def _found(pops: _Pops) -> Iterator[Breach]:
 
 @frozen(eq=False)
 class _Waiting:
-    """Messages that were acknowledged to their producer before a pop got them; each message is a row."""
+    """Messages that were acknowledged to their producer before a pop got them. Each message is a row."""
 
     row: Integers
     """The row of each message in `_Pops.popped`."""
@@ -334,7 +335,7 @@ class _Waiting:
     since_ns: Integers
     """The time by which each message was certainly acknowledged."""
     until_ns: Integers
-    """The time until which the group had certainly not got each message."""
+    """The time until which the group had certainly not received each message."""
 
 
 def _waiting(pops: _Pops) -> _Waiting:
@@ -359,7 +360,7 @@ def _waiting(pops: _Pops) -> _Waiting:
 
 
 def _wakes(pops: _Pops) -> tuple[Breach, int]:
-    """Returns the requests that waited although a message for them was there, and how many pops a message woke."""
+    """Returns the requests that waited although a message for them was available, and how many pops a message woke."""
     messages, asked = _waiting(pops), pops.asked
     until_ns, latest_ns = pops.waiting
     waits = pops.is_held & pops.is_plain & (until_ns - asked.before_ns > pops.context.wake_ns)
@@ -374,7 +375,7 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
             theirs = theirs[matches(pops.tag[messages.row[theirs]])]
             pairs.append(_met(pops, held, messages, theirs))
     request, message = np.concatenate(pairs, axis=1)
-    # Report each message once, with the request that came first.
+    # Report each message once, with the earliest request.
     order = np.lexsort((asked.before_ns[request], message))
     order = order[np.unique(message[order], return_index=True)[1]]
     request, message = request[order], message[order]
@@ -400,12 +401,12 @@ def _wakes(pops: _Pops) -> tuple[Breach, int]:
 
 
 def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Integers:
-    """Returns, for each request, the message of its queues for which it waited too long; -1 if there is none."""
+    """Returns, for each request, a message of its queues for which it waited too long; -1 without one."""
     wake_ns, slow_ns = pops.context.wake_ns, max(UNHELD_MS * MS, pops.context.wake_ns)
     since_ns, until_ns = messages.since_ns[late], messages.until_ns[late]
     after_ns, before_ns, answered_ns = pops.asked.after_ns[held], pops.asked.before_ns[held], pops.waiting[0][held]
     found = np.full(len(held), -1, dtype=np.int64)
-    # First, a message that came in time for the request's read, or after it.
+    # First look for a message that arrived in time for the request's read, or after it.
     order = np.argsort(since_ns, kind="stable")
     first, border = (np.searchsorted(since_ns[order], edge) for edge in (before_ns, after_ns - wake_ns))
     is_late = np.append(since_ns[order], NEVER)[first] < answered_ns - wake_ns
@@ -413,7 +414,7 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
     for row in np.flatnonzero(border < first).tolist():
         near = order[border[row] : first[row]]
         found[row] = next(iter(near[until_ns[near] > before_ns[row] + wake_ns].tolist()), found[row])
-    # Then a message that was there long before: the first of those that stayed long enough.
+    # Then look for a message that arrived long before: the first one that stayed long enough.
     slow = np.flatnonzero(until_ns - since_ns > slow_ns)
     slow = slow[np.argsort(until_ns[slow], kind="stable")]
     by_since = np.argsort(since_ns[slow], kind="stable")
@@ -472,19 +473,19 @@ class _Delivery:
     row: int
     """The row of the delivery in `_Pops.popped`."""
     since_ns: int
-    """The earliest time of its pop, in nanoseconds."""
+    """The earliest time of the pop, in nanoseconds."""
     after_ns: int
     """The earliest time of the pop's answer; `before_ns` is the latest time."""
     before_ns: int
     hidden_ns: int
     """The invisible time of the delivered message, in nanoseconds."""
     changes: tuple[int, ...]
-    """Rows of requests."""
+    """The rows of requests that change the invisible time."""
     acknowledgements: tuple[int, ...]
 
 
 def _again(pops: _Pops) -> Iterator[Breach]:
-    """Yield messages that a group got again too early or after an acknowledgement, or did not get again."""
+    """Yield messages that a group got again too early or after an acknowledgement, or that it did not get again."""
     rows, key = pops.messages
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(rows)])
     counts = np.diff(np.append(starts, len(rows)))
@@ -516,7 +517,7 @@ def _again(pops: _Pops) -> Iterator[Breach]:
 
 
 def _about(pops: _Pops) -> tuple[Integers, Integers, Integers]:
-    """Returns the requests about messages, and a number of the place of each of them and of each message."""
+    """Returns the requests about messages, and numbers for the place of each request and of each message."""
     about = np.flatnonzero(is_one_of(pops.asked.values["code"], (ACKNOWLEDGE, CHANGE)))
     asked = pops.asked.take(about)
     own = pops.scope[about], asked.queue, asked.values["queue_offset"], _are(asked, "cause", RETRIED).astype(np.int64)
@@ -552,7 +553,7 @@ def _sent_ns(pops: _Pops) -> dict[int, int]:
 
 
 def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]:
-    """Returns the clause of `_again` that the second delivery violates, and the request that shows it or -1."""
+    """Returns the clause of `_again` that the second delivery violates, and the request that shows it, or -1."""
     end_ns, asked, answered = one.since_ns + one.hidden_ns, pops.asked, pops.answered
     shown = -1
     for change in one.changes:
@@ -570,7 +571,7 @@ def _too_early(pops: _Pops, one: _Delivery, other: _Delivery) -> tuple[str, int]
 
 
 def _last_empty(pops: _Pops) -> dict[int, int]:
-    """Returns, by scope, the last pop of everything that was answered without a message."""
+    """Returns, by scope, the last pop of all messages that was answered without a message."""
     found: dict[int, int] = {}
     is_empty = (pops.asked.values["code"] == POP) & (pops.code == POLLING_TIMEOUT) & pops.is_plain
     for rows, _matches, is_all in pops.takes:
@@ -582,7 +583,7 @@ def _last_empty(pops: _Pops) -> dict[int, int]:
 
 
 def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
-    """Returns the pop that should have got a message again after its last delivery; -1 if there is none."""
+    """Returns the pop that should have got a message again after its last delivery; -1 without one."""
     empty = last_empty.get(int(pops.scope[pops.owner[last.row]]), -1)
     if empty < 0 or any(not pops.is_answered[change] for change in last.changes):
         return -1
@@ -595,7 +596,7 @@ def _missed(pops: _Pops, last: _Delivery, last_empty: dict[int, int]) -> int:
 
 
 def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
-    """Whether, between a delivery and an answer, the broker may have been restarted, or offsets or topics changed."""
+    """Whether the broker may have been restarted, or offsets or topics changed, between a delivery and an answer."""
     one = pops.popped.take(np.array([row]))
     bounds = (
         np.array([int(pops.asked.after_ns[pops.owner[row]])]),
@@ -613,7 +614,7 @@ def _is_unsure(pops: _Pops, row: int, last_request: int) -> bool:
 
 
 def _told_again(pops: _Pops, clause: str, found: list[tuple[int, int, int]], why: str) -> Breach:
-    """Returns the breach of pairs of deliveries of a message, or of a delivery and a pop without the message."""
+    """Returns a breach about pairs of deliveries of a message, or of a delivery and a pop without the message."""
     first, second, request = np.array(found, dtype=np.int64).reshape(-1, 3).T
     is_pair = second >= 0
     later = np.where(is_pair, pops.owner[np.maximum(second, 0)] if len(pops.owner) else second, request)

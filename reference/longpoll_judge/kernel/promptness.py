@@ -1,9 +1,9 @@
 """The properties no_lost_wakeup, answered_by_deadline and answered_on_stop, and the latencies that they measure.
 
 Every timestamp is an interval, so every delay has a lower and an upper bound. If the lower bound exceeds the limit, the
-pull is a violation whatever the true times were; if only the upper bound does, it is unknown. A pull without an answer
-was delayed at least until the last time when its source was certainly active and its connection open. Latencies are
-counted in buckets of one per cent width, so they can be added over queues in any order.
+pull is a violation whatever the true times were; if only the upper bound does, the verdict is unknown. A pull without
+an answer was delayed at least until the last time when its source was certainly active and its connection open.
+Latencies are counted in buckets of one per cent width, so they can be added over queues in any order.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ def _rank(counts: Mapping[int, int], rank: int, max_ns: int) -> float:
 
 
 UNHELD_GRACE_NS: Final = UNHELD_MS * MS
-"""How long a pull that may not be held can stay unanswered before it counts as never answered, ns. Such a pull has no
+"""How long (ns) a pull that may not be held can stay unanswered before it counts as never answered. Such a pull has no
 deadline, and a busy broker may need some time."""
 
 RACE_NS: Final = 50 * MS
-"""A message that becomes visible less than this after a pull's receipt may have come before the pull was held, ns."""
+"""If a message becomes visible less than this (ns) after a pull's receipt, it may have arrived before the hold."""
 
 
 @frozen(eq=False)
 class Promptness:
-    """The suspects of all three properties, and upper bounds of the latencies in nanoseconds."""
+    """The suspects of the three properties, and upper bounds of the latencies in nanoseconds."""
 
     suspects: list[Suspects]
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """By property, the number of certain violations without a latency; they count as chances to break the property."""
+    """By property, the number of certain violations without a latency, which count in the rate of the property."""
     open_at_cut: int
-    """The number of open pulls that no answer, close of a connection or end of their source explains."""
+    """The number of open pulls without an answer, a close of their connection, or an end of their source."""
 
 
 def judge_promptness(case: Case, counted: Booleans) -> Promptness:
@@ -91,14 +91,14 @@ def judge_promptness(case: Case, counted: Booleans) -> Promptness:
 def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
-    # A pull that was answered without a hold was not woken, and an illegal offset gets its answer without a message.
+    # A pull that was answered without a hold was not woken. An illegal offset is answered without a message.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
     white = case.logs.is_white_box[pulls.log]
     # If the record is from outside and a message was visible before the pull, a late answer is a slow read, not a wake.
     certain_ns = visible_before + case.logs.slack_ns(pulls.log)
     is_judged &= white | ~pulls.is_answered | (certain_ns >= pulls.received_after_ns)
-    # An answer to another pull also shows a message, if it came after this pull and before any acknowledgement.
+    # An answer to another pull also shows a message if it came after this pull and before any acknowledgement.
     delivered_after, delivered_before = case.first_delivered
     is_delivered = (delivered_before < visible_after) & (
         ~pulls.is_answered | (delivered_before >= pulls.received_after_ns)
@@ -110,9 +110,9 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
     delay_least = pulls.answered_after_ns - since_before
     delay_most = _latest(case) - since_after
     over = is_judged & (delay_least > wake_ns)
-    # If the pull could take no message, `since_after` is `NEVER`, so no delay is long.
+    # If no message matches the pull, `since_after` is `NEVER`, so no delay is too long.
     may_be_over = is_judged & (delay_most > wake_ns)
-    # The answer may be in a gap of the record that begins before the wake was overdue.
+    # The answer may lie in a gap of the record that begins before the wake was overdue.
     missing = ~pulls.is_answered & (pulls.missing_until_ns - since_before <= wake_ns)
     unread = case.is_unread(over, pulls.received_after_ns, _latest(case))
 
@@ -135,8 +135,8 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
         return Explanation("pull.wake.prompt", why, _rows(case, pull), log_rows, [message])
 
     doubted = missing | unread | case.may_follow
-    # An answer from certainly before the message was visible is not a wake. From outside, neither is an answer to a
-    # pull that certainly came after the message.
+    # An answer that was certainly sent before the message was visible is not a wake. In a record from outside, an
+    # answer to a pull that certainly came after the message is not a wake either.
     measured = is_judged & pulls.is_answered & (visible_after <= pulls.answered_before_ns)
     measured &= white | (visible_before > pulls.received_after_ns)
     found = suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain)
@@ -148,7 +148,7 @@ def _wakeups(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, i
 
 
 def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
-    """Returns pulls for every message for which a recheck saw a message, and that were not answered soon after.
+    """Returns pulls of all messages for which a recheck saw a message, but which were not answered soon after.
 
     No event shows when that message became visible, so either the log or the recheck is wrong.
     """
@@ -173,12 +173,12 @@ def _rechecked(case: Case, is_judged: Booleans) -> list[Suspects]:
 
 
 def _latest(case: Case) -> Integers:
-    """Returns the latest time of each pull's answer, or until when the record certainly has no answer."""
+    """Returns the latest time of each pull's answer, or the time until which the record certainly has no answer."""
     return np.where(case.pulls.is_answered, case.pulls.answered_before_ns, case.pulls.answered_after_ns)
 
 
 def _doubt(missing: bool, unread: bool) -> str:
-    """Returns the end of a finding's sentence: why the violation is not certain."""
+    """Returns the end of a finding's sentence, which says why the violation is not certain."""
     hole = "; the record has a hole in that time, and the answer may be in it" if missing else ""
     return hole + ("; its connection was not read in that time" if unread else "")
 
@@ -193,12 +193,12 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
 def _deadlines(case: Case, counted: Booleans) -> tuple[list[Suspects], Integers, int, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
     grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
-    # If the record does not show whether a pull may be held, use the later of both limits.
+    # If the record does not show whether a pull may be held, use the higher limit.
     grace_ns = np.where(pulls.hold_is_told, grace_ns, np.maximum(pulls.timeout_ns, UNHELD_GRACE_NS))
     due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
     late_most = _latest(case) - pulls.received_after_ns - grace_ns
-    # A pull that may not be held has no deadline; only that it stays open is judged here.
+    # A pull that may not be held has no deadline, so only check that it is answered at all.
     is_judged = case.is_sound & (pulls.may_hold | ~pulls.is_answered)
     over = is_judged & (late_least > late_ns)
     may_be_over = is_judged & (late_most > late_ns)
@@ -245,7 +245,7 @@ def _forgotten_on_stop(case: Case) -> Booleans:
         return np.zeros(len(pulls), dtype=np.bool_)
     stops = [-NEVER if facts.stopped_ns is None else facts.stopped_ns for facts in pulls.source_facts]
     stopped_ns = np.array(stops, dtype=np.int64)[pulls.source]
-    # The broker may not have read a pull that came right before the stop.
+    # The broker may not have read a pull that arrived shortly before the stop.
     was_there = stopped_ns - pulls.received_before_ns > case.context.late_ns
     return ~pulls.is_answered & ~pulls.is_closed & was_there
 

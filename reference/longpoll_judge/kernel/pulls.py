@@ -25,17 +25,17 @@ PULL_CODES: Final = (11, 361)
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
 """The steps of a held pull, except for a recheck, because a recheck may follow the answer."""
 TIMEOUT_MS_MAX: Final = 10**9
-"""Longer timeouts are cut to this, eleven days, so that deadlines stay within an int64."""
+"""Longer timeouts are reduced to this value (eleven days), so that deadlines fit in an int64."""
 MS: Final = 1_000_000
 
 
 @frozen(eq=False)
 class Pulls:
-    """The pulls of a window with their first answers; each pull is a row. Without an answer, `answer_row` is -1."""
+    """The pulls of a window with their first answers; each pull is a row. `answer_row` is -1 without an answer."""
 
     row: Integers
     log: Integers
-    """The log that each pull reads: the life of its queue in which the pull lies (`lives`)."""
+    """The log that each pull reads, which belongs to the generation of the queue in which the pull lies (`lives`)."""
     received_after_ns: Integers
     received_before_ns: Integers
     offset: Integers
@@ -53,14 +53,15 @@ class Pulls:
     answered_before_ns: Integers
     """The latest time of each answer; `NEVER` if the pull has no answer."""
     missing_until_ns: Integers
-    """Without an answer, the time until which the record certainly lacks it; else `answered_after_ns`."""
+    """For an unanswered pull, the time until which the record certainly has no answer; else `answered_after_ns`."""
     is_closed: NDArray[np.bool_]
     """Whether the pull has no answer and its connection was closed."""
     source_facts: list[SourceFacts]
     source: NDArray[np.int32]
     """The index of each pull's source in `source_facts`."""
     hold_is_told: NDArray[np.bool_]
-    """Whether the record shows if the pull may be held; if not, `may_hold` is False, and no hold rule applies."""
+    """Whether the record shows if the pull may be held. If not, `may_hold` is False, and no rule about holds applies.
+    """
 
     def __len__(self) -> int:
         return len(self.row)
@@ -79,8 +80,8 @@ class Pulls:
 def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pulls:
     """Join every pull with its first answer and with facts about its connection and source.
 
-    Pulls whose answer names another queue are left out: either may be wrong, so it is unclear which log was asked.
-    Pulls that share an identifier are left out too: it is unclear which of them was held and answered.
+    Pulls whose answer names another queue are left out, because it is unclear which queue was read. Pulls that share an
+    identifier are left out too, because it is unclear which of them was held and answered.
     """
     received = events.rows("request_received")
     received = received[events.request_key[received] >= 0]
@@ -89,7 +90,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
         received = received[np.bincount(keys)[keys] == 1]
     row = received[is_one_of(events.integers("code", received), PULL_CODES)]
     answer_row = events.answer_to(events.request_key[row], "answer_sent")
-    # Pulls without an answer in this queue whose request has an answer in another queue.
+    # These pulls have no answer in this queue, but their request has an answer in another queue.
     elsewhere = answer_row < 0
     elsewhere[elsewhere] = events.is_told_anywhere(row[elsewhere], "answer_sent")
     if elsewhere.any():
@@ -141,7 +142,7 @@ def make_pulls(events: Window, context: Context, lives: Lives, logs: Logs) -> Pu
 
 
 def _expressions(events: Window, row: Integers) -> tuple[Integers, list[Expression | None]]:
-    """Returns the index of each pull's expression among the distinct expressions, and these."""
+    """Returns the distinct expressions, and the index of each pull's expression among them."""
     kinds, kind_names = events.codes("expression_type", row)
     texts, text_names = events.codes("expression", row)
     pair = kinds.astype(np.int64) * max(len(text_names), 1) + texts

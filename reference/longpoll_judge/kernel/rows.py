@@ -13,13 +13,13 @@ from longpoll_spec.tables import with_table
 FINDING: Final = "finding"
 """The kind of a row whose text is a finding about one queue."""
 BESIDE: Final = "beside"
-"""The kind of a row whose text is any other finding."""
+"""The kind of a row whose text is a finding that belongs to no queue's pulls or log."""
 LEFT_OUT: Final = "left_out"
 """The kind of a row that counts the unlisted findings of a group; the text names the group."""
 LEFT_OUT_BESIDE: Final = "left_out_beside"
-"""The kind of a row that counts the other unlisted findings; its text is empty."""
+"""The kind of a row that counts unlisted findings which belong to no queue's pulls or log; its text is empty."""
 ENDED: Final = "ended"
-"""The kind of a row whose text gives the reason why a property of the caller gave no findings."""
+"""The kind of a row whose text gives the reason why a user's property returned no findings."""
 RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
@@ -37,11 +37,11 @@ Row = tuple[str, int, int, str]
 
 @with_table
 class Found(msgspec.Struct, frozen=True):
-    """A finding and its place in time among those of its group: one queue, property and verdict."""
+    """A finding, and its position in time within its group of one queue, property and verdict."""
 
     group: str
     order: tuple[int, int, str, int]
-    """The after_ns, before_ns, source and sequence of the event that determines the finding's place."""
+    """The after_ns, before_ns, source and sequence of the event that determines the finding's position."""
     keys: tuple[str, ...]
     """The keys of the finding's possible causes (`contract.causes`)."""
     finding: Finding

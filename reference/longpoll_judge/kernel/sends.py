@@ -1,7 +1,7 @@
-"""send_is_kept: a message is acknowledged after its send was received, on the same connection, with its own place.
+"""send_is_kept: a message is acknowledged after its send was received, on the same connection, with its own offset.
 
 An observer outside the broker can only show that a message did not exist before its send was received. An observer
-inside records the append, which shows when the message was stored and what was stored. Rules of a queue's log: `logs`.
+inside records the append, which shows when the message was stored and its contents. Rules of a queue's log: `order`.
 
 Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 """
@@ -93,12 +93,12 @@ FINDINGS_MAX: Final = 50
 """The maximum number of findings of one clause that are listed; the others are counted."""
 
 OWN_TOPICS: Final = ("%", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_", "TRANS_CHECK_")
-"""Topics in which a broker stores messages sent to other topics: retries, delays and half messages."""
+"""Prefixes of topics in which a broker stores messages sent to other topics: retries, delays and half messages."""
 
 
 @frozen(eq=False)
 class Messages:
-    """The sends of a window, their messages and the pulls that got these."""
+    """The sends of a window, their messages, and the pulls that got these messages."""
 
     sends: Gathered
     acknowledged: Gathered
@@ -132,7 +132,7 @@ def gather_messages(table: pa.Table) -> Messages:
     # A send without an identifier cannot be matched with its acknowledgement.
     is_send = rows_where(table, "request_received") & named & is_one_of(code, SEND_CODES)
     bounds, values = lists_of(table, "offsets")
-    # An answer without the queue's bounds does not answer a pull, whatever else it contains.
+    # An answer without the queue's bounds is not the answer to a pull, whatever else it contains.
     found = np.flatnonzero(is_answer & (lowest >= 0) & (code == 0))
     owner, places = spread(bounds, found)
     got, nth = found[owner], places - bounds[found][owner]
@@ -141,7 +141,7 @@ def gather_messages(table: pa.Table) -> Messages:
     sent, ended = _identities(table, ids)
     acknowledged = gather(table, told, ("queue_offset",), flags | identity(table, ids, told, np.zeros_like(told)))
     delivered = gather(table, got, (), offsets | identity(table, ids, got, nth))
-    # A message from the retry topic is a copy, at a place of that topic.
+    # A message from the retry topic is a copy, whose offset is in that topic.
     is_own_place = named & known & ~are_of(*coded(table, "cause"), {RETRIED})
     popped = np.flatnonzero(rows_where(table, "message_popped") & is_own_place)
     more = gather(table, popped, ("queue_offset",), identity(table, ids, popped, np.zeros_like(popped)))
@@ -179,9 +179,10 @@ def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gather
 
 
 def _sent_alone(table: pa.Table, sent: Gathered) -> Gathered:
-    """Returns the messages of sends, without those to topics to which the broker adds what a consumer sends back (36).
+    """Returns the messages of sends, except to topics for messages that consumers send back (36).
 
-    If that request is answered late or fails, Java's client also sends the message there, with the same id.
+    If a request to send back is answered late or fails, Java's client also sends the message to this topic, with the
+    same id.
     """
     names = [name for name in coded_texts(table, "topic")[1] if str(name).startswith(SENT_BACK)]
     return sent.take(~sent.are("topic", names))
@@ -197,7 +198,8 @@ def judge_sends(
     messages = gather_messages(table)
     sends, told, refused = messages.sends, messages.acknowledged, messages.refused
     send = first_of(told.request, sends.request)
-    # If an identifier was received twice, with requests of any kind, it is unknown which of them a message answers.
+    # If an identifier was received twice, by requests of any kind, it is unknown which request an acknowledgement
+    # answers.
     sure = np.where(are_among(told.request, messages.again), -1, send)
     view = View(
         table, context, sent=_sent_alone(table, messages.sent), ended=messages.ended, told=told,
@@ -242,9 +244,9 @@ def judge_sends(
 
 
 def _own_requests(events: Gathered, native: Booleans) -> Integers:
-    """Returns the requests of these events, each once.
+    """Returns the requests of these events without duplicates.
 
-    A request with several queues belongs to that of its first event.
+    A request with several queues belongs to the queue of its first event.
     """
     is_own = native[events.row]
     mine = distinct(events.request[is_own])
@@ -260,7 +262,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
     yield Breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
-    # 0 means no name: an observer that records no connections cannot show that two are different.
+    # 0 means no name. An observer that records no connections cannot show that two connections differ.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
@@ -271,9 +273,9 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     # Of the messages of this generation that were certainly acknowledged before this send, take the highest offset.
     before = highest_before(life, answered.before_ns, offset, life, asked.after_ns)
     inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
-    # If several have that offset, take the one that ended first, which also ended before this send.
+    # If several messages have that offset, take the one that ended first, which also ended before this send.
     before[inverted] = earliest(answered, every, message, message[before[inverted]])
-    # One message with a wrong offset contradicts all that follow it, so only the cause is reported, and only once.
+    # One message with a wrong offset contradicts all later messages, so report only this message, once.
     inverted = once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
@@ -282,7 +284,7 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
 
 
 def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[Breach]:
-    """Compares sends of two sources that watched one broker at both times, with clocks that order both events."""
+    """Compare sends of two sources that watched one broker at both times, with clocks that order both events."""
     mine = (answered.broker != 0) & ~answered.are("broker", context.unsteady_brokers)
     mine &= answered.are("source", [name for name, facts in context.sources.items() if facts.is_steady])
     # Only brokers that several sources recorded can show such a violation.
@@ -329,14 +331,14 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
 
 
 def _not_stored(messages: Messages, told: Gathered) -> Integers:
-    """Returns the requests with a unique identifier whose answer's code means that nothing was stored."""
+    """Returns the requests with a unique identifier whose answer code means that nothing was stored."""
     refused = messages.refused
     mine = refused.request[is_one_of(refused.values["code"], SEND_NOT_STORED)]
     return mine[~are_among(mine, np.concatenate((messages.again, told.request)))]
 
 
 def _unplaced(messages: Messages, told: Gathered) -> Gathered:
-    """Returns the answers to sends with a unique identifier that report a store without its place."""
+    """Returns the answers to sends with a unique identifier that report a store without an offset."""
     refused = messages.refused
     is_stored = is_one_of(refused.values["code"], SEND_STORED) & are_among(refused.request, messages.sends.request)
     return refused.take(is_stored & ~are_among(refused.request, np.concatenate((messages.again, told.request))))
@@ -350,7 +352,7 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
     order = known[order_by(key[known], told.values["queue_offset"][known])]
     offset = told.values["queue_offset"][order]
     own, other = numbered(*((each.request, each.values["id"]) for each in (told, sent)))
-    # The place of a message in its send's list, if the list has its id exactly once.
+    # Find the position of a message in its send's list, if the list has its id exactly once.
     is_listed = (count_of(other, own) == 1) & (told.values["id"] != 0)
     nth = np.where(is_listed, first_of(own, other), -1)[order]
     follows = np.append(False, key[order[1:]] == key[order[:-1]])[: len(order)]
@@ -372,7 +374,7 @@ def _torn(messages: Messages, told: Gathered, send: Integers, context: Context) 
 
 
 def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integers) -> Iterator[Breach]:
-    """Yields acknowledgements of messages that their send does not have, and reads with such messages."""
+    """Yields acknowledgements and reads with messages that the send does not contain."""
     sent = messages.sent
     own, other = numbered(*((each.request, each.values["id"]) for each in (told, sent)))
     mine = (send >= 0) & (told.values["id"] != 0) & (told.values["is_moved"] == 0)
@@ -380,7 +382,8 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
     is_whole &= ~are_among(told.request, sent.request[sent.values["id"] == 0])
     is_listed = are_among(own, other)
     body, sent_body = told.values["body"], sent.values["body"]
-    # An id is usually unique in its send, so first compare with the first message of that id; for the rest, with each.
+    # An id is usually unique in its send, so first compare with the first message of that id; compare the rest with
+    # each.
     is_same = (body == -1) | (body == np.append(sent_body, -1)[first_of(own, other)])
     rest = np.flatnonzero(~is_same)
     bodies, sent_bodies = numbered((own[rest], body[rest]), (other, sent_body))
@@ -403,7 +406,7 @@ def _misnamed(table: pa.Table, messages: Messages, told: Gathered, send: Integer
 
 
 def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
-    """Yields sends that were acknowledged too late. No message is lost by this."""
+    """Yields sends that were acknowledged too late, which loses no message."""
     mine = np.flatnonzero(send >= 0)
     late = mine[told.after_ns[mine] - sends.before_ns[send[mine]] > SEND_MS * MS]
     unread = np.zeros(len(late), dtype=np.bool_)
@@ -463,8 +466,8 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
         mine = sends.are("source", [name])
-        # A source that ended before the answer was due cannot show that it is missing, and a gap in between may hide
-        # it.
+        # A source that ended before the answer was due cannot show that the answer is missing, and a gap in between may
+        # hide the answer.
         goes_on |= mine & (due_ns < facts.last_ns)
         weak |= mine & (facts.holes.touch(sends.after_ns, due_ns) | (name in context.settable))
     for (source, connection), holes in context.blocked.items():
@@ -485,7 +488,8 @@ def _delivered(
 ) -> Iterator[Breach]:
     """Yields messages that were delivered before their send was received, by the clock of one source or of two.
 
-    The other source may have recorded another broker of the same name, so a finding from two sources is uncertain.
+    In the case of two sources, the other source may have recorded another broker of the same name, so the finding is
+    uncertain.
     """
     sends, delivered = messages.sends, messages.delivered
     known = np.flatnonzero(send >= 0)
@@ -505,8 +509,8 @@ def _delivered(
             is_early &= is_ordered & (np.append(told.source, 0)[acknowledgement] != delivered.source)
         early = np.flatnonzero(is_early)
         if not is_elsewhere:
-            # If several messages have that offset, take the one whose send came first, and of several such the first
-            # recorded.
+            # If several messages have that offset, take the message whose send was received first, and then the first
+            # recorded one.
             alike = in_order(told, mine[are_among(keys[mine], wanted[early])])
             alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
             acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
@@ -522,9 +526,9 @@ def _delivered(
 
 
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:
-    """Returns the early deliveries whose queue certainly has one generation up to their acknowledgements, `until`.
+    """Returns the early deliveries whose queue certainly has one generation up to their acknowledgements (`until`).
 
-    With a new generation the offset may belong to two messages, and the other one was delivered.
+    With a new generation, the offset may belong to two messages, of which the earlier one was delivered.
     """
     since = delivered.take(early)
     anew = np.zeros(len(early), dtype=np.bool_)
@@ -535,7 +539,7 @@ def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: 
 
 
 def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
-    """Returns which answers to pulls name another queue than their requests. No rule uses these."""
+    """Returns the answers to pulls that name another queue than their requests. No rule uses these answers."""
     asked = requests_of(table, answers)
     request = first_of(answers.request, asked.request)
     found: Booleans = (request >= 0) & (np.append(asked.place, 0)[request] != answers.place)
@@ -544,16 +548,16 @@ def _asked_elsewhere(table: pa.Table, answers: Gathered) -> Booleans:
 
 
 def _since_ns(sends: Gathered, send: Integers) -> Integers:
-    """Returns when each acknowledged message can have been appended at the earliest: when its send came, if known.
+    """Returns the earliest possible time of each acknowledged message's append: the receipt of its send, if known.
 
-    If the send's identifier was received twice, it is unknown which send it was.
+    If the send's identifier was received twice, it is unknown which send the message belongs to.
     """
     is_single = count_of(sends.request, sends.request) == 1
     return np.append(np.where(is_single, sends.after_ns, BEGINNING), BEGINNING)[send]
 
 
 def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[Breach]:
-    """Yields acknowledged messages that differ from what was appended.
+    """Yields acknowledged messages that differ from the appended messages.
 
     Only sources that record appends are compared.
     """
@@ -571,7 +575,7 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
     yield Breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
-    # A missing append may belong to another generation of the queue than the recorded ones.
+    # If an append is missing, the message may belong to another generation of the queue than the recorded ones.
     (own_life, is_doubtful), (life, is_vague) = (numbered_generations(each, each, context) for each in (told, appended))
     own, logged = with_life((own, own_life), (logged, life))
     sure = np.flatnonzero(~is_vague)
@@ -592,7 +596,7 @@ def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
     yield Breach("send.shown", late, three, why, are_doubted(told, context))
     other, end = not_shown(appended, moved, context)
-    # A queue with an acknowledged message that never became visible already has its finding.
+    # Skip queues that already have a finding about an acknowledged message that never became visible.
     is_new = ~are_among(appended.place[other], told.place[late])
     other, end = other[is_new], end[is_new]
     pair = ((appended, placed_at(len(appended), other, other)), (moved, placed_at(len(appended), other, end)))

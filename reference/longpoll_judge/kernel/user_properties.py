@@ -32,16 +32,16 @@ FINDINGS_MAX: Final = 1_000
 """The maximum number of listed findings of one property and window; further findings are only counted."""
 WHY_LENGTH_MAX: Final = 1_000
 USERS_FAULTS: Final = (Exception, SystemExit)
-"""The exceptions of a user's property that are reported; a property that exits, even with 0, has no result."""
+"""The exceptions of a user's property that are reported. A property that exits, even with 0, has no result."""
 
 
 def name_of(own: OwnProperty) -> str:
-    """Returns the name of a property in its findings."""
+    """Returns the name of a user's property in its findings."""
     return OWN + getattr(own, "__name__", type(own).__name__).strip("<>")
 
 
 def judge_own(table: pa.Table, native: Booleans, context: Context) -> Iterator[Row]:
-    """Call each property with the pulls of the native queues in a window; yields rows of `RESULT_SCHEMA`."""
+    """Call each user property with the pulls of the native queues in a window; yields rows of `RESULT_SCHEMA`."""
     if not context.own:
         return
     pulls = pulls_of(table, native)
@@ -88,7 +88,10 @@ def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
 
 
 def _checked(row: Any, why: Any, count: int) -> tuple[int, str]:
-    """Check what the function returned: a row number and a sentence. Raises TypeError or IndexError."""
+    """Check what the user's function returned.
+
+    Raises TypeError if it is not a row number and a sentence, and IndexError if the table has no such row.
+    """
     if isinstance(row, bool) or not hasattr(row, "__index__") or not isinstance(why, str):
         raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, instead of a row number and a sentence")
     number = int(row.__index__())
@@ -120,6 +123,5 @@ def _finding(name: str, pulls: pa.Table, number: int, why: str, context: Context
 
 
 def _event(event: str, moment: str, row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Returns an event of a row in the form of the history."""
     moments = {name: row[f"{moment}_{name}"] for name in ("after_ns", "before_ns", "sequence")}
     return event_dict({"event": event, **moments, **{name: row[name] for name in names}})

@@ -36,12 +36,13 @@ from longpoll_judge.kernel.window import Window, make_window
 from longpoll_judge.read.schema import integers_of, order_of
 
 LOOKED_AT_MAX: Final = 250
-"""The maximum number of violations of one property and queue that are examined for their cause; the rest is counted."""
+"""The maximum number of violations of one property and queue whose cause is examined; further violations are counted.
+"""
 LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible", "message_seen")
 """The events that report a queue's log."""
 NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (none known, or a type of no broker)"
 NOTE_PROPERTIES: Final = "pulls with SQL92 subscriptions: which messages they take, no record tells"
-"""A limit of the contract. It is the only note with which a verdict can be `valid`."""
+"""The note about a limit of the contract. It is the only note with which a verdict can be `valid`."""
 SQL92: Final = "SQL92"
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
@@ -51,7 +52,7 @@ NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 NOTE_POPS: Final = "windows of a growing history have pops, which are judged only when it has ended"
 Native = Callable[[pa.Table], Booleans]
-"""A function that returns which rows of a table belong to queues that are complete in it."""
+"""A function that returns the rows of a table that belong to queues whose events are all in the table."""
 
 
 def judge_window(
@@ -65,12 +66,12 @@ def judge_window(
     """Judge all events of some queues, in any order; returns rows of `RESULT_SCHEMA`.
 
     Args:
-        table: The events, and those of other queues that share a request with them.
+        table: The events, and the events of other queues that share a request with them.
         context: The facts about the whole history.
         native: Which events belong to the queues that are judged; all of them by default.
         counted_ns: Count only pulls that were answered between these two times.
         mine: Which of the native events are judged here, if the window is a part of its queues. The other events are
-            there because these depend on them, and another window judges them.
+            included because these events depend on them; another window judges them.
     """
     if not len(table):
         return RESULT_SCHEMA.empty_table()
@@ -93,14 +94,14 @@ def judge_window(
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items()]
     rows += [("note", 0, count, text) for count, text in _notes(case, promptness.open_at_cut)]
     measured = {"wake": promptness.wake_ns, "late": promptness.late_ns}
-    # The results for pulls and logs are freed before the next step needs memory.
+    # Free the results for pulls and logs before the next step needs memory.
     del case, promptness, window
     found: list[Finding] = []
     for judged, more in _beside(table, whole, own, context):
         found += judged
         rows += more
     if (is_one_of(integers_of(table, "code"), POP_CODES) & rows_where(table, "request_received")).any():
-        # In a growing history, a message's earlier deliveries may be dropped, and a topic's pops are in several
+        # In a growing history, earlier deliveries of a message may be dropped, and the pops of a topic are in several
         # windows.
         judged, more = judge_pops(table, context, native) if counted_ns is None else ([], [("note", 0, 1, NOTE_POPS)])
         found += judged
@@ -138,7 +139,7 @@ def _beside(
 
 
 def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
-    """Yields how many queues and pulls there are, and how many were judged, refused or lack a field."""
+    """Yields the numbers of queues and pulls, and of pulls that were judged, were refused or lack a field."""
     events, pulls = case.events, case.pulls
     seen = events.queue[events.are_of((*LOG_EVENTS, *REQUEST_EVENTS))]
     for queue in np.flatnonzero(np.bincount(seen)).tolist() if len(seen) else ():
@@ -155,7 +156,7 @@ def _counts(case: Case, counted: Booleans) -> Iterator[Row]:
 
 
 def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]:
-    """Yields, for each group of a queue that found the broker busy, how many pulls did, and how many were served."""
+    """Yields, for each queue and group with refusals by a busy broker, the numbers of refused and of served pulls."""
     groups, names = case.events.codes("group", case.pulls.row)
     pair = case.events.queue[case.pulls.row] * len(names) + groups
     is_busy = refused & is_one_of(case.answer_code, BUSY_CODES)
@@ -168,7 +169,7 @@ def _refusals(case: Case, refused: Booleans, counted: Booleans) -> Iterator[Row]
 
 
 def _repeated(window: Window, native: Booleans) -> Iterator[Row]:
-    """Yields how often a request's identifier was received again, also in another queue."""
+    """Yields how often a request's identifier was received again, in the same or another queue."""
     table, keys = window.table, window.any_key
     rows = np.flatnonzero(rows_where(table, "request_received") & np.isin(keys, window.again))
     moments = [integers_of(table, name)[rows] for name in ("queue", "sequence", "before_ns", "after_ns")]
@@ -178,12 +179,12 @@ def _repeated(window: Window, native: Booleans) -> Iterator[Row]:
 
 
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)
-"""Properties about how long something took."""
+"""Properties that depend on durations."""
 UNSTEADY: Final = "; a clock that was set back, may be set or is not known told the moments"
 
 
 def _steady(case: Case, groups: Iterable[Suspects]) -> Iterator[Suspects]:
-    """Yields the suspects, but makes those unknown that depend on a clock that was set back or is not known.
+    """Yields the suspects, but as unknown if they depend on a clock that was set back or is not declared.
 
     Durations by a clock that may be set are unknown too, because a clock that is set forward looks like a broker that
     stalls.
@@ -215,7 +216,7 @@ def _doubting(group: Suspects) -> Callable[[int], Any]:
 
 
 def _findings(case: Case, group: Suspects) -> Iterator[Row]:
-    """Yields the first suspects of each queue as findings; the others are counted."""
+    """Yields the first suspects of each queue as findings, and counts the others."""
     events = case.events
     queue = events.queue[group.rows]
     order = np.argsort(queue, kind="stable")
@@ -262,7 +263,7 @@ def _finding(case: Case, group: Suspects, member: int, row: int) -> Iterator[Row
 
 
 def _request(case: Case, rows: list[int]) -> str:
-    """Returns the request at fault: that of the first receipt or answer; empty if there is none."""
+    """Returns the request at fault, which is that of the first receipt or answer; empty without one."""
     for row in sorted(rows):
         if case.events.text("event", row) in ("request_received", "answer_sent"):
             return case.events.text("request", row)
@@ -312,7 +313,8 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
 def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
     """Returns which answers name another queue than their request, and which name no queue.
 
-    An answer without a queue would be with its request if both named one topic and broker, unless there are several.
+    An answer without a queue would get its request's queue if both named one topic and broker, unless several requests
+    have its identifier.
     """
     events = case.events
     names_none = np.array([name[2] < 0 for name in events.names], dtype=np.bool_)[events.queue[orphans]]
@@ -324,7 +326,7 @@ def _told_elsewhere(case: Case, orphans: Integers) -> tuple[Booleans, Booleans]:
 
 
 def _unseen_tags(case: Case) -> int:
-    """Returns how many answers passed over messages whose tags decide about them but were not recorded.
+    """Returns how many answers passed over messages whose tags are needed but were not recorded.
 
     Only FOUND and NO_MATCHED_MSG pass over messages; the next offset of OFFSET_ILLEGAL is where to start instead.
     """

@@ -1,8 +1,8 @@
 """Events of whole queues as numpy columns in one canonical order: the unit that is judged at once.
 
 The order is by queue, then by time, then by source and sequence, so no result depends on the order in which events
-arrive. A row is a place in this order. The table also has events of other queues that share a request with one of
-these, called visitors. They come after the window's own events, and are found only by their request.
+arrive. A row is a position in this order. The table also has visitors: events of other queues that share a request with
+the window's own events. Visitors come after the window's own events, and are found only by their request.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Window:
     """Events in canonical order."""
 
     table: pa.Table
-    """The first rows are the window's events, in canonical order; the visitors follow."""
+    """The window's events in canonical order, followed by the visitors."""
     count: int
-    """The number of the window's events."""
+    """The number of the window's events, without visitors."""
     queue: Integers
     """The number of the queue of each event."""
     all_queues: NDArray[Any]
     """The number of the queue of each row, visitors included."""
     names: list[QueueName]
-    """The queues by number."""
+    """The name of each queue, by queue number."""
     _columns: dict[str, Any] = field(factory=dict)
     _negative: dict[tuple[str, str], bool] = field(factory=dict)
     _repeated: dict[str, bool] = field(factory=dict)
@@ -58,7 +58,7 @@ class Window:
 
     @cached_property
     def _first(self) -> Integers:
-        """An array by request key, for `look_up`; all values are -1 between its calls."""
+        """An array by request key for `look_up`; all values are -1 between calls of `look_up`."""
         return np.full(int(self.request_key.max(initial=-1)) + 1, -1, dtype=np.int64)
 
     def column(self, name: str) -> Any:
@@ -91,7 +91,7 @@ class Window:
 
     @cached_property
     def any_key(self) -> Integers:
-        """Request numbers by row of the table, equal for equal (source, request); -1 for an event without a request."""
+        """By row of the table, the number of its request, equal for equal (source, request); -1 without a request."""
         sources, source_names = self.names_of("source")
         requests, request_names = coded_texts(self.table, "request")
         key = requests.astype(np.int64)
@@ -104,10 +104,10 @@ class Window:
 
     @cached_property
     def request_key(self) -> Integers:
-        """Request numbers by row: equal for equal (queue, source, request), -1 for an event without a request."""
+        """By row, the number of its request, equal for equal (queue, source, request); -1 without a request."""
         key = self.any_key[: self.count].copy()
         count = int(self.any_key.max(initial=-1)) + 1
-        # Nearly every request has one queue. A request with several queues gets another number for each of them.
+        # Nearly every request has one queue. A request with several queues gets a different number for each of them.
         some = np.full(count + 1, -1, dtype=np.int64)
         some[key] = self.queue
         is_split = np.zeros(count + 1, dtype=np.bool_)
@@ -160,7 +160,7 @@ class Window:
         return known
 
     def look_up(self, wanted: Integers, key: Integers, value: Integers) -> Integers:
-        """Returns for each wanted request key the first value with this key; -1 if there is none."""
+        """Returns for each wanted request key the first value with this key; -1 without one."""
         self._first[key[::-1]] = value[::-1]
         found = np.where(wanted >= 0, self._first[wanted], -1) if len(self._first) else np.full(len(wanted), -1)
         self._first[key] = -1
@@ -199,19 +199,19 @@ class Window:
         return text
 
     def bodies(self, rows: Integers) -> tuple[Integers, Integers]:
-        """Returns the messages of these answers, concatenated: each message's answer as an index, and its offset."""
+        """Returns the messages of these answers, concatenated: the index of each message's answer, and its offset."""
         bounds, values = self._lists
         owner, places = spread(bounds, rows)
         return owner, values[places]
 
     def answer_to(self, keys: Integers, event: str) -> Integers:
-        """Returns for each request key the first row of an event with this name; -1 if there is none."""
+        """Returns for each request key the first row of an event with this name; -1 without one."""
         rows = self.rows(event)
         rows = rows[self.request_key[rows] >= 0]
         return self.look_up(keys, self.request_key[rows], rows)
 
     def firsts(self, rows: Integers, event: str) -> Integers:
-        """Returns for each of these rows, which all have a request, the first one with the same request."""
+        """Returns for each row the first event with this name and the same request. Each row must have a request."""
         if not self.has_repeated(event):
             return rows
         keys = self.request_key[rows]
@@ -232,7 +232,7 @@ class Window:
     def is_told_anywhere(self, rows: Integers, event: str, queue_min: int = -1) -> Booleans:
         """Returns whether the request of each row has an event with this name in any queue.
 
-        Only events whose queue is at least `queue_min` count; the queue -1 means an event without a queue.
+        Only events whose queue number is at least `queue_min` count; the number -1 means no queue.
         """
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
