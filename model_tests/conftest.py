@@ -1,11 +1,11 @@
-"""What every test shares: Hypothesis settings, one Spark session, and what a test must not leave unseen.
+"""Shared by all tests: Hypothesis settings, one Spark session, and checks for faults that a test might not notice.
 
-A broker answers a request for whatever it raises and goes on, so in a test a broken invariant would only be a line of
-the log: here it fails the test, and so does a thread that ends, which would otherwise end the run.
+A broker answers a request that raises any exception and continues, so a broken invariant would only be a line of the
+log. Here it fails the test. A thread that ends by an exception, which would otherwise end the run, also fails its test.
 
 `quick` (the default) tries the same examples in each run of `make test`, so that a run does not depend on chance.
-`long`, which `make nightly` sets by LONGPOLL_PROFILE=long, draws others from the seed of the night. Deadlines are off
-in both: a shared machine pauses, and a pause is not a fault.
+`long`, which `make nightly` sets by LONGPOLL_PROFILE=long, draws other examples from the seed of the night. The two
+profiles have no deadlines, because a shared machine pauses, and a pause is not a fault.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
 ID_LENGTH_MAX: Final = 100
-"""The longest part of a parameter in a test's id."""
 
 ENDING_S: Final = 20.0
 """How long a thread that was told to end may take on a busy machine, in seconds."""
 
-# A background job of a shell ignores Ctrl-C, and then so would each test that raises it.
+# A background job of a shell ignores Ctrl-C, so every test that sends Ctrl-C would have no effect.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -78,8 +77,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_finish() -> None:
     """Limit garbage collection to objects made after test collection, which saves a tenth of the processor time.
 
-    A socket that a module opens on import exists in every worker, even without its tests. The worker's end would then
-    report it without its owner. The first worker looks for all of them, because they import the same modules.
+    A socket that a module opens on import exists in every worker, even without its tests, and would be reported at the
+    worker's end without its owner. The first worker looks for all such sockets, because the workers import the same
+    modules.
     """
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         opened = [each for each in gc.get_objects() if type(each) is socket.socket and each.fileno() >= 0]
@@ -112,7 +112,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Print why no test was run."""
     alone = getattr(node, "workeroutput", {}).get("alone")
     if alone:
         pytest.exit(f"pytest-xdist groups nothing with this pytest: use the versions of the lock ({alone})", 4)
@@ -141,14 +140,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 class _BrokenInvariants(logging.Handler):
-    """A log handler that keeps our failed assertions."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the record if it has an AssertionError."""
         if record.exc_info and isinstance(record.exc_info[1], AssertionError):
             self.seen.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -158,7 +154,7 @@ _BROKEN: Final = _BrokenInvariants()
 
 @pytest.fixture(autouse=True)
 def broken_invariants() -> Iterator[list[str]]:
-    """The broken invariants of a test; a test that injects one clears them."""
+    """The broken invariants of a test. A test that breaks an invariant on purpose clears the list."""
     _BROKEN.seen.clear()
     logging.getLogger().addHandler(_BROKEN)
     yield _BROKEN.seen
@@ -190,7 +186,6 @@ def _told_by_pytest(name: str, error: BaseException) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _threads_that_die_fail_their_test() -> Iterator[None]:
-    """A thread of ours that ends by an exception fails the test, in place of the whole process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "end_process", _told_by_pytest)
         yield

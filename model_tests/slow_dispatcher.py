@@ -1,9 +1,9 @@
 """Finds tests that read an acknowledged message before it is visible: `pytest -p model_tests.slow_dispatcher ...`.
 
-Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. It polls every
-millisecond, so a test that does not wait for it nearly always passes, and fails on a busy machine. With this plugin
-every such thread in the process sleeps `PAUSE_MS` between two rounds, and tests must still pass. Broker processes and
-virtual clocks are not slowed.
+Under `notify=dispatcher_poll` a thread makes messages visible some time after their acknowledgement. The thread polls
+every millisecond, so a test that does not wait for it nearly always passes, and fails only on a busy machine. With this
+plugin every such thread in the process sleeps `PAUSE_MS` between two rounds, and tests must still pass. Broker
+processes and virtual clocks are not slowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ PAUSE_MS: Final = 100
 
 @pytest.fixture(autouse=True, scope="session")
 def _dispatchers_are_slow() -> Iterator[None]:
-    """Make every polling dispatcher on a real clock slow."""
     start = DispatchService.start
 
     def start_slow(service: DispatchService, sleep_ms: int) -> None:

@@ -23,11 +23,9 @@ PARTS: Final = {
     "client": ("client_bench",),
     "services": ("services_bench",),
 }
-"""Part -> its scripts, in order."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the named part, or every part for `all` or no name."""
     parts = list(arguments) or ["all"]
     unknown = [part for part in parts if part not in PARTS and part != "all"]
     if unknown:
@@ -44,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _exit_code(command: Sequence[str]) -> int:
-    """The exit code of a script; the script is stopped and cleans up when this process is stopped."""
     with subprocess.Popen(command, cwd=ROOT) as script:
         try:
             return abs(script.wait())

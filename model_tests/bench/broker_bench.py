@@ -34,25 +34,21 @@ SECONDS: Final = 4.0
 
 
 def missed(values: Sequence[Value]) -> list[str]:
-    """The figures that miss their limit."""
     return [value.name for value in values if value.met is False]
 
 
 def shown(number: float) -> str:
-    """A number with its significant digits."""
     if number >= 1_000:
         return f"{number:,.0f}"
     return f"{number:.3g}" if number else "0"
 
 
 def cells(value: Value, sides: Sequence[str]) -> list[str]:
-    """The figure of each side, and the ratio."""
     numbers = [shown(value.sides[side]) if side in value.sides else "" for side in sides]
     return [*numbers, "" if value.ratio is None else f"{value.ratio:.2f}"]
 
 
 def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
-    """The table for the terminal and for a page."""
     sides = [side for side in SIDES if any(side in value.sides for value in values)]
     lines = ["; ".join(f"{name}: {text}" for name, text in about.items()) + ".", ""]
     lines += [f"| figure | {' | '.join(sides)} | ours / Java | bar |", "| --- |" + " --- |" * (len(sides) + 2)]
@@ -64,7 +60,6 @@ def markdown(values: Sequence[Value], about: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Measure, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
     parser.add_argument("--rounds", type=int, default=2)

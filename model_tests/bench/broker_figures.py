@@ -16,7 +16,7 @@ POLLING: Final = "ours, polling"
 RECORDING: Final = "ours, recording"
 """Our broker with `--record`, which writes every event to a history."""
 CEILING: Final = "ceiling"
-"""The harness with a server that answers without reading."""
+"""The harness with a server that answers without reading, which shows the limit of the harness."""
 SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
 
 
@@ -32,19 +32,15 @@ class Bar:
         return f"{self.of} {'<=' if self.at == 'most' else '>='} {self.limit:g}"
 
     def is_met(self, value: float) -> bool:
-        """Whether a value keeps the limit."""
         return value <= self.limit if self.at == "most" else value >= self.limit
 
 
 def total(values: Sequence[float]) -> float:
-    """The sum, for counts."""
     return float(sum(values))
 
 
 @frozen
 class Figure:
-    """One row of the table."""
-
     name: str
     unit: str
     bar: Bar | None = None
@@ -80,20 +76,16 @@ FIGURES: Final[Mapping[str, Figure]] = {
 
 
 class Value(msgspec.Struct):
-    """A measured figure."""
-
     name: str
     unit: str
     sides: dict[str, float]
     ratio: float | None
-    """Our figure divided by Java's."""
     bar: str
     met: bool | None
     """Whether the limit is kept; None without a limit, or if a side was not measured."""
 
 
 def value_of(figure: Figure, measured: Mapping[str, Sequence[float]]) -> Value:
-    """A figure from the values of its rounds, for each side."""
     sides = {side: figure.of_rounds(measured[side]) for side in SIDES if side in measured}
     ratio = sides[OURS] / sides[JAVA] if sides.get(JAVA) and OURS in sides else None
     met = None

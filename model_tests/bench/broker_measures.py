@@ -33,63 +33,52 @@ from longpoll_client.errors import ClientError
 OVERSHOOT_MS: Final = (1_000, 4_000)
 """The timeouts in ms of the pulls whose deadlines are measured."""
 FAN_OUT: Final = (1_000, 10)
-"""The number of pulls, and of their connections."""
 RACE_QUEUES: Final = 64
 NEW_QUEUES: Final = 64
 PULL_DEPTH: Final = 8
 STORED: Final = Stored(200_000, BODY_SIZE // 32)
-"""The messages that the trivial server pretends to hold."""
 
 
 @frozen
 class Scale:
-    """The size of the measurements: rounds, and the seconds of one rate, which determine the rest."""
+    """The size of the measurements. The seconds of one rate determine the other sizes."""
 
     seconds: float
     rounds: int
 
     def count(self, a_second: float) -> int:
-        """A count that is proportional to the seconds."""
         return max(10, int(a_second * self.seconds))
 
 
 @define(eq=False)
 class Bench:
-    """The values so far: figure -> side -> one value per round."""
-
     scale: Scale
     values: dict[str, dict[str, list[float]]] = field(factory=lambda: {key: {} for key in FIGURES})
     topic_count: int = 0
 
     def put(self, side: str, **measured: float) -> None:
-        """Add the values of one round."""
         for key, value in measured.items():
             self.values[key].setdefault(side, []).append(value)
 
     def topic(self) -> str:
-        """The name of a new topic."""
         self.topic_count += 1
         return f"BENCH-{self.topic_count}"
 
     # -- one figure or a few, of one broker, in one round --------------------------------------------------------------
 
     def idle(self, side: Side) -> None:
-        """Measure the processor time of an idle broker."""
         self.put(side.name, idle=100 * busy_share(side.process_id, 2 * self.scale.seconds))
 
     def wake(self, side: Side) -> None:
-        """Measure round trips, and held pulls that are woken one at a time."""
         self.put(side.name, round_trip_p50=percentile(round_trips(side.address, self.topic(), 500), 0.5))
         taken = wakes(side.address, self.topic(), self.scale.count(250))
         self.put(side.name, wake_p50=percentile(taken, 0.5), wake_p99=percentile(taken, 0.99))
 
     def overshoot(self, side: Side) -> None:
-        """Measure how late pulls without a message are answered."""
         late = overshoots(side.address, self.topic(), self.scale.count(50), OVERSHOOT_MS)
         self.put(side.name, overshoot_p50=percentile(late, 0.5), overshoot_p99=percentile(late, 0.99))
 
     def new_queues(self, side: Side) -> None:
-        """Measure wakes while other queues get their first messages."""
         new_topics = [self.topic() for _ in range(self.scale.count(2))]
         for topic in new_topics:
             make_topic(side.address, topic, NEW_QUEUES)
@@ -97,7 +86,6 @@ class Bench:
         self.put(side.name, new_queues=taken[-1])
 
     def racing(self, side: Side) -> None:
-        """Measure messages that race with the pulls that wait for them."""
         topic = self.topic()
         make_topic(side.address, topic, RACE_QUEUES)
         send_each(side.address, topic, RACE_QUEUES)
@@ -113,29 +101,24 @@ class Bench:
         )
 
     def fan_out(self, side: Side) -> None:
-        """Measure one message that wakes many pulls."""
         for one in fan_outs(side.address, self.topic(), *FAN_OUT, rounds=self.scale.count(3)):
             self.put(side.name, fan_first=one.first_ms, fan_last=one.last_ms)
 
     def send(self, side: Side) -> None:
-        """Measure pipelined sends on one connection."""
         used_s = processor_seconds(side.process_id)
         rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2)
         used_s = processor_seconds(side.process_id) - used_s
         self.put(side.name, send_1=rate.per_second, send_us=1e6 * used_s / rate.count)
 
     def send_many(self, side: Side) -> None:
-        """Measure pipelined sends on eight connections."""
         rate = sends(side.address, self.topic(), 8, seconds=self.scale.seconds / 2)
         self.put(side.name, send_8=rate.per_second)
 
     def send_keys(self, side: Side) -> None:
-        """Measure pipelined sends of messages with indexed keys on one connection."""
         rate = sends(side.address, self.topic(), 1, seconds=self.scale.seconds / 2, has_keys=True)
         self.put(side.name, send_keys=rate.per_second)
 
     def pull(self, side: Side) -> None:
-        """Measure pulls of a stored queue."""
         topic = self.topic()
         stored = fill(side.address, topic, STORED.count)
         seconds = self.scale.seconds / 2
@@ -146,11 +129,9 @@ class Bench:
         )
 
     def held(self, side: Side) -> None:
-        """Measure a hundred thousand pulls with one timeout."""
         self._hold(side, same_moment=False)
 
     def moment(self, side: Side) -> None:
-        """Measure a hundred thousand pulls that are due at once."""
         self._hold(side, same_moment=True)
 
     def _hold(self, side: Side, *, same_moment: bool) -> None:
@@ -169,7 +150,6 @@ class Bench:
         )
 
     def ceiling(self, _side: Side) -> None:
-        """Measure the harness with servers that answer without reading."""
         seconds = self.scale.seconds / 4
         with trivial_server(SENT, 1) as address:
             self.put(CEILING, round_trip_p50=percentile(round_trips(address, "T", 500), 0.5))
@@ -193,12 +173,12 @@ def measure(
 ) -> list[Value]:
     """Measure all figures (or the methods of `Bench` in `only`) of every side in turns.
 
-    Wakes and sends of variants too.
+    Only wakes and sends are measured for the variants.
 
     Raises ClientError when an answer is wrong or does not come.
     """
     bench = Bench(scale)
-    # First come measurements that later ones would disturb, and last those that leave the largest heaps.
+    # Measurements that others would disturb come first, and measurements that leave the largest heaps come last.
     works = [bench.ceiling, bench.idle]
     works += [
         bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,

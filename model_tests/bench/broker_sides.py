@@ -22,8 +22,6 @@ JAVA_HEAP: Final = "2g"
 
 @frozen
 class Side:
-    """A running broker."""
-
     name: str
     address: Address
     process_id: int
@@ -33,7 +31,6 @@ class Side:
 
 @contextmanager
 def ours(name: str, directory: Path, options: Sequence[str] = ()) -> Iterator[Side]:
-    """`longpoll serve` with its own store."""
     with serving(directory, options, ends=signal.SIGTERM) as served:
         process_id = served.process.pid
         yield Side(name, served.address, process_id, lambda: private_bytes(process_id))
@@ -41,7 +38,6 @@ def ours(name: str, directory: Path, options: Sequence[str] = ()) -> Iterator[Si
 
 @contextmanager
 def java(directory: Path) -> Iterator[Side]:
-    """The Java broker; raises JavaUnavailableError."""
     directory.mkdir()
     with running(resolve(directory), directory / "home", heap=JAVA_HEAP) as broker:
         yield Side(JAVA, broker.address, broker.process_id, lambda: live_heap(broker.process_id))

@@ -67,8 +67,6 @@ BODY: Final = bytes(128)
 
 
 class Row(msgspec.Struct):
-    """The result of one measurement."""
-
     count: int
     failed: int
     wall_s: float
@@ -86,7 +84,7 @@ class Row(msgspec.Struct):
         return msgspec.structs.replace(self, failed=known.failed + self.failed, **best)
 
     def cells(self, java: Row | None) -> Sequence[str]:
-        """The figures, compared with Java's: more than 1 is better."""
+        """The figures and their ratios to Java's; a ratio above 1 means that ours is better."""
         if self.p50_ms:
             ratio = f"{java.p50_ms / self.p50_ms:.2f}, {java.p99_ms / self.p99_ms:.2f}" if java else ""
             return f"p50 {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms", "", str(self.failed), ratio
@@ -100,8 +98,6 @@ Found = dict[str, dict[str, Row]]
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The amount of work of one process."""
-
     stored: int
     many: int
     """The number of asynchronous sends."""
@@ -112,31 +108,27 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Timer:
-    """Measures wall time and processor time."""
-
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def row(self, count: int, failed: int = 0) -> Row:
-        """The row for the work since the start."""
         return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
 class Arrivals:
-    """Receives a listener's messages; `put` gets the number and time of each."""
+    """Receives a listener's messages; `put` gets the number and the time of each message."""
 
     def __init__(self, put: Callable[[tuple[int, float]], object]) -> None:
         self._put = put
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Handle a call of the listener."""
         at = time.perf_counter()
         for message in messages:
             self._put((int.from_bytes(message.body[:8], "big"), at))
 
 
 class Drain:
-    """Counts a listener's messages; `put` gets the row. Invariant: `_left` changes under `_lock`, and is 0 once."""
+    """Counts a listener's messages; `put` gets the row. Invariant: `_left` changes under `_lock` and reaches 0 once."""
 
     def __init__(self, count: int, put: Callable[[Row], object]) -> None:
         self._put = put
@@ -145,7 +137,6 @@ class Drain:
         self._timer: Timer | None = None
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Handle a call of the listener; time begins with the first."""
         with self._lock:
             self._timer = self._timer or Timer()
             self._left -= len(messages)
@@ -154,12 +145,10 @@ class Drain:
 
 
 def numbered(number: int) -> bytes:
-    """A body that contains a message's number."""
     return number.to_bytes(8, "big") + BODY[8:]
 
 
 def latency_row(took_s: Sequence[float]) -> Row:
-    """The median and the 99th percentile."""
     found = sorted(took_s)
     p50_s, p99_s = found[len(found) // 2], found[len(found) * 99 // 100]
     return Row(len(found), 0, sum(found), 0.0, p50_s * 1e3, p99_s * 1e3)
@@ -173,7 +162,6 @@ def ignore(_outcome: object) -> None:
 
 
 async def on_loop(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
-    """Measure callbacks, awaited sends, latencies and a listener on an event loop."""
     rows: dict[str, Row] = {}
     async with AsyncProducer(name_server) as producer:
         for _round in range(2):
@@ -192,8 +180,6 @@ async def on_loop(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
 
 
 def loop_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> AsyncPushConsumer:
-    """Create a consumer on an event loop, not started."""
-
     async def listen(messages: Sequence[ReceivedMessage]) -> None:
         to.listen(messages)
 
@@ -202,7 +188,6 @@ def loop_consumer(name_server: str, topic: str, group: str, start_at: Any, to: A
 
 
 async def called_back(producer: AsyncProducer, count: int) -> int:
-    """Send with callbacks, `IN_FLIGHT` at a time; returns the number of failures."""
     ended = asyncio.get_running_loop().create_future()
     left, flying, failed = count, 0, 0
 
@@ -228,7 +213,6 @@ async def called_back(producer: AsyncProducer, count: int) -> int:
 
 
 async def loop_latencies(producer: AsyncProducer, name_server: str, plan: Plan, mark: str) -> list[float]:
-    """Measure the seconds from a send until the listener has the message, one message at a time."""
     delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     async def arrival(number: int) -> float:
@@ -251,7 +235,6 @@ async def loop_latencies(producer: AsyncProducer, name_server: str, plan: Plan, 
 
 
 def on_threads(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
-    """Measure callbacks from one thread, blocking sends, latencies and a listener."""
     rows: dict[str, Row] = {}
     with Producer(name_server) as producer:
         producer.send(TO_SEND, BODY)
@@ -271,13 +254,11 @@ def on_threads(name_server: str, plan: Plan, mark: str) -> dict[str, Row]:
 
 
 def thread_consumer(name_server: str, topic: str, group: str, start_at: Any, to: Arrivals | Drain) -> PushConsumer:
-    """Create a consumer on threads, not started."""
     options = member_options(MemberConfig(group=group, start_at=start_at))
     return PushConsumer(name_server, topics=topic, listener=to.listen, **options)
 
 
 def thread_sends(producer: Producer, count: int) -> int:
-    """Send with callbacks from one thread; returns the number of failures."""
     room = threading.Semaphore(IN_FLIGHT)
     failed: list[object] = []
 
@@ -295,7 +276,6 @@ def thread_sends(producer: Producer, count: int) -> int:
 
 
 def thread_latencies(producer: Producer, name_server: str, plan: Plan, mark: str) -> list[float]:
-    """Measure latencies like `loop_latencies`, on threads."""
     delivered: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
 
     def arrival(number: int) -> float:
@@ -325,20 +305,18 @@ SIDES: Final[dict[str, Callable[[str, Plan, str], dict[str, Row]]]] = {
 
 @contextmanager
 def at_java(directory: Path, class_path: str) -> Iterator[str]:
-    """The address of a Java broker's name server."""
     with running(class_path, directory / "java", heap="1g") as broker:
         yield "{}:{}".format(*broker.name_server)
 
 
 @contextmanager
 def at_ours(directory: Path) -> Iterator[str]:
-    """The address of the name server of `longpoll serve`."""
     with serving(directory / "ours") as served:
         yield "{}:{}".format(*served.name_server)
 
 
 def prepare(name_server: str, stored: int) -> None:
-    """Create the topics when the broker is known, and store the messages for `drain`."""
+    """Create the topics as soon as the broker is known, and store the messages for `drain`."""
     with Admin(name_server) as admin, ClientInstance(RealRuntime(), name_server) as instance:
         for topic in (TO_SEND, TO_TIME, STORED):
             wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)))
@@ -349,7 +327,6 @@ def prepare(name_server: str, stored: int) -> None:
 
 
 def succeeds(action: Callable[[], object]) -> bool:
-    """Whether a request to a broker succeeds now."""
     try:
         action()
     except ClientError:
@@ -358,7 +335,6 @@ def succeeds(action: Callable[[], object]) -> bool:
 
 
 def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> Found:
-    """The best round of each measurement of each client."""
     commands = {name: [sys.executable, "-m", "model_tests.bench.client_bench", "--side", name] for name in SIDES}
     if java:
         commands[JAVA] = list(java)
@@ -383,7 +359,6 @@ def measure(name_server: str, plan: Plan, rounds: int, java: Sequence[str]) -> F
 
 
 def show(broker: str, found: Found) -> None:
-    """A table for one broker, with ratios to Java's client if it was measured."""
     about = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     heads = ("measure", "client", "figure", "of its processor time", "failed", "next to Java's")
     table = Table(*heads, title=f"at {broker}, {about}")
@@ -394,7 +369,6 @@ def show(broker: str, found: Found) -> None:
 
 
 def main() -> int:
-    """Measure, and print the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--broker", choices=("java-4.9.7", "ours", "both"), default="both")
     parser.add_argument("--count", type=int, default=20_000, help="asynchronous sends; the others follow from it")

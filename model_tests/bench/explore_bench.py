@@ -44,22 +44,17 @@ SPILL_MB: Final = 500
 
 @frozen
 class Choice:
-    """A policy with knobs, and bounds."""
-
     policy: str
     knobs: tuple[str, ...]
     bounds: str
 
     def model(self) -> Model:
-        """The specification with this policy and these bounds."""
         policy = with_knobs(preset(self.policy), self.knobs)
         return specification_of(policy, named(self.bounds, policy))
 
 
 @frozen
 class Way:
-    """An engine and its options."""
-
     engine: str = "packed"
     workers: int = 1
     symmetry: bool = False
@@ -67,18 +62,16 @@ class Way:
 
     @property
     def name(self) -> str:
-        """The name in a table."""
         parts = [self.engine]
         parts += [f"{self.workers} workers"] * (self.workers > 1) + ["symmetry"] * self.symmetry
         return ", ".join(parts if self.memory_mb is None else [*parts, f"{self.memory_mb} MB"])
 
     @contextmanager
     def options(self) -> Iterator[dict[str, Any]]:
-        """The options of `explore`; a Spark session lasts for the block."""
         if self.engine != "spark":
             yield {"workers": self.workers, "symmetry": self.symmetry, "memory_mb": self.memory_mb}
             return
-        # Spark imports NumPy, and the packed engine must decide before that how NumPy is imported.
+        # Spark imports NumPy, but the packed engine must decide first how NumPy is imported.
         from longpoll_judge.run.spark.session import open_session  # noqa: PLC0415
 
         with open_session(f"local[{self.workers}]") as session:
@@ -87,8 +80,6 @@ class Way:
 
 @frozen
 class Figure:
-    """One measured exploration."""
-
     name: str
     distinct_states: int
     transitions: int
@@ -99,21 +90,18 @@ class Figure:
 
     @property
     def rate(self) -> float:
-        """Distinct states per second."""
         return self.distinct_states / self.seconds
 
 
 def judged(model: Model) -> tuple[Property, ...]:
-    """The properties that every engine checks."""
     return tuple(item for item in properties_of(model) if item.kind != "sometimes")
 
 
 def measure_engine(choice: Choice, way: Way) -> Figure:
-    """Explore with one of our engines, in its own process, whose peak memory is read."""
     model = choice.model()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with way.options() as options:
-        # The first call compiles, whose wall-clock time depends on other load.
+        # The first call compiles, and the wall-clock time of a compilation depends on other load.
         first = explore(model, judged(model), engine=way.engine, limit_states=1, **options)
         began = processor_seconds()
         result = explore(model, judged(model), engine=way.engine, **options)
@@ -140,14 +128,12 @@ def processor_seconds() -> float:
 
 
 def alone(choice: Choice, way: Way) -> Figure:
-    """Run `measure_engine` in a new process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measure_engine, choice, way).result()
 
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """Restrict processes started inside to this many cores, where the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -160,7 +146,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool) -> Figure:
-    """Run SPIN depth-first, its fastest way, with a hash table and a stack that have room for every state."""
+    """Run SPIN depth-first, which is its fastest search, with a hash table and a stack with room for every state."""
     model = choice.model()
     began = perf_counter()
     text = promela_of(model, judged(model))
@@ -179,7 +165,6 @@ def measure_spin(choice: Choice, states: int, directory: Path, *, checked: bool)
 
 
 def measure(choice: Choice, ways: Sequence[Way], *, plain: bool) -> list[Figure]:
-    """Measure every engine, and SPIN with the properties and, if requested, without."""
     figures: list[Figure] = []
     for way in ways:
         with on_cores(way.workers):
@@ -196,13 +181,11 @@ def measure(choice: Choice, ways: Sequence[Way], *, plain: bool) -> list[Figure]
 
 
 def every_way(workers: Sequence[int]) -> list[Way]:
-    """Every engine in all its modes."""
     shared = [Way(workers=count) for count in workers]
     return [*shared, Way(symmetry=True), Way(memory_mb=SPILL_MB), Way("python"), Way("spark", workers=max(workers))]
 
 
 def show(choice: Choice, figures: Sequence[Figure]) -> None:
-    """Print a line for each figure, with its ratios to SPIN that checks the same properties."""
     spin = next((figure for figure in figures if figure.name == "SPIN"), None)
     settings = " ".join([choice.policy, *choice.knobs])
     sys.stdout.write(f"{settings} at {choice.bounds}: {figures[0].distinct_states:,} states\n")
@@ -217,7 +200,6 @@ def show(choice: Choice, figures: Sequence[Figure]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure and print; exit 1 if two engines count differently."""
     parser = parser_of(__doc__)
     parser.add_argument("--policy", default="strict", help="a preset's name")
     parser.add_argument("--knob", action="append", default=[], metavar="NAME=VALUE", help="set one knob; repeatable")
@@ -244,13 +226,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def as_object(choice: Choice, figures: Sequence[Figure]) -> dict[str, Any]:
-    """The figures of one choice, for `--json`."""
     rows: list[dict[str, Any]] = [{**attrs.asdict(figure), "states_a_second": figure.rate} for figure in figures]
     return {**attrs.asdict(choice), "figures": rows}
 
 
 def differ(figures: Sequence[Figure]) -> bool:
-    """Whether two of the figures have different counts."""
     return len({(as_told(figure.distinct_states), as_told(figure.transitions)) for figure in figures}) > 1
 
 

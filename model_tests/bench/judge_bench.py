@@ -37,25 +37,22 @@ from longpoll_judge.run.pipeline import Engine, judge_on
 from longpoll_judge.run.spark.engine import open_engine
 
 WARM_EVENTS: Final = 600_000
-"""Enough for a task on each core, because a Spark worker takes a second to start with its first task."""
+"""Number of events for a warm-up of each core, because a Spark worker takes a second to start with its first task."""
 LAGGING_GROUPS: Final = 16
 REPEATS: Final = 3
-"""Of this number of runs the least processor time counts, because other load only adds to it."""
+"""Each measurement runs this often, and the least processor time counts, because other load only adds to it."""
 ONCE_EVENTS: Final = 50_000_000
-"""Larger histories are judged once, and not on one queue."""
+"""Histories with more events are judged once, and not on one queue."""
 
 
 @frozen
 class Measured:
-    """One history to be judged."""
-
     name: str
     events: int
     directory: Path
 
 
 def judged(engine: Engine, history: Path) -> float:
-    """Judge the history, which must be valid; returns the processor time of this process and its children."""
     begun = {pid: processor_s(pid) for pid in family(os.getpid())}
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     if result.verdict != "valid":
@@ -64,7 +61,6 @@ def judged(engine: Engine, history: Path) -> float:
 
 
 def memory() -> str:
-    """The peak memory so far of this process, and of the largest JVM and worker among its children."""
     most: dict[str, int] = {}
     for pid in family(os.getpid()):
         name = (Path("/proc") / str(pid) / "comm").read_text("utf-8").strip()
@@ -75,12 +71,10 @@ def memory() -> str:
 
 
 def judged_alone(history: Path) -> tuple[float, str]:
-    """Judge on one thread; returns processor seconds and peak memory."""
     return judged(LocalEngine(threads=1), history), memory()
 
 
 def measure_local(histories: Sequence[Measured], warm: Path) -> None:
-    """Print the figures of the local engine, each measured in its own process."""
     base = 0.0
     for history in histories:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -91,7 +85,6 @@ def measure_local(histories: Sequence[Measured], warm: Path) -> None:
 
 
 def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
-    """Print the figures of Spark, in a session whose workers have all judged something before."""
     begun = time.monotonic()
     with open_engine("local[2]") as running:
         print(f"spark    {'start':<34} {time.monotonic() - begun:>12.2f} s")  # noqa: T201
@@ -102,7 +95,6 @@ def measure_spark(histories: Sequence[Measured], warm: Path) -> None:
 
 
 def show(engine: str, history: Measured, seconds: float, base: float, used: str) -> float:
-    """Print one line; returns the cost with which later lines are compared."""
     cost = seconds / history.events
     rate = f"{1 / cost:>12,.0f} events/s   cost of an event x {cost / (base or cost):.2f}"
     print(f"{engine:<8} {history.name:<34} {rate}   {used}", flush=True)  # noqa: T201
@@ -110,7 +102,6 @@ def show(engine: str, history: Measured, seconds: float, base: float, used: str)
 
 
 def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """The histories to measure, each in its own directory."""
     kinds = [(f"{events:,} events", events, options.queues) for events in options.events]
     kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
     for name, events, queues in kinds:
@@ -126,7 +117,6 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Simulate histories, and measure each engine."""
     parser = argparse.ArgumentParser(description="How fast the judge is.")
     parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 10_000_000, 100_000_000])
     parser.add_argument("--queues", type=int, default=16)

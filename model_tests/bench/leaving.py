@@ -12,11 +12,9 @@ from typing import Final, NoReturn
 from longpoll.exit_codes import interrupted_by_sigterm
 
 STOPPED: Final = 130
-"""The exit code of a stopped bench, as in a shell."""
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Run a bench and leave with its exit code, or with STOPPED."""
     try:
         with interrupted_by_sigterm():
             code = main()

@@ -51,7 +51,6 @@ def lines(policy: str, requests: int, count: int) -> bytes:
 
 
 def seconds(policy: str, options: Sequence[str], text: bytes) -> float:
-    """The duration of a whole call; fails if a step was refused."""
     with tempfile.TemporaryDirectory() as directory:
         words = [*options, str(Path(directory) / "histories")] if "--record" in options else options
         command = [sys.executable, "-m", "longpoll", "oracle", "--policy", policy, *words]
@@ -63,7 +62,6 @@ def seconds(policy: str, options: Sequence[str], text: bytes) -> float:
 
 
 def main() -> int:
-    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100_000, help="of each run")
     count = parser.parse_args().steps

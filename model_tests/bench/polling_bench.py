@@ -44,21 +44,16 @@ QUEUE_COUNT = 8
 TOPIC = "polled"
 HOLD_MS = 15_000
 PAUSES_S = (0.05, 0.25)
-"""The range of random pauses between two messages, in seconds: between ten milliseconds and a second."""
 PATIENCE_S = 30.0
 
 
 @frozen
 class Way:
-    """A way of polling."""
-
     name: str
     period_s: float | None = field(default=None)
     """The period in which all queues are polled without a hold; None if each pull is held and repeated at once."""
     options: tuple[str, ...] = field(default=())
-    """Options of `longpoll serve`."""
     settings: str = field(default="")
-    """Lines of `broker.conf`."""
 
 
 LOOKED_AT = "long polling, log looked at every 1 ms"
@@ -74,8 +69,6 @@ WAYS = (
 
 
 class Result(msgspec.Struct):
-    """The result of one way of polling."""
-
     way: str
     latency_ms_median: float
     latency_ms_p99: float
@@ -87,12 +80,9 @@ class Result(msgspec.Struct):
     idle_pulls_per_s: float
     idle_cpu_percent: float
     latencies_ms: list[float]
-    """The latency of each message, in rising order."""
 
 
 class Figures(msgspec.Struct):
-    """The content of the file of figures."""
-
     command: str
     machine: dict[str, str]
     messages: int
@@ -101,7 +91,6 @@ class Figures(msgspec.Struct):
 
 @contextmanager
 def polled(way: Way) -> Iterator[tuple[str, int]]:
-    """A broker for this way of polling: its name server's address and its process id."""
     with (
         tempfile.TemporaryDirectory(prefix="longpoll-polling-") as home,
         serving(Path(home, "store"), way.options, settings=way.settings, ends=signal.SIGTERM) as served,
@@ -110,8 +99,6 @@ def polled(way: Way) -> Iterator[tuple[str, int]]:
 
 
 class Consumer:
-    """Pulls every queue in one way. Invariant: the reader thread changes fields only under `_lock`."""
-
     def __init__(self, way: Way, address: str) -> None:
         self._way = way
         host, port = address.split(":")
@@ -124,7 +111,6 @@ class Consumer:
         self.latencies_ms: list[float] = []
 
     def start(self) -> None:
-        """Begin to pull."""
         if self._way.period_s is None:
             for queue_id in range(QUEUE_COUNT):
                 self._pull(queue_id)
@@ -132,7 +118,6 @@ class Consumer:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop pulling."""
         self._stopping.set()
         if self._way.period_s is not None:
             self._thread.join()
@@ -174,7 +159,7 @@ class Consumer:
             header = PullMessageResponseHeader.decode(answer.ext_fields)
             found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
             with self._lock:
-                # Two polls of a queue may be in flight and bring the same message, of which the first delivery counts.
+                # Two polls of a queue may be in flight and bring the same message; only its first delivery counts.
                 fresh = [message for message in found if message.queue_offset >= self._offsets[queue_id]]
                 self.latencies_ms += [(now_ns - int(message.body)) / 1e6 for message in fresh]
                 self._offsets[queue_id] = max(self._offsets[queue_id], header.next_begin_offset)
@@ -185,7 +170,6 @@ class Consumer:
 
 
 def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
-    """Measure one way from an idle time to the last message."""
     chance = random.Random(seed)
     with polled(way) as (name_server, process_id):
         with Admin(name_server) as admin:
@@ -232,7 +216,6 @@ def _spent(consumer: Consumer, process_id: int, act: Callable[[], object]) -> tu
 
 
 def is_long_polling_best(results: Sequence[Result]) -> bool:
-    """Whether long polling is faster than every fixed rate and has fewer pulls while idle."""
     best = next(result for result in results if result.way == NOTIFIED)
     others = [result for result in results if result.way not in {NOTIFIED, LOOKED_AT}]
     return all(
@@ -242,7 +225,6 @@ def is_long_polling_best(results: Sequence[Result]) -> bool:
 
 
 def show(results: Sequence[Result]) -> None:
-    """Print a table."""
     grid = Table(title="One consumer of eight queues", title_justify="left")
     for column in ("way", "median ms", "p99 ms", "max ms", "pulls/s", "broker CPU %", "idle pulls/s", "idle CPU %"):
         grid.add_column(column, justify="left" if column == "way" else "right")
@@ -253,7 +235,6 @@ def show(results: Sequence[Result]) -> None:
 
 
 def main() -> int:
-    """Measure every way, and print whether long polling is better."""
     parser = parser_of(__doc__)
     parser.add_argument("--messages", type=int, default=60)
     parser.add_argument("--idle-s", type=float, default=5.0)

@@ -29,7 +29,6 @@ END_S: Final = 600.0
 
 
 def address_of(text: str) -> Address:
-    """An address as in the ready line."""
     host, _colon, port = text.rpartition(":")
     return host or "127.0.0.1", int(port)
 
@@ -41,7 +40,6 @@ def processor_s(pid: int) -> float:
 
 
 def family(pid: int) -> set[int]:
-    """A process and all its running descendants."""
     parents: dict[int, int] = {}
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -63,8 +61,6 @@ def status_kib(pid: int, name: str) -> int:
 
 @frozen
 class Served:
-    """A ready process of `longpoll serve`."""
-
     process: subprocess.Popen[str]
     address: Address
     name_server: Address
@@ -78,7 +74,6 @@ def serving(
     settings: str = "",
     ends: signal.Signals = signal.SIGINT,
 ) -> Iterator[Served]:
-    """Run `longpoll serve` on a store and end it by a signal; `settings` are lines of `broker.conf`."""
     config = store.parent / f"{store.name}.conf"
     config.write_text(settings)
     command = [sys.executable, "-c", MAIN, "serve", "--store", str(store), "--config", str(config), "--json"]
@@ -94,7 +89,6 @@ def serving(
 
 
 def machine() -> dict[str, str]:
-    """The machine's properties that affect the figures."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -112,12 +106,10 @@ def machine() -> dict[str, str]:
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:
-    """The options of a bench with this module docstring; every bench can print JSON."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 
 
 def print_json(found: Any) -> None:
-    """Print the measurements as one line of JSON."""
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")

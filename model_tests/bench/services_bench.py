@@ -48,8 +48,6 @@ CONFIDENCE: Final = 3.0
 
 
 class Row(msgspec.Struct):
-    """One line of the table."""
-
     server: str
     mode: str
     races: int = 0
@@ -65,8 +63,6 @@ class Row(msgspec.Struct):
 
 @define(eq=False)
 class Reader:
-    """Reads one queue with one poll at a time."""
-
     subject: LongPollSubject
     queue: str
     position: Any = None
@@ -90,19 +86,17 @@ class Reader:
         return answer
 
     def publish(self, body: str) -> int:
-        """Publish a message; returns the time of its acknowledgement."""
         self.subject.publish(self.queue, f"{self.queue}/{body}".encode())
         return time.monotonic_ns()
 
 
 def spread(figures_ms: list[float]) -> str:
-    """p50, p99 and the maximum."""
     cuts = quantiles(figures_ms, n=100, method="inclusive")
     return f"{cuts[49]:.1f}, {cuts[98]:.1f}, {max(figures_ms):.1f}"
 
 
 def race(reader: Reader, pool: ThreadPoolExecutor, until_ns: int) -> Iterator[float]:
-    """Milliseconds from the time when poll and message exist to the answer; infinite if the wake was lost."""
+    """Milliseconds from the time when both poll and message exist to the answer; infinite if the wake was lost."""
     choose, number = random.Random(14), 0
     while time.monotonic_ns() < until_ns:
         poll = pool.submit(reader.poll, WAIT_MS)
@@ -129,7 +123,7 @@ def deadlines(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str, unt
 
 
 def herd(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> float:
-    """Milliseconds from the first publish to the last of many answers, with one message for all or one for each."""
+    """Milliseconds from the first publish to the last of many answers, with one message for all polls or for each."""
     readers = [Reader(subject, name) for _ in range(HERD)]
     polls = [pool.submit(reader.poll, 2 * WAIT_MS) for reader in readers]
     while not all(reader.sent_ns for reader in readers):
@@ -144,7 +138,6 @@ def herd(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> float
 
 
 def told(poll: Future[Polled], begun_ns: int, gone: tuple[type[Exception], ...]) -> str:
-    """How a poll ended."""
     try:
         answer = poll.result(4 * WAIT_MS / 1000)
     except FutureTimeoutError:
@@ -157,7 +150,6 @@ def told(poll: Future[Polled], begun_ns: int, gone: tuple[type[Exception], ...])
 
 
 def closing(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> str:
-    """Cancel polls, publish, and measure when the message reaches another poll."""
     if "cancel" not in abilities_of(subject):
         return "not tried"
     slowest_ms = 0.0
@@ -180,7 +172,6 @@ def closing(subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> st
 
 
 def deletion(make: Callable[[], LongPollSubject], subject: LongPollSubject, pool: ThreadPoolExecutor, name: str) -> str:
-    """Delete a queue while a poll waits."""
     other = make()
     owner = Reader(other, name)
     owner.publish("first")
@@ -195,7 +186,6 @@ def deletion(make: Callable[[], LongPollSubject], subject: LongPollSubject, pool
 
 
 def serving(make: Callable[[], LongPollSubject]) -> LongPollSubject:
-    """A subject of a server that has just started and may still load its data."""
     end_ns = time.monotonic_ns() + START_MS * MS
     while True:
         try:
@@ -230,7 +220,6 @@ def restart(make: Callable[[], LongPollSubject], server: Server, pool: ThreadPoo
 
 
 def measured(server: Server, name: str, mode: str, seconds: float) -> Row:
-    """Measure one server in one mode."""
     make = subject_for(server.url, mode or None)
     subject, row = serving(make), Row(name, mode or next(iter(SCHEMES[server.kind.scheme])))
     with ThreadPoolExecutor(HERD + 2 * AT_ONCE) as pool:
@@ -250,7 +239,6 @@ def measured(server: Server, name: str, mode: str, seconds: float) -> Row:
 
 
 def table(rows: list[Row], versions: dict[str, str]) -> str:
-    """The table in the form of docs/services.md."""
     heads = [
         "server",
         "racing deliveries",

@@ -34,11 +34,10 @@ WIDTH: Final = 560
 TOP: Final = 34
 ROW: Final = 30
 APART: Final = 5
-"""The two lines of a server are this far from its middle."""
+"""The distance of a server's two lines from the middle of its row."""
 DOT: Final = 4
 END: Final = 4
 LEAST_MS: Final = 0.1
-"""Shorter times are drawn here."""
 TICKS_MS: Final = (0.1, 1, 10, 100, 1_000)
 MOST_MS: Final = TICKS_MS[-1]
 KINDS: Final = ("wake", "deadline")
@@ -54,7 +53,6 @@ class Line:
 
 
 def of_table(table: str) -> list[Line]:
-    """The servers of a table as `services_bench` prints it."""
     found = FIGURES.findall(table)
     return [Line(name, (_numbers(wake), _numbers(deadline))) for name, wake, deadline in found]
 
@@ -64,7 +62,6 @@ def _numbers(told: str) -> list[float]:
 
 
 def x(figure_ms: float) -> float:
-    """The place of a time."""
     return LEFT + WIDTH * log10(max(figure_ms, LEAST_MS) / LEAST_MS) / log10(MOST_MS / LEAST_MS)
 
 
@@ -93,7 +90,6 @@ def _row(each: Line, y: float) -> Iterable[str]:
 
 
 def write(table: str) -> None:
-    """Write the picture of a table."""
     DRAWN.write_text(drawn(of_table(table)), "utf-8")
 
 

@@ -13,6 +13,5 @@ from longpoll_spec.policy import ROCKETMQ_4_9
 
 @pytest.fixture(scope="module")
 def rocketmq() -> Iterator[Broker]:
-    """A broker of ours that behaves like RocketMQ 4.9.7."""
     with running(ROCKETMQ_4_9) as broker:
         yield broker

@@ -39,7 +39,7 @@ def as_asked(_command: object) -> None:
 
 
 def every(number: int, fault: Fault) -> Fault:
-    """Apply the fault to one in this number of the answers that it would change."""
+    """Apply the fault to one of every `number` answers that it would change."""
     count = itertools.count(1)
 
     def sometimes(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
@@ -50,7 +50,7 @@ def every(number: int, fault: Fault) -> Fault:
 
 
 def asking(change: Callable[[dict[str, str]], Mapping[str, str] | None], code: int = PULL, every: int = 1) -> Spoil:
-    """Change fields of requests to the broker, or of one in a number of them."""
+    """Change fields of requests to the broker, of every request or of one in `every`."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | None:
@@ -65,8 +65,6 @@ def asking(change: Callable[[dict[str, str]], Mapping[str, str] | None], code: i
 
 
 def held(change: Callable[[int], int], every: int = 1) -> Spoil:
-    """Change the hold time of pulls that may be held."""
-
     def changed(fields: dict[str, str]) -> Mapping[str, str] | None:
         if not int(fields.get("sysFlag", "0")) & SUSPEND:
             return None
@@ -76,8 +74,6 @@ def held(change: Callable[[int], int], every: int = 1) -> Spoil:
 
 
 def flags(change: Callable[[int], int], every: int = 1) -> Spoil:
-    """Change the system flag of pulls."""
-
     def changed(fields: dict[str, str]) -> Mapping[str, str] | None:
         flag = int(fields.get("sysFlag", "0"))
         return {"sysFlag": str(change(flag))} if change(flag) != flag else None
@@ -86,7 +82,7 @@ def flags(change: Callable[[int], int], every: int = 1) -> Spoil:
 
 
 def uncommitted(every: int) -> Spoil:
-    """Acknowledge commits, by pulls or explicit, without effect."""
+    """Acknowledge one of `every` commits, explicit or by a pull, without effect."""
     count = itertools.count(1)
 
     def spoil(command: dict[str, Any]) -> bytes | Early | None:
@@ -102,8 +98,6 @@ def uncommitted(every: int) -> Spoil:
 
 
 def told_later(after_s: float, codes: set[int], when: Callable[[Asked], bool] = lambda _asked: True) -> Fault:
-    """Delay answers with these codes to pulls."""
-
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == PULL and command["code"] in codes and when(asked)
         return [(after_s, frame)] if fits else None
@@ -112,22 +106,18 @@ def told_later(after_s: float, codes: set[int], when: Callable[[Asked], bool] = 
 
 
 def is_held(asked: Asked) -> bool:
-    """Whether a pull may be held."""
     return bool(int((asked.command.get("extFields") or {}).get("sysFlag", "0")) & SUSPEND)
 
 
 def never(asked: Asked, command: dict[str, Any], _frame: bytes) -> Told | None:
-    """Drop the answer to a pull that was woken."""
     return [] if asked.command.get("code") == PULL and is_held(asked) and command["code"] == 0 else None
 
 
 def twice(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
-    """Answer each pull twice."""
     return [(0.0, frame + frame)] if asked.command.get("code") == PULL and command["flag"] & 1 else None
 
 
 def records(body: bytes) -> list[bytes]:
-    """The records in a body."""
     found, place = [], 0
     while place < len(body):
         (size,) = struct.unpack_from(">i", body, place)
@@ -137,8 +127,6 @@ def records(body: bytes) -> list[bytes]:
 
 
 def of_records(change: Callable[[list[bytes]], list[bytes]], least: int = 1) -> Fault:
-    """Change the messages in answers to pulls that have a number of them."""
-
     def changed(body: bytearray) -> bytes:
         found = records(bytes(body))
         return b"".join(change(found)) if len(found) >= least else bytes(body)
@@ -147,7 +135,7 @@ def of_records(change: Callable[[list[bytes]], list[bytes]], least: int = 1) -> 
 
 
 def early_acks(after_s: float | None, every: int) -> tuple[Fault, Spoil]:
-    """Acknowledge sends of the load before they are stored, or without storing them."""
+    """Acknowledge sends of the load before the broker stores them, or without storing them."""
     ends: dict[tuple[str, str], int] = defaultdict(int)
     count, lock = itertools.count(1), threading.Lock()
 
@@ -176,7 +164,6 @@ def early_acks(after_s: float | None, every: int) -> tuple[Fault, Spoil]:
 
 
 def undelayed(command: dict[str, Any]) -> bytes | None:
-    """Remove the delay of messages."""
     fields = dict(command["extFields"] or {})
     properties = read_properties(fields.get("i", "")) if command["code"] == SEND else {}
     if properties.pop("DELAY", None) is None:
@@ -185,7 +172,6 @@ def undelayed(command: dict[str, Any]) -> bytes | None:
 
 
 def unheard(command: dict[str, Any]) -> bytes | None:
-    """Acknowledge heartbeats, but remove their groups."""
     if command["code"] != BEAT or not command["body"]:
         return None
     try:
@@ -196,7 +182,6 @@ def unheard(command: dict[str, Any]) -> bytes | None:
 
 
 def unasked(command: dict[str, Any], number: int = 7) -> dict[str, Any]:
-    """Send an additional answer with another opaque."""
     return {**command, "opaque": command["opaque"] + 1_000_000 * number}
 
 
@@ -205,20 +190,17 @@ def unasked(command: dict[str, Any], number: int = 7) -> dict[str, Any]:
 
 @frozen
 class Faulty:
-    """A fault, and clauses of which a default run reports at least one."""
-
     clauses: tuple[str, ...]
     answers: Fault = untouched
     requests: Spoil = as_asked
     more: Mapping[str, Any] = field(factory=dict)
-    """Other fields of the relay."""
 
 
 def faults(rare: int = RARE) -> Mapping[str, Faulty]:
-    """New fault functions at each call, because some of them count answers."""
+    """Each call makes new fault functions, because some of them count answers."""
     lost, kept = early_acks(None, 100), early_acks(0.5, 1)
     return {
-        # times
+        # hold times
         "holds half as long": Faulty(("POLL-3",), requests=held(lambda ms: ms // 2)),
         "holds twice as long": Faulty(("POLL-3",), requests=held(lambda ms: 2 * ms)),
         "never holds": Faulty(("POLL-1", "POLL-2", "POLL-3"), requests=flags(lambda flag: flag & ~SUSPEND)),
@@ -261,7 +243,7 @@ def faults(rare: int = RARE) -> Mapping[str, Faulty]:
         "an error in one of 1,000": Faulty(
             ("POLL-2", "POLL-3"), every(rare, answers(PULL, lambda told: {**told, "code": 1, "body": b""}))
         ),
-        # what is asked
+        # requests
         "ignores tags": Faulty(("PULL-TAG-1",), requests=asking(lambda _fields: {"subscription": "*"})),
         "ignores heartbeats": Faulty(("PULL-CHECK-13",), requests=unheard),
         "notifies no member": Faulty(
@@ -282,7 +264,6 @@ FAULTS: Final = tuple(faults())
 
 
 def relay_of(name: str, broker: Address, rare: int = RARE) -> Relay:
-    """A relay that applies a fault."""
     faulty = faults(rare)[name]
     return Relay(broker, faulty.answers, faulty.requests, **faulty.more)
 

@@ -1,6 +1,6 @@
 """A small broker that serves pops over a socket, correct or with one fault, and the clauses that detect each fault.
 
-One lock guards everything, so there are no races. Messages, groups and invisible times are kept in memory.
+One lock guards the whole broker, so it has no races. Messages, groups and invisible times are kept in memory.
 """
 
 from __future__ import annotations
@@ -29,31 +29,27 @@ from longpoll_runtime.threads import spawn
 
 Command = Mapping[str, Any]
 Place = tuple[str, int, int]
-"""Topic, queue and offset of a message."""
 NAME: Final = "broker-of-pops"
 UNKNOWN: Final = 3
 HEAD: Final = struct.Struct(">iIiiiqqiqIiqIiiqi")
-"""A record before its body, with hosts of four bytes."""
+"""The fields of a stored record before its body, with host addresses of four bytes."""
 
 
 @frozen
 class Flaw:
-    """A fault; the defaults are a correct broker."""
-
     codes: frozenset[int] = frozenset({POP, NOTIFICATION})
-    """The requests whose holds have the fault."""
     hold: Callable[[float], float] = lambda hold_s: hold_s
-    """The hold of a request in seconds, by the requested one."""
+    """Requested hold in seconds -> the hold of the request, in seconds."""
     loses: Callable[[int, int], bool] = lambda _number, _queue: False
-    """Whether the wake of a request is lost, by its number and its queue."""
+    """(Number of a request, its queue) -> whether the wake of the request is lost."""
     wake_late_s: float = 0.0
     hidden: Callable[[float], float] = lambda hidden_s: hidden_s
-    """The invisible time of a message in seconds, by the requested one."""
+    """Requested invisible time in seconds -> the invisible time of the message, in seconds."""
     changed: Callable[[float], float | None] = lambda hidden_s: hidden_s
-    """The changed invisible time; None ignores the change."""
+    """Requested new invisible time in seconds -> the new invisible time; None ignores the change."""
     acknowledges: bool = True
     no_room: int | None = FULL
-    """The answer to a pop without room; None for no answer."""
+    """The code of the answer to a pop without room; None for no answer."""
     ack_code: int = 0
 
 
@@ -64,8 +60,6 @@ class _Server(socketserver.ThreadingTCPServer):
 
 @define(eq=False)
 class _Waiting:
-    """A held pop or notification."""
-
     peer: BufferedIOBase
     command: Command
     key: tuple[str, ...]
@@ -76,18 +70,13 @@ class _Waiting:
 
 @define(eq=False)
 class PopBroker(Closeable):
-    """A running broker, which is its own name server. Thread-safe."""
-
     flaw: Flaw
     room: int = 1_024
-    """The number of requests of one key that may wait."""
     _messages: dict[str, list[tuple[Place, bytes]]] = field(factory=lambda: defaultdict(list))
-    """Topic -> its messages with their records."""
     _visible_s: dict[tuple[str, Place], float] = field(factory=dict)
-    """Group and message -> when it may be popped again."""
     _waiting: list[_Waiting] = field(factory=list)
     _due_s: float = math.inf
-    """When the next one may have to be answered."""
+    """The earliest time at which some request may have to be answered."""
     _count: int = 0
     _is_over: bool = False
     _moved: threading.Condition = field(factory=threading.Condition)
@@ -155,7 +144,6 @@ class PopBroker(Closeable):
         return {"queueId": str(queue), "queueOffset": str(offset), "msgId": "7F00000100002A9F0000000000000000"}
 
     def _found(self, fields: Mapping[str, str]) -> list[tuple[Place, bytes]]:
-        """What a pop may get."""
         group, queue, now_s = fields["consumerGroup"], int(fields["queueId"]), time.monotonic()
         return [
             (place, record)
@@ -164,7 +152,7 @@ class PopBroker(Closeable):
         ]
 
     def _settle(self, code: int, fields: Mapping[str, str]) -> None:
-        """Serve an acknowledgement or a change, with the broker's name in the handle or without effect."""
+        """Serve an acknowledgement or a change. A handle without the broker's name has no effect."""
         if fields["extraInfo"].split(" ")[5] != NAME:
             return
         place = fields["topic"], int(fields["queueId"]), int(fields["offset"])
@@ -197,7 +185,6 @@ class PopBroker(Closeable):
             self._moved.notify()
 
     def _wake(self) -> None:
-        """Answer what has a message, or is at its deadline."""
         with self._moved:
             while not self._is_over:
                 now_s = time.monotonic()
@@ -207,7 +194,6 @@ class PopBroker(Closeable):
                 self._moved.wait(None if self._due_s == math.inf else self._due_s - now_s)
 
     def _answer(self, waiting: _Waiting, *, is_held: bool = False) -> bool:
-        """Answer a request if it is time."""
         command, now_s = waiting.command, time.monotonic()
         fields, found = command["extFields"], self._found(command["extFields"])
         waiting.woken_s = waiting.woken_s if found else None
@@ -257,4 +243,4 @@ FLAWS: Final[Mapping[str, tuple[str, Flaw]]] = {
     "never answers a pop without room": ("POP-9", Flaw(no_room=None)),
     "answers a pop without room with an error": ("POP-9", Flaw(no_room=1)),
 }
-"""Fault -> the clause that detects it, and the broker's flaw."""
+"""Name of a fault -> the clause that detects it, and the fault."""

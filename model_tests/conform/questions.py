@@ -37,7 +37,7 @@ PROPERTIES: Final[Sequence[Mapping[str, str]]] = (
     {"N": "5", "s": "5"},
     {"n": " 5", "s": "null"},
 )
-"""Properties of the messages for every expression: missing, not a number, or too large for one."""
+"""Properties of the messages for every expression: missing, not numeric, or too large for a number."""
 EXPRESSIONS: Final[Mapping[str, Sequence[str]]] = {
     "missing properties": (
         "n IS NULL", "n IS NOT NULL", "NOT n IS NULL", "n = m", "n <> m", "n = 5", "5 = n", "n <> 5", "n > m", "m >= n",
@@ -72,17 +72,14 @@ EXPRESSIONS: Final[Mapping[str, Sequence[str]]] = {
         "TRUE", "FALSE", "n=5 and s is not null", "N = 5", "((n = 5))", "NOT NOT b",
     ),
 }  # fmt: skip
-"""What the expressions show -> the expressions."""
+"""The feature that the expressions test -> the expressions."""
 
 
 class _Questions:
-    """Numbers the questions in their order; topics and groups contain the number."""
-
     def __init__(self) -> None:
         self._numbers = itertools.count(FIRST)
 
     def ask(self, area: str, title: str, profile: str, make: Any) -> Question:
-        """Add the question that `make` creates from its topic and group."""
         number = next(self._numbers)
         parts = {"setup": [], "timing": PROMPT, **make(f"tc{number}", f"gc{number}")}
         serialize = "ROCKETMQ" if number % 3 == 0 else "JSON"
@@ -93,7 +90,6 @@ class _Questions:
 
 
 def topic_made(topic: str) -> Step:
-    """Create a topic with four queues."""
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -102,7 +98,6 @@ def topic_made(topic: str) -> Step:
 
 
 def send(topic: str, fields: Mapping[str, str], *, code: int = 310, body: Step | None = None) -> Step:
-    """A send to queue 0 with short field names."""
     usual = {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
         "j": "0", "k": "false", "m": "false",
@@ -111,18 +106,15 @@ def send(topic: str, fields: Mapping[str, str], *, code: int = 310, body: Step |
 
 
 def batch(topic: str, properties: Sequence[Mapping[str, str]], **fields: str) -> Step:
-    """A batch of messages with a number and these properties."""
     messages = [{"body": str(number), "properties": dict(each)} for number, each in enumerate(properties)]
     return send(topic, {"m": "true", **fields}, code=320, body={"batch": messages})
 
 
 def until(topic: str, count: int) -> Step:
-    """Wait until the queue has this many messages."""
     return {"until_max_offset": {"topic": topic, "queueId": 0, "offset": count}}
 
 
 def filled(topic: str, properties: Sequence[Mapping[str, str]]) -> list[Step]:
-    """Create a topic with these messages in its queue 0."""
     return [topic_made(topic), batch(topic, properties), until(topic, len(properties))]
 
 
@@ -140,7 +132,6 @@ def heartbeat(topic: str, group: str, version: int, expression: str, kind: str =
 
 
 def pull(topic: str, group: str, **fields: str) -> Step:
-    """A pull of queue 0 with its subscription, unless `sysFlag` says otherwise."""
     usual = {
         "consumerGroup": group, "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
         "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
@@ -196,8 +187,6 @@ def _versions(questions: _Questions) -> Iterator[Question]:
 
 
 def _expressions(questions: _Questions) -> Iterator[Question]:
-    """Each expression over the same messages, with a subscription from a heartbeat."""
-
     def of(expression: str) -> Any:
         return lambda topic, group: {
             "setup": [*filled(topic, PROPERTIES), heartbeat(topic, group, 1, expression)],
@@ -233,8 +222,6 @@ def _tags(questions: _Questions) -> Iterator[Question]:
 
 
 def _sends(questions: _Questions) -> Iterator[Question]:
-    """Batches and system flags at their limits; a pull shows what was stored."""
-
     def seen(topic: str, count: int) -> list[Step]:
         return [{"sleep_ms": 100}, until(topic, count), pull(topic, "GSEE")]
 

@@ -31,19 +31,17 @@ from longpoll_runtime.services import Closeable
 from longpoll_spec.policy import Policy
 
 Told = Sequence[tuple[float, bytes]]
-"""Delays in seconds with the bytes for the client; b"" closes. Other frames overtake delayed ones."""
+"""Delays in seconds with the bytes for the client; b"" closes the connection. Other frames overtake delayed frames."""
 Fault = Callable[["Asked", dict[str, Any], bytes], Told | None]
-"""Changes an answer or a push, given with its request; None passes it unchanged."""
+"""A function of a request, and of an answer or a push, that returns what the client gets instead; None for no change.
+"""
 SIZE: Final = 1 << 16
 
 
 @define
 class Asked:
-    """A request that passed the relay."""
-
     command: Mapping[str, Any]
     relay: Relay
-    """The relay, which stores values between answers."""
 
 
 @define
@@ -56,8 +54,6 @@ class Early:
 
 @define(eq=False)
 class _Side:
-    """One connection of the relay. Thread-safe."""
-
     end: socket.socket
     _writing: threading.Lock = field(factory=threading.Lock)
 
@@ -71,12 +67,10 @@ class _Side:
 
 @define(eq=False)
 class Relay(Closeable):
-    """A listening relay. Invariant: `asked` maps a connection to its open requests, by opaque."""
-
     broker: Address
     fault: Fault
     spoil_request: Callable[[dict[str, Any]], bytes | Early | None] = lambda _command: None
-    """Returns the bytes for the broker in place of a request; None for the request itself."""
+    """A function of a request that returns the bytes for the broker; None passes the request unchanged."""
     delay_s: float = 0.0
     """The delay of every frame in the two directions, in seconds."""
     idle_s: float | None = None
@@ -85,9 +79,7 @@ class Relay(Closeable):
     spoiled: int = 0
     """The number of changed frames."""
     _over: threading.Event = field(factory=threading.Event)
-    """Set when the relay is closed, after which no frame is delayed."""
     _later: list[tuple[float, int, _Side, bytes]] = field(factory=list)
-    """Delayed frames, with their time."""
     _moved: threading.Condition = field(factory=threading.Condition)
     _numbers: Iterator[int] = field(factory=itertools.count)
     _listener: socket.socket = field(init=False)
@@ -203,7 +195,6 @@ class Relay(Closeable):
 
 @contextmanager
 def running(policy: Policy) -> Iterator[Broker]:
-    """A broker of ours with a new store."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(RealRuntime(), store, policy=policy, store_config=SMALL_STORE) as broker,
@@ -222,7 +213,7 @@ def _until_closed(other: socket.socket) -> Iterator[None]:
 
 
 def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
-    """The whole frames in these bytes; other bytes are passed unchanged, with all that follows."""
+    """The whole frames in these bytes. Bytes that form no frame are passed unchanged, with all bytes after them."""
     waiting = b""
     while True:
         part = source.end.recv(SIZE)
@@ -245,8 +236,6 @@ def _frames(source: _Side, sink: _Side) -> Iterator[bytes]:
 
 @define
 class Latency(Echo):
-    """A fixed delay of all frames."""
-
     worst: float
 
     def worst_ms(self, since_s: float = 0.0, until_s: float = math.inf) -> float:
@@ -261,7 +250,6 @@ class Latency(Echo):
 
 
 def again(command: Mapping[str, Any], **changed: Any) -> bytes:
-    """The changed command as a frame."""
     return encode_command({**command, **changed}, command["serialize"])
 
 
@@ -292,7 +280,6 @@ def field_of(code: int, name: str, change: Callable[[str], str | None]) -> Fault
 
 
 def plus(number: int) -> Callable[[str], str]:
-    """Add a number to a numeric text."""
     return lambda text: str(int(text) + number)
 
 
@@ -301,7 +288,6 @@ def recoded(code: int, from_code: int, to_code: int) -> Fault:
 
 
 def body_of(code: int, change: Callable[[bytearray], bytes | bytearray]) -> Fault:
-    """Change the body of the answers to a request that have a body."""
     return answers(
         code,
         lambda command: {**command, "body": bytes(change(bytearray(command["body"])))} if command["body"] else None,
@@ -309,8 +295,6 @@ def body_of(code: int, change: Callable[[bytearray], bytes | bytearray]) -> Faul
 
 
 def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearray]:
-    """Add a number to the big-endian integer at a position."""
-
     def change(body: bytearray) -> bytearray:
         value = int.from_bytes(body[place : place + size]) + number
         body[place : place + size] = (value % (1 << 8 * size)).to_bytes(size)
@@ -320,7 +304,7 @@ def at(place: int, number: int, size: int = 1) -> Callable[[bytearray], bytearra
 
 
 def whole(code: int, tell: Callable[[bytes], Told], *, when: int | None = None) -> Fault:
-    """Replace the frame of an answer to a request, with one response code or any."""
+    """Replace the whole frame of the answers to a request, for one response code or for any code."""
 
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fits = asked.command.get("code") == code and command["flag"] & 1 and when in {None, command["code"]}

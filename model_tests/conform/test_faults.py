@@ -38,15 +38,11 @@ from longpoll_conform.vectors import recorded
 
 HAS: Final[frozenset[Capability]] = frozenset(CAPABILITIES) - {"sql92", "golden-store", "lite-pull"}
 CONTROL: Final = ("lock-358", "client-348")
-"""Vectors that no fault here affects."""
 
 
 @frozen
 class Planted:
-    """An injected fault."""
-
     clause: str
-    """The clause that it violates."""
     vectors: str
     fault: Fault = lambda _asked, _command, _frame: None
     request: Callable[[dict[str, Any]], bytes | None] = lambda _command: None
@@ -59,8 +55,6 @@ class Planted:
 
 
 def asking(code: int, **changed: str | None) -> Callable[[dict[str, Any]], bytes | None]:
-    """Change fields of requests with a code; None removes a field."""
-
     def spoil(command: dict[str, Any]) -> bytes | None:
         if command["code"] != code or command["extFields"] is None:
             return None
@@ -71,7 +65,7 @@ def asking(code: int, **changed: str | None) -> Callable[[dict[str, Any]], bytes
 
 
 def pushes(tell: Callable[[bytes], Told]) -> Fault:
-    """Add a request of the broker's own."""
+    """Send an additional request from the broker to the client."""
     return lambda _asked, command, frame: None if command["flag"] & 1 else tell(frame)
 
 
@@ -84,18 +78,14 @@ def json_body(change: Callable[[Any], Any]) -> Callable[[bytearray], bytes]:
 
 
 def answers_first(extra: Callable[[dict[str, Any]], bytes]) -> Fault:
-    """Send one more frame before the answer to each pull."""
     return lambda asked, command, frame: [(0, extra(command) + frame)] if asked.command.get("code") == 11 else None
 
 
 def recut(frame: bytes) -> bytes:
-    """A frame whose length is five bytes too small."""
     return struct.pack(">i", len(frame) - 4 - 5) + frame[4:]
 
 
 def head(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes], bytes]:
-    """A frame with a changed JSON header."""
-
     def changed(frame: bytes) -> bytes:
         (mark,) = struct.unpack_from(">I", frame, 4)
         size = mark & 0xFFFFFF
@@ -107,7 +97,6 @@ def head(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[[bytes]
 
 
 def headed(raw: bytes) -> bytes:
-    """A frame with any bytes as header."""
     return struct.pack(">iI", 4 + len(raw), len(raw)) + raw
 
 
@@ -240,7 +229,6 @@ QUICK: Final = [
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
 def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
-    """The fault fails its own clause and no unaffected one, and the report has the bytes."""
     planted = FAULTS[name]
     results, spoiled = asked(rocketmq, planted, f"{sorted(FAULTS).index(name)}f")
 
@@ -254,7 +242,6 @@ def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
 
 
 def test_unspoiled_they_pass(rocketmq: Broker) -> None:
-    """The same vectors pass through a relay without a fault."""
     vectors = " ".join({name for planted in FAULTS.values() for name in planted.names})
     results, spoiled = asked(rocketmq, Planted("", vectors), "ok")
 
@@ -263,7 +250,7 @@ def test_unspoiled_they_pass(rocketmq: Broker) -> None:
 
 
 def test_without_a_name_server_nobody_is_blamed_for_it(rocketmq: Broker) -> None:
-    """Vectors that need a name server are untested without one, and run with one."""
+    """Vectors that need a name server are untested without a name server, and run with it."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     outcomes = []
     for lacking in (frozenset({"name-server"}), frozenset()):
@@ -300,13 +287,12 @@ def _not_known_at_first(told: list[int], late: int, command: dict[str, Any]) -> 
 
 
 def test_there_are_enough() -> None:
-    """There are at least sixty faults with unique names, in frames, answers, messages, times and pushes."""
     assert len(FAULTS) >= 60
     assert len({planted.clause for planted in FAULTS.values()}) >= 25
 
 
 def test_a_broker_that_a_request_silences_is_named(rocketmq: Broker) -> None:
-    """If the broker serves no client after a request, a restart runs the other vectors, or they are untested."""
+    """If the broker serves no client after a request, a restart runs the other vectors; otherwise they are untested."""
     with Relay(rocketmq.address, _silenced_by_heartbeat) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, "gone")
         wanted = ("pull-000", "client-332", "lock-358", "lock-360")
@@ -330,13 +316,13 @@ def _silenced_by_heartbeat(asked: Asked, command: dict[str, Any], _frame: bytes)
 
 
 def test_a_broker_that_answers_no_send_is_not_asked_on(rocketmq: Broker) -> None:
-    """Further vectors would only wait in vain."""
+    """More vectors would only wait for answers that never come."""
     with pytest.raises(SilentError, match="does not answer"):
         asked(rocketmq, Planted("", "pull-010", whole(310, lambda _frame: [(0, b"")])), "mute")
 
 
 def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
-    """Strict answers 3 where 4.9.7's name server is silent; any other answer fails."""
+    """The strict policy answers 3 where the name server of 4.9.7 does not answer; any other answer fails."""
     vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
     clause = BY_VECTOR[vector.id]
@@ -349,7 +335,7 @@ def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
 
 @pytest.mark.parametrize("echo", [None, Latency(400.0)], ids=["prompt", "slow"])
 def test_who_is_silent_after_several_played_at_once_loses_no_result(echo: Latency | None, rocketmq: Broker) -> None:
-    """Without a restart the earlier results stay, the failed vector is named, and the others are untested."""
+    """Without a restart the earlier results stay, the failed vector is named, and the other vectors are untested."""
     with Relay(rocketmq.address, _silenced_by_message) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, f"many{echo is None}")
         suite.echo = echo

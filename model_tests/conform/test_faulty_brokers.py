@@ -37,22 +37,20 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 RARE: Final = 60
-"""A rare fault changes one in this number of answers here, and one in a thousand in a default run."""
+"""A rare fault changes one in so many answers here, and one in a thousand answers in a default run."""
 SHARP: Final = ("ends holds 300 ms early", "ends holds 300 ms late")
-"""Faults that are shorter than a scan's period, while all other faults are tested."""
+"""Faults that are shorter than a scan's period, so they are tested without a scan."""
 SMALL: Final = Crowd(rounds=2, wakes=160, deadlines=200)
 FEW: Final = Crowd(rounds=2, wakes=20, deadlines=25)
-"""Enough for a fault of every answer."""
 DELAY_S: Final = 0.2
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance.md"
 LIMIT_S: Final = 900
 """Time limit of a run in seconds; its conversations may take eight minutes."""
 CORRECT: Final[Mapping[str, float]] = {"": 0.0, "far away": DELAY_S}
-"""A correct broker -> the delay of each frame."""
+"""Name of a correct broker -> the delay of each of its frames."""
 
 
 def of(area: str) -> list[str]:
-    """The faults whose first clause belongs to this area."""
     return [name for name, faulty in faults().items() if faulty.clauses[0].startswith(area)]
 
 
@@ -62,7 +60,6 @@ IN_CONVERSATIONS: Final = [name for name in FAULTS if name not in {*of("POLL"), 
 
 @contextmanager
 def relayed(name: str, broker: Broker) -> Iterator[Relay]:
-    """A broker with a fault, or a correct one."""
     nothing = partial(Relay, broker.address, lambda *_: None)
     made = nothing(delay_s=CORRECT[name]) if name in CORRECT else relay_of(name, broker.address, RARE)
     with made as relay:
@@ -71,14 +68,14 @@ def relayed(name: str, broker: Broker) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[Mapping[bool, Broker]]:
-    """Brokers by whether a scan checks deadlines every five seconds, which hides most faults."""
+    """Whether a scan checks deadlines every five seconds -> the broker that does so or not."""
     with running(ROCKETMQ_5) as scanning, running(STRICT) as exact:
         yield {True: scanning, False: exact}
 
 
 @pytest.fixture(scope="module")
 def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Outcome, str]]]:
-    """Fault -> the results of the clauses of long polling; the faults run in parallel, because holds take most time."""
+    """Fault -> the results of the clauses of long polling. The faults run in parallel, because holds take long."""
 
     def see(name: str) -> Mapping[str, tuple[Outcome, str]]:
         scans, wanted = (False, POLLS[-1:]) if name in SHARP else (True, POLLS)
@@ -96,7 +93,8 @@ def polls(brokers: Mapping[bool, Broker]) -> Mapping[str, Mapping[str, tuple[Out
         return found | dict(zip(alone, pool.map(see, alone), strict=True))
 
 
-@pytest.mark.xdist_group("holds")  # Otherwise each worker would wait for all the holds again.
+# These tests share a worker, because otherwise each worker would wait for all the holds again.
+@pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", of("POLL"))
 def test_a_fault_of_long_polling_fails_its_clause(
     name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]
@@ -115,7 +113,6 @@ def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str,
 
 @pytest.mark.parametrize("name", IN_CONVERSATIONS)
 def test_a_fault_in_conversations_fails_its_clause(name: str, brokers: Mapping[bool, Broker]) -> None:
-    """The clause passes with a broker without the fault."""
     clauses = faults()[name].clauses
     wanted = {vector for clause in clauses for vector in BY_ID[clause].vectors}
     vectors = [vector for vector in recorded("5.5.0") if vector.id in wanted]
@@ -147,7 +144,7 @@ def test_a_fault_under_load_fails_its_clause(
 
 
 def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool, Broker]) -> None:
-    """All failures of a broker that does not poll become one entry, and their bytes are printed on request."""
+    """All failures of a broker that does not poll become one entry; their bytes are printed on request."""
     with relayed("never holds", brokers[True]) as relay:
         addresses = (("broker", relay.address), ("name-server", brokers[True].name_server_address))
         words = ["conform", *(f"--{name}={host}:{port}" for name, (host, port) in addresses), "--only=POLL-1"]
@@ -161,7 +158,7 @@ def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool
 
 
 def test_a_broker_without_pops_is_not_tested(brokers: Mapping[bool, Broker]) -> None:
-    """Its clauses are counted apart, with the reason, and none passes."""
+    """The clauses about pops are counted apart, with the reason, and none of them passes."""
     place = "--broker={}:{}".format(*brokers[True].address)
     done = CliRunner().invoke(main, ["conform", place, "--has=long-polling", "--only=POP-*", "--json"])
     told = json.loads(done.stdout)
@@ -201,7 +198,7 @@ def test_an_answer_is_late_only_if_others_were_not(
 
 
 def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mapping[bool, Broker]) -> None:
-    """After three vectors without an answer the others of their group are untested, and name the first."""
+    """After three vectors without an answer, the others of their group are untested and name the first one."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
         place = Place(relay.address, brokers[True].name_server_address)
@@ -226,7 +223,6 @@ def test_a_load_stops_sending_in_time(brokers: Mapping[bool, Broker]) -> None:
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_default_run_finds_each_fault(name: str, policy: Policy, tmp_path: Path) -> None:
-    """The command that a user types also finds rare faults, of one answer in a thousand."""
     with (
         ServedBroker(tmp_path / "store", None, f"--policy={policy.name}") as served,
         relay_of(name, served.address) as relay,

@@ -28,7 +28,6 @@ from longpoll_conform.suite import Result
 PAGE: Final = Path(__file__).parents[2] / "docs" / "pop.md"
 CORRECT: Final = {"correct": ("", Flaw())}
 LONGER: Final = {"holds at most ten seconds": ("POP-3", Flaw(hold=lambda hold_s: min(hold_s, 10.0)))}
-"""A fault that only the longest holds show."""
 SHORT: Final = Times(hidden_ms=2_000, longer_ms=3_500, again_ms=1_000)
 SMALL: Final = Crowd(rounds=1, wakes=8, deadlines=40, spread_ms=1_500, at_limit=60)
 QUICK: Final = tuple(name for name in POPS if not name.endswith("-15000"))
@@ -36,7 +35,6 @@ QUICK: Final = tuple(name for name in POPS if not name.endswith("-15000"))
 
 @pytest.fixture(scope="module")
 def seen() -> Mapping[str, list[Result]]:
-    """Fault -> the results of its clause; the faults run at the same time, because holds only wait."""
     flaws = {**FLAWS, **CORRECT}
 
     def see(name: str) -> list[Result]:
@@ -44,7 +42,7 @@ def seen() -> Mapping[str, list[Result]]:
         vectors = BY_ID[clause].vectors if clause else POPS
         wanted = [each for each in vectors if each in QUICK] or vectors
         with PopBroker(flaw, room=40) as broker, closing(Echo(broker.address)) as echo:
-            # A fault is found on a busy machine too.
+            # The measured latency would extend the limits and hide a fault on a busy machine, so it is set to 0.
             latency = Latency(0.0) if clause else echo
             return pops.see(Place(broker.address, broker.address), "x", wanted, latency, times=SHORT, crowd=SMALL)
 
@@ -66,7 +64,7 @@ def test_a_correct_broker_fails_none(seen: Mapping[str, list[Result]]) -> None:
 
 
 def test_acknowledgements_need_the_name_of_the_broker() -> None:
-    """The name is part of a handle, and only the name server tells it."""
+    """The name is part of a handle, and only the name server knows the name."""
     with PopBroker(Flaw()) as broker, closed_port() as nothing:
         (result,) = pops.see(Place(broker.address, nothing), "x", ["invisible-acknowledged"], Latency(0.0))
 
@@ -82,7 +80,6 @@ def test_the_page_has_each_fault_with_its_clause() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", [*FLAWS, *LONGER, *CORRECT])
 def test_a_default_run_finds_each_fault(name: str) -> None:
-    """The command that a user types finds each fault, and none in a correct broker."""
     clause, flaw = {**FLAWS, **LONGER, **CORRECT}[name]
     with PopBroker(flaw) as broker:
         places = (f"--{each}={broker.address[0]}:{broker.address[1]}" for each in ("broker", "name-server"))

@@ -29,7 +29,6 @@ SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "RO
 
 
 def conform(broker: Address, rocketmq: Broker, *words: str, only: tuple[str, ...] = SOME) -> Result:
-    """The command's output for some clauses."""
     places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*rocketmq.name_server_address)]
     chosen = [f"--only={name}" for name in only]
     usual = ["--policy=rocketmq-4.9", "--has=long-polling", "--json"]
@@ -47,7 +46,6 @@ def mine(rocketmq: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None:
-    """Names differ from run to run, and the recording has the original names."""
     done = conform(rocketmq.address, rocketmq, f"--vectors={mine}")
     told = json.loads(done.stdout)
 
@@ -70,7 +68,6 @@ def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> No
     ids=["end of a queue", "place of a send"],
 )
 def test_a_fault_fails_the_recording(fault: Any, mine: Path, rocketmq: Broker) -> None:
-    """The broker fails a recording that was made before it got the fault."""
     with Relay(rocketmq.address, fault) as relay:
         done = conform(relay.address, rocketmq, f"--vectors={mine}", only=("PULL-READ-2", "SEND-1"))
 
@@ -79,7 +76,6 @@ def test_a_fault_fails_the_recording(fault: Any, mine: Path, rocketmq: Broker) -
 
 
 def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Path) -> None:
-    """A new recording replaces all old answers, so it has the faulty answers."""
     with Relay(rocketmq.address, field_of(11, "maxOffset", plus(1))) as relay:
         done = conform(relay.address, rocketmq, f"--record={tmp_path / 'bad.jsonl'}", only=("pull-010",))
     (vector,) = read_vectors(tmp_path / "bad.jsonl")
@@ -134,7 +130,6 @@ def test_a_question_without_a_window_is_asked_twice(
 
 
 def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path: Path) -> None:
-    """A question with two different answers is named, and the exit code is 1."""
     count = iter(range(1, 1000))
     with Relay(rocketmq.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count)))) as relay:
         done = conform(relay.address, rocketmq, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
@@ -145,7 +140,6 @@ def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path
 
 
 def test_a_file_is_written_and_read(tmp_path: Path) -> None:
-    """A file may be compressed or plain, and the vectors of the package are unchanged after writing and reading."""
     for name in ("all.jsonl", "all.jsonl.xz"):
         write_vectors(tmp_path / name, recorded("5.5.0"))
         assert read_vectors(tmp_path / name) == recorded("5.5.0")
@@ -194,7 +188,6 @@ def test_what_is_no_file_of_recordings_is_one_sentence(
 
 
 def test_a_device_without_an_end_is_refused() -> None:
-    """The command refuses it by size, without reading further."""
     with pytest.raises(VectorError, match="is larger than"):
         read_vectors(Path("/dev/zero"))
 

@@ -33,7 +33,6 @@ from longpoll_conform.suite import Result as OfVector
 from longpoll_spec.policy import STRICT, policy_named
 
 DIFFERENT: Final = ("--only=ROUTE-4", "--only=PULL-HOLD-4")
-"""Clauses for which strict and RocketMQ 4.9.7 give different answers."""
 
 
 def conform(broker: Address, names: Address, *words: str) -> Result:
@@ -96,7 +95,6 @@ def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, w
 
 
 def test_a_faithful_broker_passes_without_a_policy(rocketmq: Broker) -> None:
-    """The first example of the help passes; with another policy the same broker fails, and the result says why."""
     places = rocketmq.address, rocketmq.name_server_address
     own, other = conform(*places, *DIFFERENT), conform(*places, *DIFFERENT, "--policy=strict", "--knob=take=in_place")
     told = json.loads(conform(*places, *DIFFERENT, "--json").stdout)
@@ -168,7 +166,6 @@ def good() -> Iterator[Broker]:
 
 @pytest.fixture
 def spoiled(good: Broker) -> Iterator[Address]:
-    """The same broker, with a queue's end that is one too high."""
     with Relay(good.address, field_of(11, "maxOffset", plus(1))) as relay:
         yield relay.address
 
@@ -186,7 +183,6 @@ def test_a_good_broker_passes_twice(good: Broker) -> None:
 
 
 def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> None:
-    """The report has the clause, the expected and actual bytes, and the minimal conversation, decoded and in hex."""
     done = conform(spoiled, good.name_server_address, "--only", "pull-004", "--hex")
 
     assert done.exit_code == 1
@@ -201,7 +197,6 @@ def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> No
 
 
 def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) -> None:
-    """JUnit, pages and JSON have the same number of failures, and each vector once."""
     words = (*FEW, f"--junit={tmp_path / 'junit.xml'}", f"--pages={tmp_path / 'pages'}", "--json")
     told = json.loads(conform(spoiled, good.name_server_address, *words).stdout)
     failed = {each["vector"] for each in told["results"] if each["outcome"] == "FAIL"}
@@ -260,7 +255,6 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
-    """The exit code is 2, and the sentence says what to do."""
     with closed_port() as address:
         done = conform(address, good.name_server_address, *words)
 
@@ -270,7 +264,6 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Brok
 
 
 def test_clauses_are_listed() -> None:
-    """All clauses are listed without a broker."""
     done = CliRunner().invoke(main, ["conform", "--clauses"], env={"COLUMNS": "200"})
 
     assert done.exit_code == 0
@@ -279,7 +272,6 @@ def test_clauses_are_listed() -> None:
 
 @contextlib.contextmanager
 def starting(store: Path) -> Iterator[tuple[Address, list[str]]]:
-    """The address where a broker will listen, and the options that start it there."""
     with closed_port() as broker, closed_port() as names:
         listen, name_server = ("{}:{}".format(*each) for each in (broker, names))
         serve = f"{sys.executable} -m longpoll serve --store {store} --listen {listen} --name-server {name_server}"

@@ -68,25 +68,22 @@ INSIDE: Final[Mapping[str, str]] = {
     "it is about whole groups over time, and a clause tests one thing": "message_is_delivered",
     "it is about the specification itself": "time_can_pass",
 }
-"""Reason -> properties of specification and judge without a clause."""
+"""Reason -> the properties of specification and judge that have no clause for this reason."""
 NAMED: Final = [name for table in (PARTS, INSIDE) for names in table.values() for name in names.split()]
 
 
 def unnamed(law: Collection[str]) -> set[str]:
-    """Properties of judge and specification that have neither a clause nor a reason."""
     seen = {name.split("-", 1)[1].replace("-", "_") for name in SEEN}
     return {*PROPERTIES, *law} - seen - set(NAMED)
 
 
 def law_names() -> set[str]:
-    """The invariants of strict in all its configurations, and those of a returning master."""
     worlds = [(STRICT, name) for name in ("tiny", *EXPLORATIONS)] + [(ROCKETMQ_5, "role")]
     laws = [specification_of(policy, named(name, policy)) for policy, name in worlds]
     return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
 
 
 def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
-    """A new property without a clause or a reason fails, and so does an unknown property in the list."""
     law = law_names()
 
     assert len(law) >= 32
@@ -98,14 +95,13 @@ def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
 
 
 def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str], set[str]]:
-    """Vectors without a clause, and clauses without a recorded vector."""
+    """Vectors that no clause names, and clauses without a recorded vector."""
     shown = {name for clause in CLAUSES if clause.id in clauses for name in clause.vectors}
     silent = {clause.id for clause in CLAUSES if clause.id in clauses and not set(clause.vectors) & set(vectors)}
     return set(vectors) - shown, silent
 
 
 def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
-    """A removed vector or clause is reported."""
     clauses, vectors = {clause.id for clause in CLAUSES}, {*(vector.id for vector in VECTORS), *POLLS, *POPS, *SEEN}
 
     assert unshown(clauses, vectors) == (set(), set())
@@ -116,7 +112,6 @@ def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
 
 
 def test_clauses_are_sentences_with_ids_and_sources() -> None:
-    """Each id is an area with a number and unique, and each profile is known."""
     for clause in CLAUSES:
         assert re.fullmatch(r"[A-Z]+(-[A-Z]+)?-[0-9]+", clause.id)
         assert clause.sentence[0].isupper()
@@ -139,7 +134,7 @@ def test_names_are_of_the_run() -> None:
 
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
-    """Names of thousands of parts never collide; random ones of 1.7 million would, in one run of four."""
+    """Names of thousands of parts never collide, but random ones out of 1.7 million would in one run of four."""
     named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
     vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}
@@ -148,7 +143,6 @@ def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
 
 
 def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
-    """Each change of code, fields, messages and times is reported as a difference."""
     vector = next(each for each in VECTORS if each.id == "pull-010")
     case = dict(vector.case)
     assert compare(case, case, RECORDED_AS, RECORDED_AS) == []
@@ -194,7 +188,6 @@ def test_both_codecs_say_the_same(code: int, opaque: int, fields: dict[str, str]
 
 
 def raised_by(read: Callable[[bytes], object], content: bytes) -> BaseException | None:
-    """The exception that reading raises; None if it succeeds."""
     try:
         read(content)
     except ValueError as error:
@@ -204,7 +197,6 @@ def raised_by(read: Callable[[bytes], object], content: bytes) -> BaseException 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    """Reading any bytes raises only the documented error."""
     assert isinstance(raised_by(decode_command, content), NotReadableError | None)
     assert isinstance(raised_by(read_records, content), NotReadableError | None)
     assert isinstance(raised_by(lenient_json, content), ValueError | None)
@@ -217,13 +209,11 @@ ANSWERS = {"response", "held_ms", "sent_ms"}
 
 
 def without_answers(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The actions without their results."""
     return [{name: value for name, value in step.items() if name not in ANSWERS} for step in steps]
 
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_each_question_was_asked(version: str) -> None:
-    """Every vector from that number on is one of the questions."""
     cases = {vector.id: vector.case for vector in recorded(version) if int(vector.id.split("-")[1]) >= FIRST}
     asked = {question["id"]: question for question in questions()}
 
@@ -237,7 +227,6 @@ def test_each_question_was_asked(version: str) -> None:
 
 
 def test_there_are_enough() -> None:
-    """There are over five hundred recorded conversations, and some expression of each family matches a message."""
     assert sum(len(recorded(version)) for version in RECORDED) >= 500
     for title, expressions in EXPRESSIONS.items():
         codes = {
@@ -249,7 +238,7 @@ def test_there_are_enough() -> None:
 
 
 def test_no_message_is_let_through_by_every_expression_of_a_clause() -> None:
-    """A filter that passes everything or nothing fails each clause about expressions, except the refused ones."""
+    """A filter that passes everything or nothing fails each clause about expressions that are not refused."""
     for clause in {
         BY_VECTOR[vector.id] for vector in recorded("4.9.7") if vector.profile == "sql" and vector.id > "sql-512"
     }:
@@ -271,13 +260,11 @@ LATER = Difference("after[0].code", "0", "1")
 
 
 def vector(*setup: str) -> Vector:
-    """A vector with these steps before its request; one of them is a heartbeat."""
     steps = [{"code": 34 if name == "heartbeat" else 0, "name": name} for name in setup]
     return Vector("pull-062", "", "default", "5.5.0", {"setup": steps, "request": {"code": 11}, "response": None})
 
 
 def names(less: Vector) -> list[str]:
-    """The remaining steps."""
     return [step["name"] for step in less.case["setup"]]
 
 
@@ -296,7 +283,6 @@ MINIMISED: dict[str, tuple[str, list[Difference], Callable[[Left], list[Differen
     "without a heartbeat 24 would be right": ("heartbeat look", [CODE], lambda _left: [CODE], ["heartbeat"]),
     "of a step the place would be another one": ("make send", [LATER], lambda _left: [LATER], ["make", "send"]),
 }  # fmt: skip
-"""Name -> the steps, the differences, the differences for some of the steps, and the necessary steps."""
 
 
 @pytest.mark.parametrize("name", MINIMISED)
@@ -311,7 +297,6 @@ VERBS = {"ask", "answer", "after", "sleepMs", "until", "close", "pushes"}
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -334,7 +319,6 @@ def content(piece: dict[str, Any]) -> bytes:
 
 @cache
 def all_steps() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The shipped steps of every vector, by version and id."""
     return {(vector.version, vector.id): shipped(vector)["steps"] for vector in VECTORS}
 
 
@@ -343,13 +327,11 @@ def steps_of(vector: Vector) -> list[dict[str, Any]]:
 
 
 def steps(vector: Vector, verb: str) -> list[dict[str, Any]]:
-    """The steps of one kind."""
     return [step for step in steps_of(vector) if verb in step]
 
 
 @pytest.mark.parametrize("version", RECORDED)
 def test_every_vector_is_shipped(version: str) -> None:
-    """Each vector is shipped with its clause, in the order of the recordings, as a line of JSON."""
     lines = [json.loads(line) for line in files("1")[f"rocketmq-{version}.jsonl"].splitlines()]
 
     assert [line["id"] for line in lines] == [vector.id for vector in recorded(version)]
@@ -375,7 +357,6 @@ def test_a_step_is_one_thing_and_what_is_asked_is_answered() -> None:
 
 
 def test_every_variable_is_known_when_it_is_used() -> None:
-    """Every variable is known from the start or saved by an earlier answer."""
     for vector in VECTORS:
         known = {"run", "brokerName", "cluster"}
         for step in steps_of(vector):
@@ -389,7 +370,6 @@ def test_every_variable_is_known_when_it_is_used() -> None:
 
 
 def test_names_are_of_a_run() -> None:
-    """Each topic and group of a vector contains the run's name everywhere."""
     for vector in VECTORS:
         whole = json.dumps(steps_of(vector), ensure_ascii=False)
         whole += "".join(bytes.fromhex(text).decode("latin-1") for text in re.findall(r'"hex": "([0-9a-f]*)"', whole))
@@ -397,7 +377,6 @@ def test_names_are_of_a_run() -> None:
 
 
 def test_frames_are_what_they_mean() -> None:
-    """Header and body, combined as the page says, form a frame with the given code, fields and opaque."""
     for vector in VECTORS:
         for step in steps(vector, "header"):
             header, body = content(step["header"]), b"".join(map(content, step["body"]))
@@ -410,7 +389,6 @@ def test_frames_are_what_they_mean() -> None:
 
 
 def test_a_recorded_answer_fits_its_pattern_and_another_does_not() -> None:
-    """Each recorded answer matches its pattern, and a change of code, flag, fields or messages does not."""
     for vector in VECTORS:
         answer = vector.case["response"]
         vary = frozenset(vector.case.get("normalised", ()))
@@ -439,7 +417,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
 
 
 def test_places_say_what_a_pattern_says() -> None:
-    """Paths have counts for closed lists, sorted items for unordered lists, texts unchanged, and JSON for the rest."""
+    """Paths have counts for closed lists, sorted items for unordered lists, unchanged texts, and JSON otherwise."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
     }
@@ -454,7 +432,7 @@ def test_places_say_what_a_pattern_says() -> None:
 
 
 def test_lists_of_json_can_be_sorted_before_names_are_known() -> None:
-    """A list item with a variable is alone in its list or follows its distinguishing field, so lists can be sorted."""
+    """An item with a variable is alone in its list or follows a distinguishing field, so lists can be sorted."""
     for vector in VECTORS:
         for step in steps(vector, "expect"):
             lists = [

@@ -38,7 +38,6 @@ DEPENDENCY: Final = """
 
 
 _RESOLVED: Final[dict[tuple[str, ...], str]] = {}
-"""Artifacts -> class path; each is resolved once per process."""
 
 
 class JavaUnavailableError(Exception):
@@ -47,24 +46,21 @@ class JavaUnavailableError(Exception):
 
 @frozen
 class JavaBroker:
-    """A running name server and broker."""
-
     address: tuple[str, int]
     name_server: tuple[str, int]
     log_directory: Path
     process_id: int
-    """The broker's process id."""
     name_server_process_id: int
 
 
 def why_missing() -> str | None:
-    """The missing requirement for Java and its jars; None if there is none."""
+    """The reason why Java or its jars are missing, or None."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     return f"no {' and no '.join(missing)} on PATH" if missing else None
 
 
 def resolve(directory: Path, version: str = VERSIONS[0], artifacts: Sequence[str] = ("namesrv", "broker")) -> str:
-    """The class path of name server and broker, and perhaps more, from Maven; raises JavaUnavailableError."""
+    """The class path of name server and broker, or of other artifacts, from Maven; raises JavaUnavailableError."""
     return resolve_artifacts(directory, *(f"org.apache.rocketmq:rocketmq-{each}:{version}" for each in artifacts))
 
 
@@ -102,7 +98,7 @@ ENDS_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpri
 def configure(home: Path, broker: int, name_server: int, settings: str = "") -> None:
     """Write the settings of a name server and a broker on these ports.
 
-    `settings` are further lines that take precedence.
+    `settings` has more lines, which override the others.
     """
     (home / "conf").mkdir(parents=True, exist_ok=True)
     for part in ("broker", "namesrv", "tools"):
@@ -121,10 +117,10 @@ def configure(home: Path, broker: int, name_server: int, settings: str = "") -> 
 def running(
     class_path: str, home: Path, *, heap: str = "512m", settings: str = "", before: JavaBroker | None = None
 ) -> Iterator[JavaBroker]:
-    """Name server and broker in `home`, both ended at the end of the block; `heap` is each one's `-Xmx`.
+    """Runs name server and broker in `home` during the block; `heap` is the `-Xmx` of each of the two.
 
-    An existing store in `home` is opened. `settings` are further lines of `broker.conf`, which win. A broker that ran
-    `before` gives its ports.
+    An existing store in `home` is opened. `settings` has more lines of `broker.conf`, which override the others. The
+    broker `before`, which ran earlier, determines the ports.
     """
     if before is None:
         name_server, broker = free_port(()), free_port((-2, 1))
@@ -151,7 +147,6 @@ def running(
 
 @contextmanager
 def _running(java: Sequence[str], home: Path, main: str, conf: str, port: int) -> Iterator[int]:
-    """One Java process from the time when it listens; yields its process id."""
     command = [*java, f"org.apache.rocketmq.{main}", "-c", str(home / conf)]
     with listening(command, home, main, port) as process_id:
         yield process_id
@@ -174,9 +169,10 @@ def listening(command: Sequence[str], home: Path, main: str, port: int) -> Itera
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and wait for it; a killed broker would leave its store and its routes as after a crash.
+    """End a process and wait, because a killed broker would leave its store and its routes as after a crash.
 
-    A broker of 5.5 takes 16 s on a busy machine. Raises TimeoutExpired if it does not end, and kills it.
+    A broker of 5.5 takes up to 16 s on a busy machine. Raises TimeoutExpired, and kills the process, if it does not
+    end.
     """
     process.terminate()
     try:
@@ -187,7 +183,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether a server accepts connections at this address."""
     try:
         socket.create_connection(("127.0.0.1", port), 0.2).close()
     except OSError:
@@ -196,15 +191,15 @@ def listens(port: int) -> bool:
 
 
 _HELD: Final = ExitStack()
-"""Bound sockets that never listen, which reserve their ports for this process."""
+"""Bound sockets that never listen; they reserve their ports for this process."""
 atexit.register(_HELD.close)
 
 
 def free_port(beside: tuple[int, ...]) -> int:
-    """A port that is free together with those at these distances (a broker listens on three).
+    """A port that is free together with the ports at these distances, because a broker listens on three ports.
 
-    The port stays reserved for this process. It is below the system's range for outgoing connections, one of which
-    could take it before Java binds it.
+    The port stays reserved for this process. It is below the system's range for outgoing connections, because such a
+    connection could take the port before Java binds it.
     """
     range_first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     ports = range(PORT_FIRST, range_first - 1) or range(PORT_FIRST, PORT_END)
@@ -215,7 +210,7 @@ def free_port(beside: tuple[int, ...]) -> int:
                 for distance in (0, *beside):
                     bound = held.enter_context(socket.socket())
                     bound.bind(("127.0.0.1", port + distance))
-                    # The option is set after the bind, so that no second call gets the port and a server may listen on
+                    # The option is set after the bind, so that no second call gets the port but a server may listen on
                     # it.
                     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             except OSError:

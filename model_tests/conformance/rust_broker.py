@@ -44,17 +44,12 @@ class RustUnavailableError(Exception):
 
 @frozen
 class RustBroker:
-    """A running name server, and the command for its broker."""
-
     address: tuple[str, int]
-    """The future address of the broker."""
     name_server: tuple[str, int]
     start: str
-    """The command that starts the broker."""
 
 
 def built() -> Path:
-    """The folder of the programs, in the cache. Raises RustUnavailableError."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     root = cache / "longpoll" / f"rocketmq-rust-{VERSION}"
     programs = root / "bin"
@@ -75,7 +70,6 @@ def built() -> Path:
 
 @contextmanager
 def running(programs: Path, home: Path) -> Iterator[RustBroker]:
-    """A name server that ends with the block, and settings for a broker in `home`."""
     name_server, broker = free_port(()), free_port((-2, 1))
     home.mkdir(parents=True)
     settings = home / "broker.toml"

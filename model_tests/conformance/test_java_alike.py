@@ -56,7 +56,7 @@ Request = tuple[int, dict[str, str], bytes]
 
 @define
 class Requests:
-    """An endless sequence of requests, determined by its seed."""
+    """An endless sequence of requests that a seed determines."""
 
     seed: int
     _draw: random.Random = field(init=False)
@@ -155,7 +155,6 @@ class Requests:
 
 
 def prepare(client: RawClient) -> None:
-    """Create the topics and groups that the requests use."""
     for topic in TOPICS:
         fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
         more = {"topicFilterType": "SINGLE_TAG", "order": "false", "defaultTopic": "TBW102"}
@@ -171,7 +170,6 @@ def said(reply: Command) -> tuple[int, dict[str, str], list[bytes]]:
 
 
 def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
-    """Send the beginning of the sequence to two brokers; returns one line per difference."""
     for client in (java, ours):
         prepare(client)
     requests = Requests(SEED)
@@ -191,7 +189,7 @@ def differing(java: RawClient, ours: RawClient, count: int) -> list[str]:
 
 
 def wait_until_visible(client: RawClient, topic: str, queue_id: str, end: int) -> None:
-    """Wait for the dispatcher at the end of a queue, for one message of a batch after the other."""
+    """Wait until the dispatcher has reached a queue's end, because it shows a batch message by message."""
 
     def is_visible() -> bool:
         asked = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": queue_id})
@@ -228,12 +226,10 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def class_path(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """RocketMQ's jars; skips the test if Java or the jars are missing."""
     return class_path_of(tmp_path_factory.mktemp("jars"), version)
 
 
 def ask_java(class_path: str, cases: list[Case]) -> list[str]:
-    """The real parser's result for each case."""
     lines = (
         expression.encode().hex()
         + "\t"

@@ -1,4 +1,4 @@
-"""Java's brokers with the judge, our model, their clauses and their policies."""
+"""Java's brokers, tested with the judge, our model, their clauses and their policies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.peers]
 WAKE_MS = 500.0
 """The dispatch thread creates the files of new queues one after the other, which takes up to 150 ms here."""
 STALLED = "answers were late at this instant"
-"""The judge does not blame the broker for answers that are late together."""
+"""The judge reports no fault of the broker for answers that are late together."""
 QUEUES = 4
 LOSSES_WANTED = 3
 RACE_S, RACES_MAX = 10.0, 9
@@ -57,7 +57,6 @@ OWN = dict(zip(VERSIONS, (ROCKETMQ_4_9, ROCKETMQ_5), strict=True))
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """The name server and broker of one version, which this module's tests share."""
     with java_broker_of(tmp_path_factory.mktemp("java"), request.param) as broker:
         yield broker
 
@@ -80,7 +79,6 @@ def judged(history: Path, late_ms: float = 50.0) -> Result:
 
 
 def test_java_misses_its_deadlines_and_nothing_else_is_wrong(java: JavaBroker, tmp_path: Path) -> None:
-    """Under load every answer is right and comes once, and answers at the end of a hold are late."""
     with Observer.start(RealRuntime(), brokers=[java.address], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
         make_topic(door, topic := f"load-{uuid.uuid4().hex}")
@@ -122,7 +120,8 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
         (door,) = proxy.doors.values()
         for number in range(RACES_MAX):
             make_topic(door, topic := f"race-{uuid.uuid4().hex}")
-            # The delay exceeds the judge's limit by more than the proxy's interval, so the two count the same pulls.
+            # The delay exceeds the judge's limit by more than the proxy's interval, so race and judge count the same
+            # pulls.
             plan = RacePlan(topic, RACE_S, QUEUES, late_ms=WAKE_MS + 200, seed=number)
             reports.append(race(door, plan, process_id=java.process_id))
             if sum(len(report.unexplained) for report in reports) >= LOSSES_WANTED:
@@ -164,14 +163,13 @@ def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pyt
 
 @pytest.fixture(scope="module")
 def java_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """A fresh broker; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path_factory.mktemp("java")) as broker:
         yield broker
 
 
 @pytest.mark.timeout(900)
 def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
-    """Every answer of the real broker agrees with the model, at most one scan late."""
+    """Every answer of the real broker agrees with the model, at most one scan period late."""
     report = run_suite(RealRuntime(), RemoteBroker(java_broker.address, ROCKETMQ), max_examples=3, step_count=30)
     assert report.verdict != "invalid", report
 
@@ -199,7 +197,6 @@ def fresh_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tup
 
 @contextmanager
 def busy_machine() -> Iterator[None]:
-    """Keep every processor busy."""
     with ExitStack() as stack:
         for _ in range(os.cpu_count() or 1):
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY]))
@@ -251,7 +248,6 @@ ALSO = pytest.param("5.4.0", marks=pytest.mark.long)
 
 
 def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the command."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     done = CliRunner().invoke(main, ["conform", *places, *words, "--json"])
     assert done.stdout, done.output
@@ -261,7 +257,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The broker passes all clauses, and some again on the same store; it fails the clauses of the other version."""
+    """The broker passes all its clauses, some of them again on the same store, and fails those of the other version."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), *([(AGAIN, 20)] if version == VERSIONS[0] else [])):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)
@@ -282,16 +278,14 @@ BUFFER_KIB: Final = 64 * 1024
 END_S: Final = 20.0
 MESSAGES: Final = 3_000
 LAST: Final = MESSAGES // QUEUES
-"""The offset after a queue's last message."""
 TAKES: Final = 4
-"""The number of recordings, if the machine was too busy to know the capture's clock."""
+"""The largest number of recordings; a recording is repeated if a busy machine made the capture's clock unknown."""
 LATE_MS: Final = 1_000.0
 """Larger than the uncertainty of the two observers, and far below the 5 s by which Java is late."""
 
 
 @pytest.fixture(scope="module")
 def captured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """A broker 4.9.7 whose port can be captured."""
     if shutil.which("tcpdump") is None or os.geteuid() != 0:
         pytest.skip("CAPTURES NOT TRIED: tcpdump is not installed, or this is not root")
     with java_broker_of(tmp_path_factory.mktemp("java")) as broker:
@@ -300,7 +294,6 @@ def captured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBr
 
 @contextmanager
 def capturing(port: int, file: Path) -> Iterator[None]:
-    """Capture the loopback device; the file is complete after the block."""
     words = [
         "tcpdump",
         "-i",
@@ -385,7 +378,6 @@ def places(directory: Path) -> Iterator[Path]:
 def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     captured_broker: JavaBroker, tmp_path: Path
 ) -> None:
-    """The two histories have the same pulls and answers, the same late answers, and no gap."""
     takes = (
         (each, *recorded_twice(captured_broker, each / "proxy", each / "capture", each / "port.pcap"))
         for each in places(tmp_path)
@@ -404,6 +396,6 @@ def test_a_capture_is_judged_as_the_proxys_record_of_the_same_minute(
     assert [each.verdict for each in verdicts] == ["invalid", "invalid"]
     assert [each.gaps for each in verdicts] == [[], []]
     assert min(each.requests for each in verdicts) >= answered(told).total() >= report.pull_count
-    # Less exact times give no additional violation.
+    # With less exact times the judge reports no additional violation.
     by_both = found(verdicts[0]) & found(verdicts[1])
     assert by_both == found(verdicts[1]) != Counter()

@@ -59,7 +59,6 @@ Opened = Callable[[Path], AbstractContextManager[tuple[str, int]]]
 
 @pytest.fixture(scope="module")
 def class_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The jars of the two versions; skips the tests if they are missing."""
     return {version: class_path_of(tmp_path_factory.mktemp("maven"), version) for version in VERSIONS}
 
 
@@ -74,7 +73,6 @@ class Sent:
 
 
 def wait_until_ready(client: RawClient, topic: str) -> None:
-    """Wait for a broker that listens and does not serve yet."""
     deadline_s = time.monotonic() + READY_S
     fields = {
         "topic": topic,
@@ -136,7 +134,6 @@ def found_by_key(client: RawClient, topic: str, key: str) -> list[bytes]:
 
 
 def check_all(client: RawClient, sent: Sent) -> None:
-    """Assert that every message has its first bytes and is found by its keys, once they are indexed."""
     if sent.count:
         last = sent.count - 1
         wait_until(lambda: bool(found_by_key(client, TOPICS[last % len(TOPICS)], f"U{last:04}")))
@@ -167,7 +164,6 @@ def check_all(client: RawClient, sent: Sent) -> None:
 
 
 def check_tables(client: RawClient, turn: int) -> None:
-    """Assert that topics, groups and offsets are those that the other broker left."""
     deadline_s = time.monotonic() + READY_S
     while client.call(RequestCode.PULL_MESSAGE, pull_fields(TOPICS[1], 0, queue_id=QUEUES - 1)).code:
         assert time.monotonic() < deadline_s, "the topic is not known"
@@ -180,7 +176,6 @@ def check_tables(client: RawClient, turn: int) -> None:
 
 
 def change_tables(client: RawClient, turn: int) -> None:
-    """Store a group and an offset that identify the round."""
     group = {"groupName": "CG", "retryMaxTimes": turn}
     body = json.dumps(group).encode()
     assert client.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body).code == 0
@@ -198,20 +193,18 @@ def leave_backups_only(store: Path) -> None:
 
 @contextmanager
 def ours(home: Path, config: StoreConfig = OURS) -> Iterator[tuple[str, int]]:
-    """Our broker on the store in `home`, stopped at the end."""
     with Broker.start(RealRuntime(), str(home / "store"), policy=ROCKETMQ_4_9, store_config=config) as broker:
         yield broker.address
 
 
 @contextmanager
 def theirs(home: Path, class_path: str, settings: str = SETTINGS) -> Iterator[tuple[str, int]]:
-    """Java's broker on the store in `home`, stopped at the end."""
     with running(class_path, home, settings=settings) as broker:
         yield broker.address
 
 
 def go_round(home: Path, sent: Sent, opened: Opened, count: int, turn: int = 0) -> None:
-    """Open the store, check the other broker's messages, send more and check again, with tables from turn 1 on."""
+    """Open the store, check the other broker's messages, send more and check again; from turn 1 on, also the tables."""
     home.mkdir(exist_ok=True)
     with opened(home) as address, RawClient(address) as client:
         if turn > 1:
@@ -235,7 +228,7 @@ def sound(home: Path) -> None:
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
 def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
-    """The brokers open the store four times in turns, and each serves everything and continues."""
+    """The two brokers open the store four times in turns. Each of them serves everything and continues."""
     sent = Sent()
 
     java: Opened = partial(theirs, class_path=class_paths["4.9.7"])
@@ -252,7 +245,7 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
 
 
 def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """With the same `messageDelayLevel` each broker delivers the waiting messages of the other."""
+    """With the same `messageDelayLevel`, each broker delivers the messages that the other broker had delayed."""
     levels = "1s 4s 2d"
     config = evolve(OURS, delay_levels=levels)
     properties = {level: f"DELAY\x01{level}\x02" for level in (2, 3)}
@@ -283,7 +276,6 @@ def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: di
 
 
 def queue_files(store: Path) -> dict[str, bytes]:
-    """The content of every file of queues and extended queues that is not all zeros, by its path."""
     paths = [path for part in ("consumequeue", "consumequeue_ext") for path in sorted((store / part).glob("*/*/*"))]
     return {str(path.relative_to(store)): path.read_bytes() for path in paths if any(path.read_bytes())}
 
@@ -312,7 +304,7 @@ def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Pa
 
 @pytest.mark.long
 def test_a_killed_store_is_recovered_by_the_other(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """Each broker is killed in the middle of its work and its store opened by the other, with every message there."""
+    """Each broker is killed in the middle of its work. The other broker opens its store and finds every message."""
     sent = Sent()
 
     @contextmanager
@@ -354,7 +346,7 @@ def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
 def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
-    """After zeros each broker keeps the records before them; with a truncated file 4.9.7 does not start."""
+    """After zeros each broker keeps the records before them. With a truncated file, 4.9.7 does not start."""
     sent = Sent()
     go_round(tmp_path / "0", sent, ours, 40)
     (tmp_path / "0" / "store" / "abort").touch()
@@ -389,7 +381,7 @@ def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
 ) -> None:
     """With a flipped bit in an acknowledged record of a killed store, 4.9.7 loses all later messages.
 
-    It logs a failed CRC. Ours saves the removed bytes.
+    4.9.7 logs a failed CRC. Our broker saves the removed bytes.
     """
     sent = Sent()
     go_round(tmp_path / "ours", sent, ours, 40)
@@ -427,11 +419,10 @@ def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
 def test_both_list_a_batch_by_the_same_of_two_tags(
     class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
 ) -> None:
-    """4.9.7 appends the request's properties to each message's, so its last tag counts; 5.5.0 does not."""
+    """4.9.7 appends the request's properties to each message's, so the last tag counts; 5.5.0 does not append them."""
     tags = ("TAGS\x01own\x02", "TAGS\x01request\x02"), ("TAGS\x01own\x02", "TAGS\x01\x02"), ("", "TAGS\x01request\x02")
 
     def found(address: tuple[str, int]) -> list[tuple[int, ...]]:
-        """The answers to pulls with each tag, for each queue."""
         codes = []
         with RawClient(address) as client:
             wait_until_ready(client, TOPICS[0])
@@ -455,7 +446,7 @@ def test_both_list_a_batch_by_the_same_of_two_tags(
 
 
 def test_a_store_of_5_5_0_is_read(class_paths: dict[str, str], tmp_path: Path) -> None:
-    """Our broker reads every record as 5.5.0 stored and served it, and finds the directory sound."""
+    """Our broker reads every record as 5.5.0 stored and served it, and finds no damage in the directory."""
     sent = Sent()
 
     java = partial(theirs, class_path=class_paths["5.5.0"])

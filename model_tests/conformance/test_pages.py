@@ -32,7 +32,7 @@ POLICIES: Final[Mapping[str, str]] = {
     "longpoll-strict": "strict",
     "longpoll-rocketmq-4.9": "rocketmq-4.9",
 }
-"""Page -> the policy of the command that printed it."""
+"""Page -> the policy of the command that printed the page."""
 ROW: Final = re.compile(r"^│ ([A-Z]+(?:-[A-Z]+)?-\d+) +│ ([A-Z-]+) +│", re.MULTILINE)
 UNTESTED: Final = re.compile(r"^│ ((?:[A-Z]+(?:-[A-Z]+)?-\d+ )+) *│", re.MULTILINE)
 """A row of the last table, which has untested clauses by reason."""
@@ -43,7 +43,6 @@ BY_CHANCE: Final = {"RUN-1", "RUN-2", "RUN-6", "RUN-11"}
 """Races that policies other than strict permit, so a run may show them or not."""
 
 TOO_BUSY: Final = "the host was too slow to measure promptness"
-"""The reason for untested promptness on a slow host."""
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:
@@ -122,13 +121,11 @@ RUNS: Final = 5
 RUST_BY_CHANCE: Final = frozenset({"load-no-lost-wakeup"})
 """The load reports this failure only in some runs.
 
-Its cause is that of `load-answer-is-right`, so the page omits it.
-"""
+Its cause is that of `load-answer-is-right`, so the page omits it."""
 PAGE: Final = Path(__file__).parents[2] / "docs" / "conformance" / f"rocketmq-rust-{VERSION}.txt"
 
 
 def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the JSON of the command."""
     places = ["--broker={}:{}".format(*broker.address), "--name-server={}:{}".format(*broker.name_server)]
     words = (*places, "--policy=rocketmq-5", f"--start={broker.start}", *words, "--json")
     done = CliRunner().invoke(main, ["conform", *words])
@@ -140,7 +137,6 @@ def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.long
 @pytest.mark.timeout(6000)
 def test_it_runs_to_the_end_and_differs_as_published(tmp_path: Path) -> None:
-    """Every conversation has a result, the broker answers until the end, and exactly the page's conversations fail."""
     try:
         programs = built()
     except RustUnavailableError as error:

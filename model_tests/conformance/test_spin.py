@@ -41,7 +41,7 @@ def _run(text: str, directory: Path) -> SpinRun:
 
 
 def _facts(run: SpinRun | Entry) -> dict[str, object]:
-    """The facts that both SPIN and the manifest have."""
+    """The facts that the run of SPIN and the manifest share."""
     return {
         "distinct_states": run.distinct_states,
         "transitions": as_told(run.transitions) if isinstance(run, Entry) else run.transitions,
@@ -58,7 +58,6 @@ def _case(entry: Entry) -> ParameterSet:
 
 @pytest.mark.parametrize("entry", [_case(entry) for entry in (*TINY, *SMALL, *ASPECTS)])
 def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
-    """Counts, depth, and each property's verdict with the length of its shortest run equal the manifest's."""
     assert _facts(_run(_exported(entry.policy, entry.bounds), tmp_path)) == _facts(entry)
 
 
@@ -85,7 +84,6 @@ def test_every_preset_and_every_aspect_is_compared() -> None:
     ],
 )
 def test_spin_agrees_on_policies_with_knobs(policy: str, tmp_path: Path) -> None:
-    """For policies with changed knobs SPIN and the packed engine agree."""
     chosen = policy_from(policy)
     model = specification_of(chosen, named("tiny", chosen))
     ours = explore(model, properties_of(model))
@@ -115,7 +113,7 @@ SLIPS = {
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("an ")))
 def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
-    """A mutation in a guard, an effect or the order of assignments changes SPIN's counts or verdicts."""
+    """A mutation in a guard, in an effect or in the order of assignments changes SPIN's counts or verdicts."""
     pattern, replacement = SLIPS[slip]
     text = _exported("strict")
     slipped, count = re.subn(pattern, replacement, text, count=1)

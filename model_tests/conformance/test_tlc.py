@@ -70,7 +70,7 @@ def test_tlc_finds_our_counts(policy: str, requests: int, queues: int, tmp_path:
     [pytest.param(name, marks=() if name in {"strict", "rocketmq-4.9"} else pytest.mark.long) for name in PRESETS],
 )
 def test_tlc_finds_our_verdicts(policy: str, tmp_path: Path) -> None:
-    """TLC violates each property of the module that our engine violates, at the same length, and keeps the others."""
+    """TLC reports a violation of each property that our engine violates, at the same length, and of no other."""
     entry = pinned_entry(policy, "tiny")
     model = _model(policy)
     lines = tla_configuration_of(model).splitlines()

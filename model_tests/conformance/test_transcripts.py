@@ -47,7 +47,7 @@ RECORDED_AT_MS: Final = 1_795_247_471_836
 QUICK_MS: Final = 1500
 """A case is quick if its own waits are shorter than this."""
 FURTHER_TRIES: Final = 2
-"""A differing case is tried again alone: on a busy machine an answer may miss its recorded window of time."""
+"""A differing case is tried again alone, because on a busy machine an answer may miss its recorded time window."""
 JOBS: Final = {True: 8, False: 40}
 """The number of cases replayed at once; slow cases only wait."""
 
@@ -73,12 +73,10 @@ class RecordedClock(RealRuntime):
         self._behind_ms = super().unix_ms() - RECORDED_AT_MS
 
     def unix_ms(self) -> int:
-        """The recordings' time, which advances."""
         return super().unix_ms() - self._behind_ms
 
 
 def start(policy: Policy, profile: str, directory: Path) -> Broker:
-    """A broker with the settings of the recorded one."""
     store_config = StoreConfig(commit_log_file_size=64 * 1024 * 1024)
     if profile == "store":
         with tarfile.open(STORE) as archive:
@@ -99,7 +97,6 @@ def start(policy: Policy, profile: str, directory: Path) -> Broker:
 def replay(
     policy: str, profile: str, directory: Path, cases: list[Vector], jobs: int, *, further_tries: int = FURTHER_TRIES
 ) -> dict[str, list[str]]:
-    """The differences of each case that differs, by id."""
     with start(POLICIES[policy], profile, directory / "all") as broker:
         ask = asker_of(broker)
         with ThreadPoolExecutor(jobs) as pool:
@@ -118,7 +115,6 @@ def replay(
 
 
 def asker_of(broker: Broker) -> Callable[[Vector], list[str]]:
-    """A function that plays a vector to a broker and returns the differences."""
     place = Place(broker.address, broker.name_server_address)
 
     def differences(vector: Vector) -> list[str]:
@@ -141,7 +137,6 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
-    """Every case without a long wait equals the recording, except for the listed ones."""
     cases = chosen(policy, profile, quick=True)
     if not cases:
         assert (policy, profile) == (ROCKETMQ_5.name, "store"), "5.5.0 alone was recorded without a store"

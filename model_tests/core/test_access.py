@@ -31,7 +31,6 @@ SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
 def account(
     topics: str = "", groups: str = "", *, topic: Right = Right.DENY, group: Right = Right.DENY, admin: bool = False
 ) -> Account:
-    """An account with these rights by name and by default."""
     return Account(
         access_key=KEY,
         secret_key=PHRASE,
@@ -49,14 +48,12 @@ def refused(who: Account, wanted: Wanted, code: int = SEND) -> str | None:
 
 
 def of_topic(name: str, right: Right) -> Wanted:
-    """A request that uses one topic."""
     wanted = Wanted()
     wanted.topic(name, right)
     return wanted
 
 
 def of_group(name: str) -> Wanted:
-    """A request for one group."""
     wanted = Wanted()
     wanted.group(name)
     return wanted
@@ -78,7 +75,7 @@ def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Ri
 @pytest.mark.parametrize("written", ["G", "%RETRY%G"])
 @pytest.mark.parametrize("asked", ["G", "%RETRY%G"])
 def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: str, asked: str) -> None:
-    """A right to a group covers its retry topics, in the file and in a request."""
+    """A right to a group also covers the group's retry topics, in the file and in a request."""
     who = account("T=PUB|SUB", f"{written}=DENY", topic=Right.SUB, group=Right.SUB)
     assert refused(who, of_group(asked)) == "No default permission for group:G"
     assert refused(who, of_topic("%RETRY%G", Right.SUB)) == "No default permission for group:G"
@@ -102,7 +99,7 @@ def test_administrators_and_broker_topics() -> None:
 
 @pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
 def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
-    """Messages of every topic wait in these topics, so only a right by name gives access."""
+    """Messages of every topic wait in the broker's own topics, so only a right by name gives access to them."""
     every = account(topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
     assert refused(every, of_topic(topic, Right.SUB)) == f"No default permission for topic:{topic}"
     assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None
@@ -132,7 +129,6 @@ def test_what_a_request_does_not_need_a_right_for() -> None:
 
 
 def test_who_says_nothing_is_nobody() -> None:
-    """A request without a key, with an unknown key or with a wrong signature is refused."""
     rules = Rules((address_match("10.0.0.9"),), {KEY: account(topic=Right.PUB)})
 
     def said(claim: Claim) -> str | None:

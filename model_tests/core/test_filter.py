@@ -67,7 +67,6 @@ def test_tags_of_an_expression() -> None:
 
 
 def test_an_sql_filter_looks_at_properties_alone() -> None:
-    """An SQL filter permits any tag hash, and the same text gives the same filter object."""
     wanted = filter_of("a > 3", "SQL92")
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches(None)
@@ -172,7 +171,7 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_filters_of_short_expressions_alone_are_kept() -> None:
-    """Clients choose the expressions, and thousands of cached long ones would take gigabytes."""
+    """Clients choose the expressions, and thousands of cached long expressions would take gigabytes."""
     short, long = "a" * CACHED_SIZE_MAX, "a" * (CACHED_SIZE_MAX + 1)
     assert tag_filter(short, TAG) is tag_filter(short, TAG)
     assert tag_filter(long, TAG) is not tag_filter(long, TAG)
@@ -195,7 +194,6 @@ def java_records() -> list[dict[str, Any]]:
 
 
 def java_answers() -> list[dict[str, Any]]:
-    """Records that the Java broker 5.5.0 returned to pulls, without batches."""
     records: list[dict[str, Any]] = []
     for vector in recorded("5.5.0"):
         case = vector.case
@@ -211,7 +209,6 @@ def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) ->
 
 
 def test_the_order_of_properties_is_the_java_brokers() -> None:
-    """4.9.7 and 5.5.0 stored over a thousand records with one to ten properties each, which are compared."""
     records = java_records()
     assert len(records) > 1000
     assert differing(records) == []
@@ -260,7 +257,6 @@ def differing_cases() -> Iterator[tuple[Case, str, str]]:
 
 
 def test_recorded_outcomes_are_ours() -> None:
-    """Outcomes recorded from the Java brokers equal ours, also for CONTAINS, STARTSWITH and ENDSWITH of 5.5.0."""
     assert list(differing_cases()) == []
     counts = Counter(java for _case, java in CASES)
     assert min(counts[word] for word in ("bad", "error", "true", "false", "null")) >= 400
@@ -353,7 +349,6 @@ def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, 
     ],
 )
 def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) -> None:
-    """The examples are the differences that `docs/sql92.md` lists."""
     properties: dict[str, int | str] = {"n3": 5, "t1": "x", "t2": "99999999999"}
     assert outcome(expression, {name: str(value) for name, value in properties.items()}) == ours
     assert sqlite_outcome(expression, properties) is theirs
@@ -363,7 +358,6 @@ def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) 
     st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)), st.text(max_size=9)
 )
 def test_no_text_breaks_the_filter(expression: str, value: str) -> None:
-    """Any text compiles or is refused with a reason."""
     try:
         compiled = compile_expression(expression)
     except Sql92Error:
@@ -424,7 +418,6 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
 
 @pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
 def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each injected fault of the grammar changes some recorded outcome."""
     slipped = sql92.GRAMMAR.replace(rule, planted)
     assert slipped != sql92.GRAMMAR
     monkeypatch.setattr(sql92, "GRAMMAR", slipped)

@@ -15,12 +15,10 @@ KEY = ("T", 0)
 
 
 def missed(channel: str = "c1", offset: int = 0, deadline_ms: int = 100, topic: str = "T") -> Pull:
-    """A pull that has just missed."""
     return Pull(channel, 1, "G", topic, 0, offset, 32, 2, deadline_ms=deadline_ms, timeout_ms=deadline_ms, phase=MISSED)
 
 
 def test_a_held_pull_leaves_nothing_behind() -> None:
-    """After a pull was held, taken and queued, or after a drain, the table is empty."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
@@ -75,7 +73,6 @@ def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_an
 
 
 def test_deadlines_that_are_due() -> None:
-    """Expiry takes exactly the due pulls, earliest first, in several calls if the number is limited."""
     table = HoldTable()
     early, due, later = missed(deadline_ms=5), missed(deadline_ms=10), missed(deadline_ms=11)
     for pull in (later, due, early):
@@ -97,7 +94,7 @@ def test_deadlines_that_are_due() -> None:
 
 
 def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -> None:
-    """The notifier neither wakes nor puts back pulls of a closed channel."""
+    """The notifier neither wakes pulls of a closed channel nor puts them back."""
     table = HoldTable()
     held, taken, other = missed("gone", topic="A"), missed("gone"), missed("stays")
     for pull in (held, taken, other):
@@ -153,7 +150,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
 
 
 def settle_late(table: HoldTable) -> None:
-    """Wake pulls in place, and let a deadline pass, a channel close and a pull be added before they are settled."""
+    """Wake pulls in place; before they are settled, let a deadline pass, a channel close and a pull be added."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)
@@ -196,7 +193,7 @@ def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: in
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:
-    """A million pulls that are woken early leave a heap of limited size, which is still in order."""
+    """A million pulls that are woken early leave a heap of limited size that is still in order."""
     deadlines: Deadlines[Pull] = Deadlines()
     pull = missed()
     for deadline_ms in range(50_000):
@@ -216,7 +213,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 
 def test_room_is_counted() -> None:
-    """When a pull leaves in any way, its place is free again, and at the limit no pull is inserted."""
+    """However a pull leaves the table, its place is free again, and at the limit no pull is inserted."""
     limit = HoldLimit(3)
     tables = [HoldTable(hold_limit=limit), HoldTable(hold_limit=limit)]
     kept, woken, dropped = missed(), missed(), missed("gone")
@@ -247,7 +244,7 @@ def test_room_is_counted() -> None:
 
 
 def test_long_subscriptions_are_counted() -> None:
-    """A long subscription counts while its pull is held, and a pull refused by the limit is not counted."""
+    """A long subscription counts while its pull is held. A pull that the limit refused is not counted."""
     guard = Noted([])
     limit = HoldLimit(10, guard)
     limit.texts.size_max = 400  # One connection may use a quarter of the free quota.
@@ -266,8 +263,6 @@ def test_long_subscriptions_are_counted() -> None:
 
 
 class Noted(nullcontext[list[str]]):
-    """A guard that records each entry."""
-
     def __enter__(self) -> list[str]:
         self.enter_result.append("entered")
         return self.enter_result

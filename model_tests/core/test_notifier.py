@@ -21,7 +21,6 @@ KEY = ("T", 0)
 
 
 def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000) -> Pull:
-    """A held pull for these tags."""
     pull = Pull("c", 1, "G", "T", 0, offset, 32, 2, deadline_ms=deadline_ms, phase=MISSED)
     pull.filter = tag_filter(tags, "TAG")
     table.hold(pull)
@@ -48,7 +47,6 @@ def walk(
     now_ms: int = 0,
     properties: Callable[[], Lookup | None] = lambda: None,
 ) -> list[Wake]:
-    """A whole traversal; returns the wakes in order."""
     walker = BucketTraversal(policy, table, KEY, end, tags_code, now_ms, lambda: end, properties)
     wakes: list[Wake] = []
     finish(walker, wakes)
@@ -75,7 +73,6 @@ def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
 
 
 def test_a_walk_lets_go_what_is_late() -> None:
-    """With every policy a notifier answers pulls whose deadline has passed."""
     for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
@@ -177,8 +174,6 @@ WANTED: Final = st.tuples(st.integers(3, 5), st.sampled_from(["*", "a", "b", "br
 
 
 class Broken(TagFilter, frozen=True):
-    """A filter that raises."""
-
     def matches(self, tags_code: int | None) -> bool:
         raise ValueError(f"no filter for {tags_code}")
 
@@ -209,7 +204,6 @@ def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
 
 
 def expected(one: Wanted) -> str | None:
-    """Why this message wakes the pull; None if it does not."""
     offset, tags, deadline_ms = one
     late = deadline_ms == 10
     if offset == 5:
@@ -232,7 +226,6 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 @example([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 @example([(4, "*", 1000), (4, "b", 1000)])
 def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
-    """Each pull of a herd gets the same decision as it would alone."""
     check_choice(wanted)
 
 

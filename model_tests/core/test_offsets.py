@@ -106,7 +106,6 @@ def test_a_light_group_has_one_queue() -> None:
 
 
 def stored() -> Offsets:
-    """Two groups of two topics, one of which is not shared."""
     offsets = Offsets()
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G"), ("TT", "GG")):
         offsets.commit(topic, group, 0, 1)
@@ -115,7 +114,7 @@ def stored() -> Offsets:
 
 
 class Guard:
-    """A lock that another thread holds before each entry, and which records the number of removed pairs."""
+    """A lock that another thread holds before each entry. It records the number of removed pairs."""
 
     def __init__(self, offsets: Offsets, others: dict[str, dict[int, int]]) -> None:
         self.offsets, self.others = offsets, others
@@ -131,7 +130,7 @@ class Guard:
 
 
 def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
-    """Commits arrive between the parts in which another thread goes through the table."""
+    """Commits arrive while another thread goes through the table part by part."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
@@ -139,7 +138,6 @@ def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
 
 
 def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn looks at more entries than its limit."""
     offsets = Offsets()
     for number in range(10):
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
@@ -151,7 +149,6 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_queue_lock_has_one_holder() -> None:
-    """A queue lock lasts a minute; a repeated request renews it, and only the holder can release it."""
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
@@ -240,7 +237,6 @@ def test_rates_of_a_span() -> None:
 
 
 def test_sums_by_queue_and_by_broker() -> None:
-    """Sums have RocketMQ's keys, and the broker's sum counts every group."""
     statistics = counted(2)
     latency = present(statistics.snapshots(GROUP_GET_LATENCY, "3@T@G"))
     assert latency["statsMinute"].average == 2.0
@@ -266,8 +262,6 @@ def test_sums_by_queue_and_by_broker() -> None:
 
 
 class NotedGuard:
-    """A lock of one thread that knows whether it is held."""
-
     held = False
 
     def __enter__(self) -> None:
@@ -278,7 +272,7 @@ class NotedGuard:
 
 
 class Guarded(dict[Any, Any]):
-    """Items that may only be read while the guard is held, because another thread's count changes them."""
+    """Items that may only be read while the guard is held, because other threads change them when they count."""
 
     def __init__(self, guard: NotedGuard) -> None:
         self.guard = guard
@@ -293,7 +287,6 @@ class Guarded(dict[Any, Any]):
 
 
 def test_samples_and_snapshots_hold_the_guard() -> None:
-    """An iteration over the items takes the guard and releases it."""
     guard = NotedGuard()
     statistics = Statistics(guard=guard)
     statistics._items = Guarded(guard)
@@ -304,7 +297,6 @@ def test_samples_and_snapshots_hold_the_guard() -> None:
 
 
 def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part of the sampling takes the guard once, and an item is found by its key."""
     monkeypatch.setattr(module, "PART_COUNT", 2)
     statistics = Statistics()
     for group in "ABCD":
@@ -316,7 +308,6 @@ def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_item_leaves_after_a_day_without_a_count() -> None:
-    """After a day without a count an item makes room for others, and the broker's own sums stay."""
     statistics = Statistics()
     for group in "GH":
         statistics.count_get("T", group, 3, messages=5, size=500, latency_ms=2)
@@ -343,7 +334,7 @@ def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_offsets_of_a_topic_that_does_not_exist_end_when_it_is_created() -> None:
-    """Only offsets of these groups end, and no offset is stored for a name that no topic can have."""
+    """No offset is stored for a name that no topic can have."""
     offsets = Offsets()
     for topic, group in (("T", "late"), ("T", "gone"), ("T", "other"), ("a b", "late")):
         offsets.commit(topic, group, 0, 3)

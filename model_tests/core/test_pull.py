@@ -34,8 +34,6 @@ from longpoll_simulation.lockstep import MemoryQueues, Message
 
 
 class OneRead:
-    """A store that gives one answer and records the read."""
-
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         self.status = status
         self.matches: Callable[[int], bool] | None = None
@@ -55,7 +53,6 @@ def checks() -> PullChecks:
 
 
 def pull(**changes: object) -> Pull:
-    """A pull that passes every check."""
     made = Pull("c", 1, "G", "T", 0, 5, 32, 4, subscription="*")
     for name, value in changes.items():
         setattr(made, name, value)
@@ -67,7 +64,6 @@ def code(decision: Decision) -> int:
 
 
 def test_a_pull_that_passes_reads_once() -> None:
-    """A subscription to everything gives the read no filter."""
     store = OneRead()
     assert isinstance(decide(pull(), checks(), store), Found)
     assert (store.count, store.matches) == (1, None)
@@ -93,7 +89,6 @@ def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expe
 
 
 def test_the_checks_and_statuses_are_rocketmqs() -> None:
-    """Each repaired field leads to the next error code, and every status of the store has a code."""
     tables = PullChecks(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
     broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
     store = OneRead()
@@ -123,7 +118,6 @@ def test_the_checks_and_statuses_are_rocketmqs() -> None:
 
 
 def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
-    """One heartbeat of the group's only member."""
     tables.clients.heartbeat(
         "c",
         "id",
@@ -284,7 +278,7 @@ def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
 
 
 def queues_of(tags: str) -> MemoryQueues:
-    """Queue 0 of topic T with these tags, one letter each, all visible."""
+    """Queue 0 of topic T, with one visible message for each letter, which is the message's tag."""
     queues = MemoryQueues()
     for tag in tags:
         queues.append(("T", 0), Message(next(iter(tag_filter(tag, "TAG").codes))))

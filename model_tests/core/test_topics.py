@@ -74,7 +74,6 @@ def test_only_a_new_topic_is_new() -> None:
 
 
 def test_topics_that_a_broker_has() -> None:
-    """Queues and permissions of system topics equal those of 4.9.7."""
     topics = Topics()
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert {topic.topic_name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm) for topic in topics} == {
@@ -101,7 +100,6 @@ def test_topics_that_a_broker_has() -> None:
 
 
 def table_of(*names: str, light: bool = False) -> Topics:
-    """Unchanged topics with one queue each."""
     table = Topics(light=light)
     for name in names:
         table.put(TopicConfig(name, 1, 1))
@@ -130,7 +128,6 @@ def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.M
 
 
 def test_tables_change_under_their_guard() -> None:
-    """Two threads that change the table at once count two changes."""
     counted: list[int] = []
 
     class Guard:
@@ -159,7 +156,6 @@ def test_tables_change_under_their_guard() -> None:
 
 
 def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
-    """A light topic or group has one queue and any name, and is not stored."""
     for name in ("%LMQ%a", "%LMQ%a b", "%LMQ%device.1"):
         assert table_of(light=True).get(name) == TopicConfig(name, 1, 1)
     for table, name in ((table_of(light=True), "a"), (table_of(), "%LMQ%a")):
@@ -173,7 +169,6 @@ def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
 
 
 def test_retry_topics() -> None:
-    """A retry topic has one queue, and an existing one is not changed."""
     table = table_of()
     assert table.make_for_send("%RETRY%G", "none", 4) == TopicConfig("%RETRY%G", 1, 1)
     assert table.get("%RETRY%G") == TopicConfig("%RETRY%G", 1, 1)
@@ -187,7 +182,6 @@ def test_retry_topics() -> None:
 def beat(
     clients: Clients, channel: str, subscriptions: list[Subscription] | None, client_id: str = "", *, group: str = "G"
 ) -> bool:
-    """One heartbeat for a group."""
     return clients.heartbeat(
         channel,
         client_id or f"id-{channel}",
@@ -199,7 +193,6 @@ def beat(
 
 
 def test_members_of_a_group() -> None:
-    """Members are notified of a new member or topic, and a group is removed with its last member."""
     clients = Clients()
     first = [subscription_of("T", "a", "TAG", 1)]
     assert beat(clients, "c1", first)
@@ -251,7 +244,6 @@ def test_subscriptions_by_tags() -> None:
 
 
 def test_filters_of_a_subscription() -> None:
-    """A filter is removed with its topic or group, and a subscription by tag has none."""
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1), subscription_of("U", "a > 2", "SQL92", 1)])
     assert clients.filters.get("T", "G") is not None
@@ -321,7 +313,6 @@ def test_what_a_group_knows_of_its_topics() -> None:
 
 
 def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
-    """A repeated heartbeat keeps the encoded list, and any change of members drops it."""
     clients = Clients()
     beat(clients, "c1", [])
     group = present(clients.group("G"))
@@ -375,10 +366,9 @@ ROLES: list[tuple[dict[str, Any], tuple[Traits, ...], bool, int, GetStatus, tupl
     (LIVING, (TRAITS_4_9,), False, 21, GetStatus.OFFSET_OVERFLOW_BADLY, (20, 99, 3)),
     (ALONE, (TRAITS_5,), False, 19, GetStatus.OFFSET_OVERFLOW_ONE, (19, 99, 3)),
 ]
-"""(Role, policies, whether the reader is far behind, the code of a lone master, the store's status.
+"""(Role, policies, whether the reader is far behind, code of a lone master, status of the store, expected result).
 
-Then the code, the next offset after a read at 99 that found 10, and the suggested broker).
-"""
+The expected result is the code, the next offset after a read at 99 that found 10, and the suggested broker."""
 
 
 @pytest.mark.parametrize(("options", "all_traits", "is_behind", "code", "status", "expected"), ROLES)

@@ -48,7 +48,7 @@ def told(data: dict[str, Any]) -> set[str]:
 
 
 def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
-    """English texts without a Chinese one, or with other placeholders."""
+    """English texts that have no Chinese text, or whose Chinese text has other placeholders."""
     wrong = {each for each in wanted if not HAN.search(words.get(each, "")) and re.search("[A-Za-z]{2}", each)}
     odd = {each for each in wanted if sorted(PLACES.findall(each)) != sorted(PLACES.findall(words.get(each, each)))}
     return sorted(wrong | odd)
@@ -56,7 +56,6 @@ def lacking(words: dict[str, str], wanted: set[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def wanted() -> set[str]:
-    """All texts of the explorer on the start page."""
     law = json.loads(law_data(preset(start.POLICY), partial(named, "tiny")))
     law_words = {word.strip() for word in told(law)}
     return typed(part("page.html")) | said(part("page.js")) | said(part("law.js")) | law_words
@@ -72,14 +71,14 @@ def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> Non
 
 
 def test_every_word_of_the_start_page_is_there_in_both() -> None:
-    """Each language has its own text for every text of the page, and a link to the other language."""
     pages = start.pages()
     for key, words in start.WORDS.items():
         assert set(words) == set(start.LANGUAGES), key
         assert HAN.search(words["zh"]) or key == "other", key
     assert "?lang=zh" in pages["zh/index.md"]
     assert "(zh/index.md)" in pages["index.md"]
-    assert "findings](findings.md) in RocketMQ's pull path" in pages["index.md"]  # This is the evidence of the README.
+    # This text is in the README's section about evidence.
+    assert "findings](findings.md) in RocketMQ's pull path" in pages["index.md"]
     assert "(../index.md)" in pages["zh/index.md"]
 
 

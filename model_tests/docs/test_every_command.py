@@ -91,7 +91,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check --policy rocketmq-4\.9 --property no_lost_wakeup --explain": 1,
     r"check --policy rocketmq-5-(pop|notification) --bounds tiny": 1,
     r"check .*(recheck_after_hold=none .*|retry_wakes=no_key)": 1,
-    r"prove --policy strict-(pop|notification)": 4,  # Runs are explored only.
+    r"prove --policy strict-(pop|notification)": 4,  # Properties of whole runs are only explored, not proved.
     r"check .*queued_by_deadline( --all)?": 1,
     r"support\.simulation .*--promise .*": 1,
     r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
@@ -105,7 +105,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     # The run that the pull request fixes cannot be followed to its end.
     r"explain lp1\.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w .*--with-7359": 1,
 }
-"""Command that reports a violation or an unknown result -> its exit code; all others exit with 0."""
+"""Command that reports a violation or an unknown result -> its exit code. All other commands exit with 0."""
 
 OURS: Final = r"(?:longpoll |python -m model_tests\.)(?:{})"
 MEASURES: Final = re.compile(r"(BENCH_SECONDS=\d+ )?(make bench |python -m model_tests\.bench\.)")
@@ -130,11 +130,11 @@ TYPED_BY: Final = {
 }
 """Page with a test of its own -> the commands that this test runs."""
 OF_THE_LAW: Final = TYPED_BY["docs/model.md"] | TYPED_BY["docs/findings.md"] | TYPED_BY["docs/engines.md"]
-"""Commands that print the same on each page."""
+"""Commands that print the same output on each page."""
 
 
 def here(page: str, text: str) -> list[str]:
-    """The commands of a page that run here, in order; those about the specification run once."""
+    """The commands of a page that run here, in order; commands about the specification run once."""
     typed = set(TYPED_BY.get(page.replace("docs/lessons/zh/", "docs/lessons/"), ())) | OF_THE_LAW
     found = [line for line in lines(text) if bare(line) not in typed]
     return [line for line in found if bare(line) not in NOT_TYPED and not JAVA.fullmatch(bare(line))]
@@ -148,7 +148,7 @@ def code_of(line: str) -> int | tuple[int, ...]:
 
 @contextmanager
 def elsewhere(page: str, directory: Path) -> Iterator[tuple[dict[str, str], dict[str, str], Callable[[], object]]]:
-    """A page's needs outside its folder: replacements, environment, and uploads of `/tmp/history`."""
+    """What a page needs outside its folder: replacements, environment variables, and uploads of `/tmp/history`."""
     with ExitStack() as stack:
         instead: dict[str, str] = {}
         environment: dict[str, str] = {}
@@ -177,7 +177,7 @@ def masked(text: str) -> str:
 
 
 def type_all(page: str, text: str, directory: Path) -> int:
-    """Run the commands of a page in order and return their number; raises NotTypedError at the first that fails."""
+    """Run the commands of a page in order and return their number; raises NotTypedError if a command fails."""
     typed = here(page, text)
     shown = {each.line: each.shown for each in test_lessons.commands(text)}
     with elsewhere("\n".join(typed), directory) as (instead, environment, upload):
@@ -218,7 +218,6 @@ def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
 
 
 def in_sentences(text: str) -> list[str]:
-    """The commands in a page's sentences, except bare names such as `longpoll explain`."""
     found = SENTENCE.findall(FENCED.sub("", text))
     return [each for each in dict.fromkeys(found) if len(each.split()) > 2]
 
@@ -246,7 +245,6 @@ def with_java(page: str) -> list[str]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", [page for path in PAGES if with_java(page := path.relative_to(ROOT).as_posix())])
 def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> None:
-    """A schedule is followed to its end or reported as closed, and a recording is judged and counted."""
     why = why_missing()
     if why is not None:
         pytest.skip(f"NOT TYPED: {why}")
@@ -280,7 +278,6 @@ def stale(shown: set[str]) -> list[str]:
 
 
 def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None:
-    """Each page with its own test has that test's commands, and a stale entry is reported."""
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
     shown = {bare(line) for text in texts.values() for line in lines(text)}
 

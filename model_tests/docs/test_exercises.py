@@ -77,7 +77,6 @@ NOT_YET: Final = {
 
 
 def ask(*words: str) -> Result:
-    """The output of the command, without an internal error."""
     done = CliRunner().invoke(main, ["lesson", *words], env={"COLUMNS": "140"})
     assert done.exit_code in {0, 1, 2}, done.output
     return done
@@ -121,7 +120,6 @@ SLOW: Final = {
     ("11.1", POLL),
     ("11.2", "answered_once"),
 }
-"""Answers that take some seconds to check."""
 
 
 @pytest.mark.parametrize("case", quick_if(NOT_YET, lambda case: case not in SLOW), ids="-".join)
@@ -198,7 +196,7 @@ def test_a_program_that_fails_is_the_readers(tmp_path: Path, exercise: str, text
 
 
 def test_an_untrue_statement_is_told(tmp_path: Path) -> None:
-    """A statement may be true in the first state only, or not even there."""
+    """A statement may hold in the first state only, or not even in that state."""
     program = tmp_path / "mine.py"
     program.write_text("def statements(state):\n    yield 'nobody', state.requests[0].is_('idle')\n")
     assert "nobody is not true: a run of 1 steps" in ask("6.2", "--check", str(program)).stdout

@@ -28,7 +28,6 @@ SET_UP: Final = "make setup EXTRAS=spec,judge,simulation"
 
 
 def number_of(name: str) -> int:
-    """A lesson's number, from the name of its page."""
     return int(name.partition("-")[0])
 
 
@@ -42,13 +41,11 @@ WIDTH: Final = "140"
 TABLES: Final = "hold-table"
 """The folder of starter programs that the dojo writes in a lesson."""
 PROGRAM: Final = re.compile(r"docs/(lessons|examples)/\w+\.py")
-"""A program that a reader edits; a diff before a command belongs to the program that the command names."""
+"""A program that a reader edits. A diff before a command belongs to the program that the command names."""
 
 
 @frozen
 class Command:
-    """A command of a lesson, with the output lines that the lesson shows."""
-
     line: str
     shown: tuple[str, ...]
     edit: str
@@ -69,7 +66,7 @@ def commands(page: str) -> Iterator[Command]:
 
 
 def missing_line(shown: tuple[str, ...], said: str) -> str | None:
-    """The first line that does not begin any output line, in order.
+    """The first line that the output does not have in this order; a line of the output may be longer.
 
     Lines must be adjacent unless `...` separates them.
     """
@@ -120,7 +117,7 @@ def run(command: Command, directory: Path) -> str:
 SLOW: Final = re.compile(
     r"longpoll (prove|judge|lesson (6|7\.2|9|11)|dojo --moves|check --policy [\w.-]+ --bounds tiny( --all)?$)|python"
 )
-"""Commands of a second or more run only in long tests; the checks of the lessons always run."""
+"""Commands that take a second or more and run only in long tests. The checks of the lessons always run."""
 JAVA: Final = "--on java"
 
 
@@ -137,7 +134,6 @@ def _cases() -> Iterator[ParameterSet]:
 def test_a_command_prints_what_the_lesson_shows(
     page: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The output of the command has the lines of the lesson in their order."""
     monkeypatch.chdir(ROOT)
     said = run(command, tmp_path)
 
@@ -146,7 +142,6 @@ def test_a_command_prints_what_the_lesson_shows(
 
 
 def test_every_lesson_is_listed_and_has_commands() -> None:
-    """The list has every lesson, at least three lessons have races, and each lesson has commands."""
     listed = re.findall(r"\]\((\d+-[\w-]+\.md)\)", (LESSONS / "README.md").read_text("utf-8"))
 
     assert listed == [page.name for page in PAGES]
@@ -207,7 +202,7 @@ def test_a_slide_ends_where_a_reader_does() -> None:
 
 
 def test_a_deck_needs_nothing_else_and_runs_no_other_script() -> None:
-    """A deck has a section for each slide and no address except the lesson's, and markup in texts is escaped."""
+    """A deck has a section for each slide and no address except the lesson's, and it escapes markup in texts."""
     text = MADE.format("A `<script>alert(1)</script>` & [a link](../model.md) @SCRIPT@.")
     page = slides.deck("1-made", text, "en")
 
@@ -231,7 +226,6 @@ SHELL: Final = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.D
 
 
 def excerpt(text: str) -> tuple[str, ...]:
-    """The lines of the output that the page shows."""
     block = re.search(r"^```text\n(rocketmq-4\.9: .*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert block is not None
     return tuple(line for shown in block[1].splitlines() for line in (shown, "..."))
@@ -249,7 +243,6 @@ def test_the_excerpt_is_what_explain_prints() -> None:
 
 
 def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
-    """The numbers of findings, unreported findings, Java replays and reports on another broker agree."""
     findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
     table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
     java = (

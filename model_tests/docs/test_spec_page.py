@@ -257,7 +257,7 @@ LONG: Final = (pytest.mark.long, pytest.mark.timeout(1800))
 
 
 def _cases() -> list[ParameterSet]:
-    """Each command once; those that try every knob or number are marked long."""
+    """Each command once. Commands that try every knob or number are marked long."""
     return [
         pytest.param(page, command, marks=LONG if _takes_long(command) else ())
         for page, command in dict.fromkeys(_commands())
@@ -266,7 +266,6 @@ def _cases() -> list[ParameterSet]:
 
 @pytest.mark.parametrize(("page", "command"), _cases())
 def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
-    """A command on a page ends as shown: proved, held or violated."""
     words = shlex.split(command)
     done = CliRunner().invoke(main, words[1:])
 
@@ -275,7 +274,7 @@ def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
 
 
 def test_every_token_breaks_what_its_section_claims() -> None:
-    """Each token of the findings breaks the named property in the given number of steps, the least possible."""
+    """Each token of the findings breaks the named property in the given number of steps, the least possible number."""
     seen = set()
     for section in _sections("findings.md"):
         claims = {(name, int(steps)) for name, steps in CLAIM.findall(section)}
@@ -293,7 +292,6 @@ def test_every_token_breaks_what_its_section_claims() -> None:
 
 
 def _shortest(trace: Trace) -> int | None:
-    """The number of steps of the shortest run that breaks the trace's property, under its bounds."""
     judged = select(properties_of(trace.model), [trace.property_name])
     return explore(trace.model, judged).verdict(trace.property_name).depth
 

@@ -1,8 +1,8 @@
 """A simulated reader who runs every command of a page in order.
 
-`/tmp`, `HOST:PORT` and port 10911 become the reader's own. A server keeps running for the next commands, and stops
-before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. If a page
-says "any broker", ours is started.
+`/tmp`, `HOST:PORT` and port 10911 are replaced by the reader's own. A server keeps running for the next commands, and
+stops before its record is judged. A command that follows a history gets Ctrl-C after its first progress report. If a
+page says "any broker", the reader starts our broker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ LINE: Final = re.compile(
 STAYS: Final = re.compile(r"longpoll (serve|observe (?!.*--(capture|inside)))")
 """Commands that run until Ctrl-C."""
 FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
-"""Commands that run until Ctrl-C and then print a result."""
 SO_FAR: Final = re.compile(r"up to event \d+")
 CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
 TOKEN: Final = re.compile(r"\blp1\.[\w-]+")
@@ -52,7 +51,6 @@ NAME_SERVER: Final = "127.0.0.1:9876"
 """The default address of our name servers."""
 TEMPORARY: Final = "/tmp/"  # noqa: S108 - what pages have, never used as it is
 PATIENCE_S: Final = 120
-"""Time limit in seconds for a program's first output, and for its end after Ctrl-C."""
 LINKED: Final = (
     "LICENSE",
     "Makefile",
@@ -70,7 +68,6 @@ A_TEST: Final = re.compile(r"(python -m )?pytest ")
 
 
 def lines(text: str) -> Iterator[str]:
-    """Every line that a page's blocks give to a shell, whatever the program."""
     for kind, _, block in FENCED.findall(text):
         if kind in SHELL:
             yield from LINE.findall(block)
@@ -93,13 +90,10 @@ class NotTypedError(Exception):
 
 @define
 class Program:
-    """A program that a page leaves running, with the place of its record."""
-
     process: subprocess.Popen[str]
     line: str
 
     def stop(self) -> None:
-        """Send Ctrl-C; raises NotTypedError if the program does not end well."""
         if self.process.poll() is None:
             if CAPTURES.match(self.line):
                 *_, file, _, _, port = self.line.split()  # The arguments are: -w FILE tcp port PORT
@@ -115,8 +109,6 @@ class Program:
 
 @define
 class Reader:
-    """Runs a page's commands in a separate directory with the project's files."""
-
     directory: Path
     instead: Mapping[str, str]
     """Placeholder on a page -> the value that the test uses."""
@@ -129,10 +121,8 @@ class Reader:
     addresses: dict[str, str] = field(factory=dict)
     """Address on the page -> the real address."""
     token: str = ""
-    """The last token that a command has printed."""
 
     def __attrs_post_init__(self) -> None:
-        """Create the reader's own `/tmp`, and the project's folder around it."""
         self.home = self.directory
         (self.home / "tmp").mkdir()
         for name in COPIED:
@@ -182,7 +172,6 @@ class Reader:
             program.process.communicate()
 
     def _ended(self, typed: str, code: int, said: str, wanted: int | tuple[int, ...]) -> None:
-        """Check how a command ended, and keep the token that it printed."""
         if code not in (wanted if isinstance(wanted, tuple) else (wanted,)):
             raise NotTypedError(f"{typed}: exit code {code}, not {wanted}\n{said}")
         if "Traceback (most recent call last)" in said:
@@ -190,7 +179,6 @@ class Reader:
         *_, self.token = [self.token, *TOKEN.findall(said)]
 
     def _run(self, typed: str) -> tuple[int, str]:
-        """Run a command to its end; returns its exit code and output."""
         done = subprocess.run(
             ["bash", "-c", typed],
             cwd=self.directory,
@@ -219,7 +207,6 @@ class Reader:
         return typed
 
     def _real(self, line: str) -> str:
-        """The line with the reader's values in place of the page's."""
         line = line.replace(TEMPORARY, f"{self.home}{TEMPORARY}")
         for mine, instead in self.instead.items():
             line = line.replace(mine, instead)
@@ -255,7 +242,6 @@ class Reader:
         self._leave_running("longpoll serve", f"longpoll serve --policy {policy[1] if policy else usual}")
 
     def _leave_running(self, line: str, typed: str) -> str:
-        """Start a program that runs until Ctrl-C, at free addresses."""
         words = shlex.split(typed)
         if words[1] == "serve":
             for option in ("--listen", "--name-server"):
@@ -266,7 +252,6 @@ class Reader:
         return said
 
     def _start(self, words: list[str], typed: str, until: str) -> tuple[Program, str]:
-        """Start a program that runs until Ctrl-C, and read its output up to a line that matches this pattern."""
         process = subprocess.Popen(
             words,
             cwd=self.directory,
@@ -319,7 +304,6 @@ class Reader:
         self.type("longpoll consume Orders --group G --count 1", lambda _: 0)
 
     def _learn(self, line: str, said: str) -> None:
-        """Map the addresses on which a program says that it listens."""
         there = dict(READY.findall(said))
         typed = dict(re.findall(r"(--\S+) (\S+)", line))
         for option, name, usual in (("--listen", "broker", BROKER), ("--name-server", "name-server", NAME_SERVER)):
@@ -340,7 +324,6 @@ class Reader:
 
 @contextmanager
 def _ended_after(process: subprocess.Popen[str], patience_s: float) -> Iterator[None]:
-    """End a process that does not print its output in time."""
     timer = threading.Timer(patience_s, process.kill)
     timer.start()
     try:
@@ -350,7 +333,6 @@ def _ended_after(process: subprocess.Popen[str], patience_s: float) -> Iterator[
 
 
 def free_port() -> int:
-    """A port without a listener."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -33,7 +33,6 @@ def fetched(directory: Path) -> str:
 
 
 def violations(browser: Browser, axe: str) -> list[str]:
-    """axe-core's violations in the current page: rule, element and location."""
     browser.run(f"void ({{}}); {axe}; true")
     found: list[str] = browser.run(RUN)
     return found

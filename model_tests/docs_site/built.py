@@ -18,18 +18,14 @@ FETCHED: Final = {"img": "src", "script": "src", "link": "href", "iframe": "src"
 
 @define
 class Page(HTMLParser):
-    """A page's links, fetched resources, and anchors."""
-
     links: list[str] = field(factory=list)
     fetched: list[str] = field(factory=list)
     ids: set[str] = field(factory=set)
 
     def __attrs_pre_init__(self) -> None:
-        """Make the parser."""
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record the links, resources and anchors of a tag."""
         known = dict(attrs)
         if known.get("id"):
             self.ids.add(str(known["id"]))
@@ -41,7 +37,6 @@ class Page(HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """A parsed page."""
     page = Page()
     page.feed(path.read_text("utf-8"))
     return page

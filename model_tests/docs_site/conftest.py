@@ -12,12 +12,10 @@ from model_tests.support.browser import Browser, open_browser
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The site, as `make docs` builds it."""
     return built_site()
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for the tests of a module; skips them without Chromium."""
     with open_browser(tmp_path_factory.mktemp("browser")) as opened:
         yield opened

@@ -23,12 +23,10 @@ KINDS: Final = (
     "slides/1-lost-by-hold.html",
     "slides/zh/1-lost-by-hold.html",
 )
-"""One page of each kind."""
 
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The script of axe-core."""
     return fetched(tmp_path_factory.mktemp("axe"))
 
 
@@ -72,7 +70,7 @@ USED: Final = {
       dispatchEvent(new Event("hashchange"))
     """,
 }
-"""Action of a reader in the explorer -> a script that does it; each leaves a different page to check."""
+"""Action of a reader in the explorer -> a script that does it; each script leaves a different page to check."""
 SEARCHES: Final = {name for name in USED if name not in {"a run", "an address that names no run"}}
 
 
@@ -87,7 +85,6 @@ def used(browser: Browser, site: Path, name: str, *, language: str, width: int, 
 
 
 def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) -> None:
-    """Load the page of an address, which may choose a language."""
     page, _, asked = address.partition("?")
     browser.show(site / page, width=width, dark=dark)
     if asked:
@@ -100,7 +97,7 @@ def show(browser: Browser, address: str, site: Path, *, width: int, dark: bool) 
 
 @pytest.mark.parametrize(("width", "dark"), [(1_400, True), (390, False), (390, True)])
 def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str, width: int, dark: bool) -> None:
-    """Narrow and dark screens have other colours and other scrolling areas."""
+    """Narrow screens have other scrolling areas, and dark screens have other colours."""
     found = {}
     for address in KINDS:
         show(browser, address, site, width=width, dark=dark)
@@ -112,7 +109,6 @@ def test_each_kind_of_page_on_each_screen(browser: Browser, site: Path, axe: str
     ("language", "width", "dark"), [("en", 1_400, False), ("en", 390, True), ("zh", 1_400, True), ("zh", 390, False)]
 )
 def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language: str, width: int, dark: bool) -> None:
-    """The explorer has a run, a manual change, two changed knobs, results of a search, or an error."""
     found = {}
     for name in USED:
         used(browser, site, name, language=language, width=width, dark=dark)
@@ -142,7 +138,6 @@ def test_a_planted_fault_of_what_is_broken_by_hand_is_found(
 
 
 def test_every_page(browser: Browser, site: Path, axe: str) -> None:
-    """Each page is checked on a wide screen with light colours."""
     found = {}
     for path in sorted(site.rglob("*.html")):
         browser.show(path, width=1_400, dark=False)

@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 
 
 def test_every_page_is_there_and_listed(site: Path) -> None:
-    """Each page of the docs is a page of the site, and the list on the left links to it."""
     listed = {link.partition("#")[0] for link in read(site / "search.html").links}
 
     for place in tree.places().values():
@@ -25,7 +24,6 @@ def test_every_page_is_there_and_listed(site: Path) -> None:
 
 
 def test_the_list_marks_the_page_that_is_shown(site: Path) -> None:
-    """Exactly the page and the sections around it are marked as current."""
     text = (site / "lessons/1-lost-by-hold.html").read_text("utf-8")
 
     assert len(re.findall(r'<li class="toctree-l\d current', text)) == 3
@@ -33,14 +31,12 @@ def test_the_list_marks_the_page_that_is_shown(site: Path) -> None:
 
 
 def test_every_link_leads_somewhere(site: Path, tmp_path: Path) -> None:
-    """Each link leads to a file and to an anchor in it, and two injected broken links are found."""
     assert lost_links(site) == []
     (tmp_path / "a.html").write_text('<a href="b.html">1</a><a href="#here">2</a><a href="#there">3</a><p id="here">')
     assert lost_links(tmp_path) == ["a.html: b.html", "a.html: #there"]
 
 
 def test_nothing_is_fetched_from_elsewhere(site: Path, tmp_path: Path) -> None:
-    """No font, script or picture of a page needs the network, and an injected external script is found."""
     styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
 
     assert fetched_elsewhere(site) == []
@@ -50,7 +46,6 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, tmp_path: Path) -> None:
 
 
 def test_pages_have_what_is_made_from_code(site: Path) -> None:
-    """The start page has the race, the explorer, version and date; commands and Python names have pages."""
     start, api = ((site / page).read_text("utf-8") for page in ("index.html", "api/longpoll.html"))
 
     assert EXPLORER in read(site / "index.html").fetched

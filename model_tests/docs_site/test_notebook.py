@@ -18,13 +18,11 @@ EXECUTE: Final = "from nbclient.cli import main; main()"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The cells of a notebook."""
     cells: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
     return cells
 
 
 def executed(notebook: Path, output: Path) -> subprocess.CompletedProcess[str]:
-    """The notebook after a run with `jupyter execute`."""
     if importlib.util.find_spec("nbclient") is None:
         pytest.skip("NO NOTEBOOK: nbclient is not installed, see requirements/notebook.lock")
     words = [sys.executable, "-c", EXECUTE, str(notebook), f"--output={output}", "--kernel_name=python3"]
@@ -32,7 +30,6 @@ def executed(notebook: Path, output: Path) -> subprocess.CompletedProcess[str]:
 
 
 def told(cell: dict[str, Any]) -> str:
-    """All printed and displayed output of a cell."""
     parts = [output.get("text", "") for output in cell["outputs"]]
     parts += [text for output in cell["outputs"] for text in output.get("data", {}).values()]
     return "".join("".join(part) for part in parts)
@@ -53,7 +50,6 @@ def test_it_is_kept_without_outputs_and_compiles() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_it_comes_to_the_finding(tmp_path: Path) -> None:
-    """Spark reads 41 pulls, the slowest is the one that the judge reports, and the run is drawn."""
     ran = executed(NOTEBOOK, tmp_path / "seen.ipynb")
     assert ran.returncode == 0, ran.stderr[-3000:]
     shown = [told(cell) for cell in read(tmp_path / "seen.ipynb") if cell["cell_type"] == "code"]
@@ -69,7 +65,6 @@ def test_it_comes_to_the_finding(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
-    """The run ends at the failing cell with an exit code other than 0."""
     planted = json.loads(NOTEBOOK.read_text("utf-8"))
     planted["cells"] = [{**read(NOTEBOOK)[1], "source": "assert 'planted' == ''"}]
     path = tmp_path / "planted.ipynb"

@@ -54,8 +54,6 @@ new Promise((done) => {{ const look = () => ({condition}) ? done(true) : setTime
 
 @define
 class Reader:
-    """A simulated reader who clicks on visible elements and waits for the result."""
-
     browser: Browser
     clicks: int = 0
 
@@ -73,7 +71,6 @@ class Reader:
         self.browser.until(LOADED.format(condition=condition))
 
     def sees(self, where: str) -> str:
-        """The text of an element."""
         return str(self.browser.run(f"document.querySelector({json.dumps(where)}).innerText"))
 
     def reads(self, *labels: str) -> None:
@@ -89,13 +86,11 @@ class Reader:
 
 @pytest.fixture
 def start(browser: Browser, site: Path) -> tuple[Browser, Path]:
-    """A browser with the start page."""
     return browser, site / "index.html"
 
 
 @pytest.mark.parametrize("width", [1_400, 390])
 def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Path], width: int) -> None:
-    """Six steps lose a wakeup, which page and command line name alike, and the search catches a removed line."""
     browser, page = start
     browser.call("Page.navigate", url="about:blank")
     reader = Reader(browser)

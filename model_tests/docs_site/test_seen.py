@@ -66,7 +66,7 @@ HIDDEN: Final = """
   .filter((each) => each.scrollWidth > each.clientWidth + 2)
   .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
 """
-"""A script that finds scrolling areas, of which a print shows only the beginning."""
+"""A script that finds scrolling areas, because a print shows only their beginning."""
 PAPER_PX: Final = 718
 """The width of A4 without its margins."""
 LIGHTNESS: Final = """
@@ -77,7 +77,6 @@ LIGHTNESS: Final = """
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
 def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path, width: int, dark: bool) -> None:
-    """Each kind of page is checked; the page is dark if the reader's system is."""
     for page in PAGES:
         browser.show(site / page, width=width, dark=dark)
         assert browser.run(CUT_OFF) == [], page
@@ -87,7 +86,6 @@ def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path
 
 
 def lost_on_paper(browser: Browser) -> list[str]:
-    """The parts of the page that are truncated in print."""
     browser.call("Emulation.setEmulatedMedia", media="print")
     found = [*browser.run(CUT_OFF), *browser.run(HIDDEN)]
     browser.call("Emulation.setEmulatedMedia", media="")
@@ -107,7 +105,6 @@ def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
 
 
 def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> None:
-    """A search works in a local folder and has the finding among its results."""
     browser.show(site / "search.html", width=1_400, dark=False)
     browser.call("Page.navigate", url=(site / "search.html").as_uri() + "?q=commit_never_regresses")
 
@@ -122,7 +119,6 @@ def test_a_word_is_searched_without_a_server(browser: Browser, site: Path) -> No
 
 @pytest.fixture(scope="module")
 def served(site: Path) -> Iterator[str]:
-    """The address of the site on Python's own web server."""
     words = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(site)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
@@ -154,7 +150,6 @@ def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, pag
 
 
 def test_a_step_is_taken_on_the_start_page(browser: Browser, site: Path) -> None:
-    """The explorer in the start page responds to a click and shows its run."""
     browser.show(site / "index.html", width=1_400, dark=False)
     frame = browser.run("document.querySelector('iframe.lp-explorer').getAttribute('src')")
     browser.show(site / frame, width=1_400, dark=False)

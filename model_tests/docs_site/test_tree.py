@@ -22,7 +22,6 @@ from longpoll.cli import COMMANDS
 def test_a_page_or_a_name_without_a_section_ends_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: Callable[[], dict[Path, str] | None], said: str
 ) -> None:
-    """`make docs` stops with one sentence that names the page, before it writes any page."""
     monkeypatch.setattr(longpoll, "__all__", [*longpoll.__all__])
     found = tree.places() | (changed() or {})
     monkeypatch.setattr(tree, "places", lambda: found)
@@ -32,7 +31,6 @@ def test_a_page_or_a_name_without_a_section_ends_the_build(
 
 
 def test_links_lead_into_the_site(tmp_path: Path) -> None:
-    """Links lead to an anchor or to a copy of the file; broken links are reported, and code blocks are unchanged."""
     page = tree.DOCS / "injected.md"
     page_text = (
         "[a](model.md#why) [b](../README.md) [c](../spec/longpoll_spec/errors.py) [d](../spec/longpoll_spec/terms)"
@@ -62,7 +60,6 @@ def test_no_line_of_chinese_prose_ends_in_a_space() -> None:
 
 
 def test_every_command_has_a_page_with_its_options() -> None:
-    """Subcommands have pages too, and texts with line breaks become blocks."""
     pages = commands.pages()
 
     assert set(pages) == {"index.md", *(f"{name}.md" for name in COMMANDS)}

@@ -24,7 +24,6 @@ LONGPOLL = [sys.executable, "-m", "longpoll"]
 
 
 def program(name: str, directory: Path, source: str | None = None) -> list[str]:
-    """The command line that starts a program which speaks the dojo's protocol."""
     path = directory / f"{name}.py"
     path.write_text(SOURCES[name] if source is None else source)
     return [sys.executable, "-S", str(path)]
@@ -35,7 +34,6 @@ def dojo(*words: str) -> Result:
 
 
 def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
-    """The report of a correct program gives the number of schedules, their bound and the step points used."""
     words = program("right", tmp_path)
     done = dojo(*SMALL, *words)
     told = json.loads(dojo(*SMALL, "--json", *words).stdout)
@@ -50,7 +48,7 @@ def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
 
 
 def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: Path) -> None:
-    """The token in the report replays the failing schedule; a correct program passes the same schedule."""
+    """The token in the report replays the failing schedule, and a correct program passes the same schedule."""
     words = program("lost_wakeup", tmp_path)
     done = dojo(*words)
     told = json.loads(dojo("--json", *words).stdout)
@@ -84,7 +82,6 @@ def test_schedules_are_drawn_beyond_the_bound_and_made_smaller(tmp_path: Path) -
 
 
 def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
-    """Step points, messages, error output and invalid lines of a program are escaped before they are printed."""
     for plant in (
         'say({"at": "a\\x1b[2J\\u202e\\nFORGED", "id": number}); continue',
         'print("\\x1b[2J\\u202e[red]", flush=True)',
@@ -103,7 +100,6 @@ def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["true"], ["cat"], ["echo", "hello"], ["sh", "-c", "echo odd >&2; exit 7"]])
 def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
-    """A command that does not speak the protocol gets an error with the expected and the actual output."""
     done = dojo(*words)
 
     assert done.exit_code == Exit.USER
@@ -125,7 +121,6 @@ def test_starters_are_written_and_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_says_how_far_it_came_and_ends_the_program(number: int, tmp_path: Path) -> None:
-    """Ctrl-C reports an unknown result and how many schedules ran, and the program is terminated."""
     pid = tmp_path / "pid"
     place = '    table.now_ms = message["now_ms"]\n'
     tells = (

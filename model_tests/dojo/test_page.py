@@ -53,7 +53,6 @@ def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None
 
 @pytest.mark.long  # test_command.py plays the shorter bounds in every run, so they are left out here.
 def test_the_counts_are_those_of_the_bound() -> None:
-    """A correct table in this process passes every plain schedule, and the page gives the number of schedules."""
     counted = 0
     for moves in range(1, Bounds().moves + 1):
         played = list(orders(Right(), Bounds(), STRICT, moves, plain=True))

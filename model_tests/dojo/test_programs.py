@@ -23,7 +23,6 @@ PYTHON = list(starters("python"))
 
 
 def words_of(program: Starter, directory: Path) -> list[str]:
-    """The command line that starts a program which was written to a directory and built there."""
     if program.language.name == "python":
         return [sys.executable, "-S", str(directory / program.file)]
     words = program.words(program.language.run)
@@ -31,14 +30,13 @@ def words_of(program: Starter, directory: Path) -> list[str]:
 
 
 def searched(words: list[str], bounds: Bounds) -> Search:
-    """The result of the dojo for a program."""
     search = Search(bounds)
     search.run(lambda: Program(words))
     return search
 
 
 def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
-    """Assert that a correct program passes, and that a wrong one breaks its property, also in a replay."""
+    """Assert that a correct program passes, or that a wrong program breaks its property, also in a replay."""
     words = words_of(program, directory)
     search = searched(words, bounds)
     if program.name == RIGHT:
@@ -78,7 +76,6 @@ def test_other_languages(language: str, tmp_path: Path) -> None:
 
 
 def test_faults_are_in_every_language() -> None:
-    """Each language has the same eight injected faults, each with the property that it breaks."""
     assert len(faults()) == 8
     for name in LANGUAGES:
         programs = list(starters(name))
@@ -164,14 +161,12 @@ FAULTY: dict[str, tuple[str, str, str, int]] = {
 
 
 def searched_source(source: str, directory: Path, bounds: Bounds) -> Search:
-    """The result of the dojo for a program's source text."""
     (directory / "program.py").write_text(source)
     return searched([sys.executable, "-S", str(directory / "program.py")], bounds)
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None:
-    """The dojo reports the shortest failing schedule, even if it is long; its trace fits on a page and replays."""
     old, new, prop, steps_max = FAULTY[name]
     assert VARIED.count(old) == 1
     search = searched_source(VARIED.replace(old, new), tmp_path, Bounds() if steps_max == 5 else SHORT)
@@ -206,7 +201,6 @@ RIGHT_PROGRAM = next(starters("python")).source.replace(
 
 
 def odd(does: str) -> str:
-    """A correct program that takes an additional action when a message arrives."""
     assert RIGHT_PROGRAM.count(PLACE) == 1
     return RIGHT_PROGRAM.replace(PLACE, PLACE + does + "\n")
 
@@ -244,7 +238,6 @@ PROTOCOL = {
 
 
 def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s: float = ANSWER_S) -> Finding:
-    """The findings of the dojo about a program."""
     (directory / "program.py").write_text(source)
     words = [sys.executable, "-S", str(directory / "program.py")]
     search = Search(bounds)
@@ -265,7 +258,6 @@ def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
 
 
 def test_a_complaint_is_kept(tmp_path: Path) -> None:
-    """The report shows the last lines that a program wrote to its standard error."""
     does = "    if kind == 'tick': sys.stderr.write('x' * 300_000); raise ValueError('odd tick')"
     finding = found_in(odd(does), tmp_path)
 
@@ -274,7 +266,6 @@ def test_a_complaint_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
-    """A program whose answers depend on events before the reset is reported after the same schedule has run twice."""
     does = """    count = globals().setdefault('count', []); count.append(1)
     if kind == 'tick' and len(count) > 9: say({"done": number}); continue"""
     finding = found_in(odd(does), tmp_path)
@@ -284,7 +275,7 @@ def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
-    """If a message is there in a schedule without messages, the finding says that another schedule left it."""
+    """If a message is there in a schedule without messages, the finding says that another schedule left the message."""
     finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
 
     assert finding.violation.property == "forgets_at_reset"

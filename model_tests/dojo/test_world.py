@@ -47,7 +47,6 @@ class Scripted:
 
 
 def played(token: str, script: Script, limits: Allowances | None = None) -> str | None:
-    """The property that a script breaks in a schedule."""
     done = play(Scripted(script), limits or STRICT, given(steps_of(f"dojo1.{token}")))
     return done.violation.property if done.violation else None
 
@@ -120,7 +119,6 @@ def test_what_is_allowed_is_let_be(name: str) -> None:
     ],
 )
 def test_a_scan_may_be_allowed_its_time(token: str, script: Script, limits: Allowances) -> None:
-    """An allowance for the scan permits a late answer until the allowance is used up."""
     assert played(token, script) is not None
     assert played(token, script, limits) is None
     assert played(token, {}, limits) in {"no_lost_wakeup", "answered_by_deadline"}
@@ -135,8 +133,6 @@ def test_every_property_of_programs_is_seen_broken() -> None:
 
 @define
 class Right:
-    """A simple correct hold table in this process."""
-
     held: list[dict[str, object]] = field(factory=list)
     logs: dict[object, list[object]] = field(factory=dict)
 
@@ -164,7 +160,6 @@ class Right:
 
 
 def test_every_order_is_another() -> None:
-    """The dojo plays every schedule once, and a correct table breaks no property."""
     bounds = Bounds(moves=3)
     found = list(orders(Right(), bounds, STRICT, 3, plain=True))
     tokens = [token_of(each.steps) for each in found]
@@ -187,7 +182,6 @@ def test_tokens_are_read_as_they_are_written() -> None:
     "token", ["", "dojo1", "dojo1.", "dojo1.x", "lp1.abc", "dojo1.p0a1", "dojo1.aa" * 9_000, "dojo1.g0"]
 )
 def test_no_token_is_told(token: str) -> None:
-    """One sentence explains why a token is invalid or why its schedule cannot be played."""
     if token == "dojo1":  # noqa: S105 - the order without a move
         assert steps_of(token) == []
         return
@@ -214,7 +208,6 @@ def test_moves_are_left_out_with_what_leads_them_on() -> None:
     st.binary(max_size=60) | st.sampled_from([b'{"done":1}', b'{"at":"x","id":1}', b'{"at":null}', b"null", b"{}"])
 )
 def test_any_line_is_read_or_told(line: bytes) -> None:
-    """Every line that a program writes is parsed as a reply or raises a ProgramError."""
     try:
         said: object = reply_of(line)
     except ProgramError as error:
@@ -232,13 +225,10 @@ def test_a_played_order_is_like_itself() -> None:
 
 
 def played_by(script: Script) -> Played:
-    """The run of one pull that waits until its deadline."""
     return play(Scripted(script), STRICT, given(steps_of("dojo1.p1a100.td")))
 
 
 class Driven(Right):
-    """A partner that reports no errors."""
-
     def complaint(self) -> str:
         return ""
 

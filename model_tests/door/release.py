@@ -35,7 +35,6 @@ class ReleaseError(Exception):
 
 
 def ran(*words: str | Path, cwd: Path) -> str:
-    """A command's output; raises ReleaseError with all output if it fails."""
     done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     if done.returncode:
         raise ReleaseError(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -52,7 +51,6 @@ def built(kind: str, source: Path, target: Path) -> Path:
 
 
 def unpacked(sdist: Path, target: Path) -> Path:
-    """The source tree in an sdist."""
     with tarfile.open(sdist) as file:
         file.extractall(target, filter="data")
     (tree,) = target.iterdir()
@@ -120,7 +118,6 @@ def release(root: Path, scratch: Path) -> Sequence[Path]:
 
 
 def checklist(root: Path, version: str) -> list[str]:
-    """One line per step of docs/releasing.md, marked if this tree shows that it is done."""
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     entry = re.search(rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE) is not None
     citation = (root / "CITATION.cff").read_text("utf-8")
@@ -141,7 +138,6 @@ def checklist(root: Path, version: str) -> list[str]:
 
 
 def main() -> None:
-    """Build and check the files, and print their names and the checklist."""
     try:
         with tempfile.TemporaryDirectory(prefix="longpoll-release-") as scratch:
             made = release(ROOT, Path(scratch))

@@ -72,7 +72,6 @@ def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> Non
 
 
 def test_the_door_is_light() -> None:
-    """No heavy package is imported before its use, and an injected import is reported."""
     script = "import sys, longpoll{}; print([name for name in {!r} if name in sys.modules])"
     for planted, found in (("", []), ("; longpoll.Broker", ["msgspec", "longpoll_broker", "socket"])):
         made = script.format(planted, HEAVY)
@@ -81,7 +80,7 @@ def test_the_door_is_light() -> None:
 
 
 def test_nothing_is_left_of_a_broker() -> None:
-    """After any number of closes no thread, descriptor or store remains; sent messages were there until then."""
+    """After any number of closes no thread, descriptor or store remains; before, the sent messages were there."""
     with longpoll.Broker(store_config=SMALL_STORE):
         pass  # Descriptors that a process opens once stay open.
     before, hook = left(), Mock(RpcHook)
@@ -99,7 +98,7 @@ def test_nothing_is_left_of_a_broker() -> None:
 
 
 def test_a_name_server_stands_alone() -> None:
-    """The name server knows no topic until a broker registers, and forgets the topic with the connection."""
+    """The name server knows no topic until a broker registers, and forgets the topic when the broker disconnects."""
     with longpoll.NameServer():
         pass  # Descriptors that a process opens once stay open.
     before = left()
@@ -136,7 +135,6 @@ def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
 
 
 def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
-    """A port in use, an invalid policy and a locked store each give one sentence."""
     with longpoll.Broker(tmp_path / "store", store_config=SMALL_STORE) as broker:
         before = left()
         port = int(broker.address.rpartition(":")[2])
@@ -151,7 +149,7 @@ def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
 
 
 def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
-    """A held pull that was answered in time gives a valid history, recorded inside and by the proxy."""
+    """A held pull that is answered in time gives a valid history, recorded inside the broker and by the proxy."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     with (
         longpoll.Broker(store_config=SMALL_STORE, record=inside) as broker,
@@ -244,12 +242,11 @@ def examples(kind: type[BaseException]) -> Iterator[BaseException]:
 
 
 def said(error: BaseException) -> tuple[object, ...]:
-    """All that a user can read of an error."""
     return type(error), str(error), repr(error), error.args, vars(error), getattr(error, "filename", None)
 
 
 def test_every_exception_is_copied_and_pickled_whole() -> None:
-    """Type, text, arguments, fields and notes survive the transfer between processes."""
+    """Type, text, arguments, fields and notes of an error survive the transfer between processes."""
     classes = exception_classes()
 
     assert len(classes) > 90
@@ -274,8 +271,6 @@ def test_an_error_of_a_user_s_own_is_whole_too() -> None:
 
 
 class OwnError(errors.UnreachableError):
-    """An error with extra fields."""
-
     def __init__(self, number: int, *, why: str) -> None:
         super().__init__(f"{number}: {why}")
         self.number = number
@@ -299,7 +294,6 @@ def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[
 
 
 def test_which_errors_are_worth_another_try() -> None:
-    """Errors of the network or of a busy broker are worth a retry."""
     codes = [code for code in ResponseCode if errors.RefusedError("PULL", code, None).retriable]
 
     assert codes == sorted(errors.RETRIED_CODES)

@@ -28,7 +28,6 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 """
-"""The head of a script in which some packages cannot be imported."""
 IMPORTED: Final = {
     "z3-solver": "z3",
     "opentelemetry-api": "opentelemetry",
@@ -50,12 +49,10 @@ def run(script: str, *words: str, without: set[str]) -> subprocess.CompletedProc
 
 
 def command(*words: str, without: set[str]) -> subprocess.CompletedProcess[str]:
-    """Run `longpoll` with these arguments while packages are missing."""
     return run("from longpoll.entry import main\nmain()", *words, without=without)
 
 
 def brought_by(*extras: str) -> set[str]:
-    """The import names of the packages of these extras."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)["project"]
     wanted = [line for extra in extras for line in (project["optional-dependencies"][extra] if extra else ())]
@@ -64,7 +61,6 @@ def brought_by(*extras: str) -> set[str]:
 
 
 def test_the_extras_are_those_that_are_told_of() -> None:
-    """Each package belongs to its documented extra, and nothing heavy is installed without an extra."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         always = " ".join(tomllib.load(file)["project"]["dependencies"])
     for name, extra in PACKAGES.items():

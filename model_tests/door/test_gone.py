@@ -13,7 +13,6 @@ from longpoll.output import Exit
 @pytest.mark.parametrize("name", GONE)
 @pytest.mark.parametrize("words", [(), ("--help",), ("TOPIC", "--json")])
 def test_a_former_command_says_where_its_work_went(name: str, words: tuple[str, ...]) -> None:
-    """The command prints one sentence on stderr and exits with 2, for any arguments."""
     command = answer(name)
 
     assert command is not None
@@ -36,7 +35,6 @@ def test_a_former_option_says_where_its_work_went(former: str, words: tuple[str,
 
 
 def test_help_lists_each_command_under_one_heading() -> None:
-    """The help has at most 18 commands, and none of the former ones."""
     listed = [name for names in HEADINGS.values() for name in names]
     shown = CliRunner().invoke(main, ["--help"]).stdout
 

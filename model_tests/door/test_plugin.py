@@ -180,7 +180,6 @@ HostPauseWatch.stalled_ms = lambda *_times: 0.0
 
 
 def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """The output of pytest for files with these texts."""
     for number, source in enumerate(sources):
         (directory / f"test_mine_{number}.py").write_text(source)
     call = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rA", *words, str(directory)]
@@ -273,7 +272,6 @@ def test_the_broker_ends_last_in_whichever_order_a_test_names_its_fixtures(tmp_p
 
 
 def test_a_broker_is_shared_and_fails_on_request(tmp_path: Path) -> None:
-    """The tests share a broker for a session, use asynchronous clients, and stop, pause and relay the broker."""
     done = run(tmp_path, SHARED, FAULTS)
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -23,7 +23,6 @@ import longpoll_client
 
 
 def zipped(path: Path, files: dict[str, str]) -> Path:
-    """A zip file with these members."""
     with zipfile.ZipFile(path, "w") as file:
         for name, text in files.items():
             file.writestr(name, text)
@@ -31,7 +30,6 @@ def zipped(path: Path, files: dict[str, str]) -> Path:
 
 
 def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
-    """A changed text, an additional and a missing file are reported; the order of files does not matter."""
     one = zipped(tmp_path / "one.whl", {"a": "1", "b": "2", "c": "3"})
 
     assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
@@ -93,7 +91,6 @@ def test_the_image_serves_and_says_that_it_is_well() -> None:
 
 
 IMPORT_NAMES: Final = {"attrs": {"attr", "attrs"}, "msgspec": {"msgspec"}, "opentelemetry-api": {"opentelemetry"}}
-"""Dependency -> its import name."""
 OPTIONAL: Final = {"opentelemetry-api"}
 """Dependencies of extras that are imported like other modules."""
 SIZE_MAX_MB: Final = 4
@@ -132,12 +129,10 @@ print("alone")
 
 
 def declared() -> dict[str, Any]:
-    """The metadata of the client's project."""
     return tomllib.loads((CLIENT / "pyproject.toml").read_text())
 
 
 def held(project: dict[str, Any]) -> dict[Path, str]:
-    """The modules in the wheel, by their path in the tree."""
     modules = {}
     for source, target in project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].items():
         start = (CLIENT / source).resolve()
@@ -166,7 +161,6 @@ def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) ->
 
 
 def test_the_wheel_holds_whatever_it_imports() -> None:
-    """The wheel declares its dependencies; a removed file and a removed dependency are reported."""
     project = declared()
     modules = held(project)
     dependencies = {each.partition(">")[0] for each in project["project"]["dependencies"]}

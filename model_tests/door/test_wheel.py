@@ -1,6 +1,6 @@
-"""The wheel in an empty environment, with each extra: its features work, and nothing else is installed.
+"""The wheel in an empty environment, with each extra: its features work, and no other package is installed.
 
-Packages come from pip's configured index; if it does not answer, the tests are skipped.
+Packages come from pip's configured index. If the index does not answer, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def size_mb(python: Path) -> float:
 
 
 def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
-    """Run a script with only the wheel and its extra installed, and with this PATH."""
     done = subprocess.run(
         [python, "-c", script], cwd=directory, env={"PATH": f"{python.parent}{path}"}, capture_output=True, text=True,
         check=False, timeout=300,
@@ -138,7 +137,6 @@ def lowest(pyproject: str) -> list[str]:
 
 
 def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Path], tmp_path: Path) -> None:
-    """Every command and the broker work with the lowest declared versions, and a lower one is reported."""
     python = installed("")
 
     def install(*wanted: str) -> None:

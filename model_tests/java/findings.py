@@ -16,8 +16,6 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "findings.md"
 
 @frozen
 class Finding:
-    """A run of the page."""
-
     policy: str
     property_name: str
     token: str
@@ -28,14 +26,12 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    """Every token of the page, in order."""
     tokens = re.findall(r"longpoll explain (lp1\.\S+)", PAGE.read_text(encoding="utf-8"))
     traces = [(token, replay(token)) for token in dict.fromkeys(tokens)]
     return [Finding(trace.model.policy.name, trace.property_name, token) for token, trace in traces]
 
 
 def token_of(policy: str, property_name: str) -> str:
-    """The token of one finding."""
     return next(each.token for each in findings() if (each.policy, each.property_name) == (policy, property_name))
 
 
@@ -45,4 +41,4 @@ SHOWN_4: Final = (
 )  # fmt: skip
 """The properties that 4.9.7 breaks, each with its token of rocketmq-4.9."""
 SHOWN_5: Final = tuple(name for name in SHOWN_4 if name not in {"round_is_whole", "commit_never_regresses"})
-"""The properties that 5.5.0 breaks with the same tokens; commits have another token."""
+"""The properties that 5.5.0 breaks with the same tokens. The run about commits has another token."""

@@ -28,7 +28,6 @@ TOKEN = token_of("rocketmq-4.9", "lost_by_hold")
 
 
 def ran(*words: object) -> Result:
-    """Run the command with these words."""
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
@@ -43,20 +42,17 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def program(folder: Path, name: str, text: str) -> None:
-    """A program with this name in the folder."""
     path = folder / name
     path.write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\n{text}\n")
     path.chmod(0o755)
 
 
 def jar_of(folder: Path, version: str, name: str = "rocketmq-broker-x.jar") -> None:
-    """A jar whose manifest has this version."""
     with zipfile.ZipFile(folder / name, "w") as jar:
         jar.writestr("META-INF/maven/org.apache.rocketmq/rocketmq-broker/pom.properties", f"version={version}\n")
 
 
 def assert_mistake(done: Result, *said: str) -> None:
-    """Assert a usage error with one line on stderr."""
     assert done.exit_code == 2, done.output
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1, done.stderr
@@ -65,13 +61,11 @@ def assert_mistake(done: Result, *said: str) -> None:
 
 
 def start_broker(jars: Jars | None = None) -> None:
-    """Start a broker from jars that do not exist."""
     with Breakpoints() as stage:
         JavaBroker(jars or Jars("4.9.7", "nothing.jar", "byteman.jar"), stage)
 
 
 def test_without_java_or_maven(alone: Path) -> None:
-    """The error says which package to install, or asks for a folder."""
     to_play = ("explain", TOKEN, "--on", "java-4.9.7")
     assert_mistake(ran(*to_play), "there is no mvn on PATH", "install Maven, or name a folder with --jars")
     (alone / "java").unlink()
@@ -91,7 +85,6 @@ def test_maven_that_resolves_nothing_runs_alone(alone: Path) -> None:
 
 
 def test_folders_that_are_no_jars(alone: Path) -> None:
-    """An empty folder, an invalid jar, one of an unknown version and one of another version each give an error."""
     to_play = ("explain", TOKEN, "--jars", alone)
     assert_mistake(ran("explain", TOKEN, "--jars", alone / "absent"), "is not a folder", "lib")
     assert_mistake(ran(*to_play), "no rocketmq-broker-*.jar", "lib")
@@ -136,7 +129,6 @@ def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that does not listen in time is ended."""
     program(alone, "java", f"echo $$ > {alone}/pid; exec sleep 600")
     monkeypatch.setattr(java_broker, "START_S", 0.5)
     with pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
@@ -145,7 +137,7 @@ def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_token_of_another_law() -> None:
-    """A token of another format, one of a changed specification and a damaged token get different errors."""
+    """A token of another format, a token of a changed specification and a damaged token get different errors."""
     assert_mistake(
         ran("explain", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
     )
@@ -156,14 +148,12 @@ def test_a_token_of_another_law() -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    """An option for Java without Java, a damaged token and an unknown version are usage errors."""
     assert_mistake(ran("explain", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
     assert_mistake(ran("explain", "lp1.nonsense", "--on", "java-4.9.7"), "token")
     assert ran("explain", TOKEN, "--on", "java-3.2.6").exit_code == 2
 
 
 def test_exports_that_cannot_be(tmp_path: Path) -> None:
-    """A missing token, a policy without a broker and a step without a schedule are errors."""
     assert_mistake(
         ran("export", "--to", "byteman", tmp_path),
         "needs two arguments: a token from `longpoll check`, and a directory",
@@ -178,7 +168,6 @@ def test_exports_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
-    """A file with other content is kept unless --force is given."""
     assert ran("export", "--to", "byteman", TOKEN, tmp_path).exit_code == 0
     (tmp_path / "schedule.txt").write_text("mine")
     assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path), "schedule.txt", "--force")
@@ -188,7 +177,6 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """SIGTERM ends the started processes, as Ctrl-C does."""
     seen: list[str] = []
 
     @contextmanager

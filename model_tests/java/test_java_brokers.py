@@ -34,12 +34,11 @@ pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 VERSIONS = ("4.9.7", "5.5.0")
 TRIES = 20
 AS_SHIPPED = 2
-"""The number of these runs with the default scan of 5 s."""
+"""The number of replays of a finding with the default scan of 5 s."""
 QUICK_SCAN_MS = 1_000
 
 
 def jars_of(version: str) -> Jars:
-    """The jars of the version; skips the test with the reason if they are missing."""
     try:
         return resolved(version)
     except JavaUnavailableError as error:
@@ -48,14 +47,12 @@ def jars_of(version: str) -> Jars:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def broker(request: pytest.FixtureRequest) -> Iterator[JavaBroker]:
-    """One broker of each version, shared by all tests."""
     jars = jars_of(str(request.param))
     with Breakpoints() as stage, JavaBroker(jars, stage) as running:
         yield running
 
 
 def trace_for(version: str, policy: str, name: str) -> Trace:
-    """The run of a finding under the policy of a version."""
     trace = replay(token_of(policy, name))
     if policy in presets_of(version):
         return trace
@@ -65,7 +62,6 @@ def trace_for(version: str, policy: str, name: str) -> Trace:
 
 
 def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -> Played:
-    """The report about a broker that plays a finding's run."""
     version = broker.jars.version
     trace = trace_for(version, policy, name)
     gates = breakpoints_of(version, lmq=policy == "rocketmq-lmq")
@@ -73,7 +69,6 @@ def played(broker: JavaBroker, policy: str, name: str, scan_ms: int = SCAN_MS) -
 
 
 def assert_shown(done: Played) -> None:
-    """Assert that the run was followed to its end, and that the broker broke the property as specified."""
     assert (done.cannot, done.otherwise) == ("", "")
     assert done.is_whole
     assert done.broken
@@ -83,7 +78,6 @@ def assert_shown(done: Played) -> None:
 @pytest.mark.parametrize("version", [*VERSIONS, "5.4.0"])
 @pytest.mark.parametrize("lmq", [False, True])
 def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> None:
-    """Byteman's checker finds class, method and place of each breakpoint, and the types."""
     jars = jars_of(version)
     script = tmp_path / "gates.btm"
     script.write_text(rules_of(breakpoints_of(version, lmq=lmq)))
@@ -116,7 +110,7 @@ def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -
 
 
 def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
-    """With the recheck after the insert, called by a rule, (a) is answered at once; (b) loses its wake later."""
+    """With the recheck after the insert, which a rule calls, (a) is answered at once; (b) loses its wake later."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
         rechecked: list[int] = []
@@ -150,7 +144,6 @@ def test_an_older_commit_wins_on_shipped_brokers(broker: JavaBroker) -> None:
 
 
 def test_the_command_tells_a_run_step_beside_step() -> None:
-    """The output has every step of the specification with the observed step, and the exit code fits."""
     jars_of("4.9.7")
     token = token_of("rocketmq-4.9", "commit_never_regresses")
     done = CliRunner().invoke(main, ["explain", token, "--on", "java-4.9.7", "--json"])
@@ -173,7 +166,6 @@ def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
 
 
 def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
-    """The exported files run in a separate folder with the two commands of their README."""
     jars_of("5.5.0")
     token = token_of("rocketmq-5", "commit_never_regresses")
     done = CliRunner().invoke(main, ["export", "--to", "byteman", token, str(tmp_path / "out"), "--on", "java-5.5.0"])
@@ -195,7 +187,6 @@ def test_exported_files_run_by_themselves(tmp_path: Path) -> None:
 
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; returns stdout and stderr together."""
     return subprocess.run(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False
     )
@@ -209,7 +200,7 @@ OTHER_RUNS = {
     "queues_walked_at_once": "lp1.maxyb2NrZXRtcS00LjmQlAIBAQK1cXVldWVzX3dhbGtlZF9hdF9vbmNlzlS14PKWABoaAgwTAgGQZN4uGg",
     "refused_alone": "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKtcmVmdXNlZF9hbG9uZc4QKXN6lwACBAYBCAm_0rpM",
 }
-"""Runs of rocketmq-4.9 that break no property, each with an interesting state."""
+"""Runs of rocketmq-4.9 that break no property. Each run reaches an interesting state."""
 
 
 @pytest.mark.parametrize("name", OTHER_RUNS)
@@ -230,12 +221,12 @@ TOLD = (
     "recheck_after_hold=before_lock", "recheck_after_hold=in_lock", "recheck_after_hold=after_insert",
     "recheck_after_keep=true", "empty_shortcut=true",
 )  # fmt: skip
-"""Knobs whose change every such run contradicts."""
+"""Changed knobs that contradict the recorded steps of a broker."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> None:
-    """Ten thousand steps under a load form a run of the broker's policy, and none of a policy with a changed knob."""
+    """Ten thousand steps under a load form a run of the broker's policy, but not of a policy with a changed knob."""
     jars_of(version)
     steps = tmp_path / "steps"
     told = recorded(version, steps, 1_500, 8, 11)
@@ -272,7 +263,6 @@ def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
 
 
 def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: int, *more: str) -> dict[str, Any]:
-    """The history of `observe --inside` for a load."""
     words = ["observe", "--inside", f"java-{version}", "--messages", messages, "--queues", queues, "--json"]
     words += ["--rest-s", rest_s, *more]
     done = CliRunner().invoke(main, [*map(str, words), "--record", str(directory)])
@@ -282,21 +272,18 @@ def recorded(version: str, directory: Path, messages: int, queues: int, rest_s: 
 
 
 def judged(directory: Path) -> tuple[str, int]:
-    """The verdict, and the number of steps."""
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
 
 
 def with_knob(directory: Path, policy: str) -> None:
-    """The history with another policy in its meta file."""
     meta = directory / "meta.json"
     meta.write_text(json.dumps({**json.loads(meta.read_text()), "policy": policy}))
 
 
 @pytest.fixture(scope="module")
 def scanning(request: pytest.FixtureRequest) -> Iterator[tuple[JavaBroker, int]]:
-    """A shared broker of a version that scans with this period in ms, and the period."""
     version, scan_ms = request.param
     jars = jars_of(version)
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, scan_ms=scan_ms) as running:
@@ -323,7 +310,6 @@ def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
-    """Finding (p) occurs in twenty of twenty replays, each with a new broker."""
     jars = jars_of(version)
     for _ in range(TRIES):
         with Breakpoints() as stage, JavaBroker(jars, stage) as running:
@@ -334,7 +320,6 @@ def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
 @pytest.mark.parametrize("scan_ms", [SCAN_MS, QUICK_SCAN_MS])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
-    """Finding (j) occurs every time in the hold service for light queues."""
     jars = jars_of(version)
     with Breakpoints() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
         for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):

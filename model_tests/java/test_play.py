@@ -34,8 +34,6 @@ def asked(port: int, gate: str, **told: object) -> str:
 
 
 class Asker:
-    """A thread of a broker at a breakpoint."""
-
     def __init__(self, port: int, gate: str, **told: object) -> None:
         self.answer = ""
         self._thread = threading.Thread(target=self._ask, args=(port, gate), kwargs=told)
@@ -51,7 +49,6 @@ class Asker:
 
 
 def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
-    """A thread waits at its breakpoint until the schedule answers it."""
     with Breakpoints() as stage:
         stage.stops = lambda arrival: arrival.gate == "hold"
         asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
@@ -74,7 +71,6 @@ def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
      b"GET /hold?thread=a&queue=x HTTP/1.1\r\n\r\n", b"GET /../etc?a HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
 def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
-    """A line that no rule writes gets no answer, and the connection is closed."""
     with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
@@ -102,7 +98,6 @@ def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
 
 
 def test_leaving_the_stage_lets_everybody_go_on() -> None:
-    """The end of a replay releases every thread at a breakpoint."""
     with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         asker = Asker(stage.port, "round", thread="PullRequestHoldService")
@@ -139,7 +134,6 @@ class Fake:
             asked(self._stage.port, "held", **told)
 
     def end(self) -> None:
-        """Close every connection, and wait for the threads."""
         self._server.stop()
         for thread in self._pulls:
             thread.join(WITHIN_S)
@@ -147,7 +141,6 @@ class Fake:
 
 @contextmanager
 def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
-    """A stage with a fake broker, as the player expects it."""
     with Breakpoints() as stage:
         broker = Fake(stage, answers)
         try:
@@ -173,7 +166,6 @@ def fake(answers: Callable[[str], int | None]) -> Iterator[JavaBroker]:
 
 
 def schedule(*steps: Step, after: tuple[Move, ...] = ()) -> Schedule:
-    """A schedule of one queue and one consumer."""
     return Schedule(
         "lost_by_hold",
         1,
@@ -207,7 +199,6 @@ def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move
 
 
 def test_a_broker_that_follows_is_followed_to_the_end() -> None:
-    """Each step has its thread and breakpoint, and the report names the evidence for the property."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert done.is_whole
     assert done.broken
@@ -221,7 +212,6 @@ def test_a_broker_that_follows_is_followed_to_the_end() -> None:
 
 
 def test_an_answer_that_the_law_does_not_have_is_told() -> None:
-    """The faulty broker answers at the hold, but the specification leaves the pull unanswered."""
     done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert re.fullmatch(
         r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), "
@@ -232,7 +222,6 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
 
 
 def test_the_wrong_answer_is_told() -> None:
-    """In the specification the pull finds a message, and the broker answers that there is none."""
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
     assert (
@@ -241,7 +230,7 @@ def test_the_wrong_answer_is_told() -> None:
 
 
 def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replay ends without a hang: the report has the step, the missing thread, and the place of each thread."""
+    """The replay ends without a hang. The report has the step, the missing thread, and the place of each thread."""
     monkeypatch.setattr(player, "WITHIN_S", 0.2)
     lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
     done = played(lambda _gate: None, PULL, lost)
@@ -266,7 +255,6 @@ def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
     ],
 )
 def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
-    """Each check after the run passes in the expected state and reports every other state."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
     assert done.otherwise == (f"after the last step: {said}" if said else "")
     assert done.broken is not bool(said)
@@ -280,7 +268,7 @@ def test_a_walk_that_goes_to_its_end_is_told() -> None:
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
-    """The checks `untouched` and `unvisited` fail if the event happens."""
+    """The checks `untouched` and `unvisited` fail if the pull is touched or the queue is visited."""
     arrivals = [
         Arrival("each", "PullRequestHoldService", "t", 0, 5, None, 0.0),
         Arrival("queue", "PullRequestHoldService", "t", 0, -1, None, 0.0),

@@ -36,7 +36,6 @@ SHOWN = {
     "hand_over=false": "no_lost_wakeup",
     "when_rejected=drop": "nothing_dropped",
 }
-"""The knobs whose findings are replayed."""
 REFUSED = {
     "retry_wakes=all_queues": "retry_append, and replay does not wait for the revive",
     "evicts=true": r"evict\(0\), and the map of all sets drops a set only after 600 s",
@@ -45,9 +44,9 @@ REFUSED = {
 }
 """The knobs whose findings are not replayed -> the reason."""
 DIVERGES = {"when_closed=ignore": "insert"}
-"""The knobs whose findings the shipped policy does not follow -> the first action that it does not have."""
+"""The knobs whose findings the shipped policy does not follow -> the first action that the policy does not have."""
 REJECTED = "lp1.lq5yb2NrZXRtcS01LXBvcJCUAgEBAqDOgOkD7JwDCxUEDBYBFyEYHgh3XHNz"
-"""A run of the shipped policy in which the executor rejects a wake, and the dispatcher announces the message again."""
+"""A run of the shipped policy in which the executor rejects a wake, so the dispatcher announces the message again."""
 
 
 def knob_of(token: str) -> str:
@@ -55,7 +54,6 @@ def knob_of(token: str) -> str:
 
 
 def schedule_of(token: str) -> Schedule:
-    """A finding's schedule under the shipped policy."""
     trace, cannot = under(policy_from(SHIPPED), replay(token), UNSHIPPED)
     assert cannot is None
     return pops_of(trace)
@@ -94,7 +92,7 @@ def test_a_lost_wakeup_as_moves() -> None:
 
 
 def test_the_pop_that_is_woken_expires_first() -> None:
-    """Java wakes the first of the set, and the run wakes the second pop."""
+    """Java wakes the first pop of a set, so the first pop must expire before the run wakes the second one."""
     made = schedule_of(next(each for each in TOKENS if knob_of(each) == "hand_over=false"))
     pops = {move.slot: move.number for step in made.steps for move in step.moves if move.kind == "pop"}
     assert pops == {0: 1, 1: 0}
@@ -123,7 +121,6 @@ def test_a_mistake_in_the_call_is_reported(
 
 
 def jars() -> Jars:
-    """The jars of 5.5.0; the test is skipped with a reason if they are unavailable."""
     try:
         return resolved(POP_VERSION)
     except JavaUnavailableError as error:
@@ -132,7 +129,6 @@ def jars() -> Jars:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[JavaBroker]:
-    """One broker with the gates of pops, kept for all."""
     with Breakpoints() as stage, started(jars(), stage, pops=True) as running:
         yield running
 
@@ -149,7 +145,6 @@ def test_every_place_is_in_the_jars(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("token", [each for each in TOKENS if knob_of(each) in SHOWN], ids=knob_of)
 def test_findings_happen_on_a_shipped_broker(broker: JavaBroker, token: str) -> None:
-    """A pop gets its message only because its deadline comes, or is lost."""
     done = play(broker, schedule_of(token))
     assert (done.cannot, done.otherwise) == ("", "")
     assert done.is_whole

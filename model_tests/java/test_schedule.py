@@ -27,11 +27,9 @@ from longpoll_spec.render.java_breakpoints import STEPS, breakpoints_of
 
 GATES = breakpoints_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
-"""Actions that the driver sends or waits for."""
 
 
 def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
-    """Each action of the specification is in exactly one of the table, the driver and the reasons."""
     names = {family.name for family in FAMILIES}
     walks = {"walk_each", "walk_end"}  # This action never occurs without walk_start.
     assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
@@ -42,7 +40,6 @@ def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
 @pytest.mark.parametrize("lmq", [False, True])
 @pytest.mark.parametrize("version", ["4.9.7", "5.4.0", "5.5.0"])
 def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
-    """Each breakpoint occurs once, and a version that has a step has the step's breakpoints."""
     gates = {gate.name: gate for gate in breakpoints_of(version, lmq=lmq)}
     assert len(gates) == len(breakpoints_of(version, lmq=lmq))
     wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
@@ -104,7 +101,7 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
 
 
 def test_a_walk_that_breaks_off_as_moves() -> None:
-    """In finding (m) the slave acts as master, a pull waits in each queue, and the traversal stops before it takes."""
+    """In finding (m) the slave acts as master, a pull waits in each queue, and the traversal takes none of them."""
     trace = replay(token_of("rocketmq-5", "return_is_whole"))
     schedule = with_after(schedule_of(trace, breakpoints_of("5.5.0")), shown_by(trace))
     assert schedule.slave
@@ -144,7 +141,6 @@ def _walked(model: Model, labels: list[str]) -> Trace:
 
 
 def test_the_exported_driver_knows_every_move() -> None:
-    """`Replay.java` has a case for each kind of step of pulls, and no others."""
     text = files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8")
     body = text[text.index("String act(String kind") : text.index("String come(")]
     assert set(re.findall(r'case "(\w+)":', body)) == set(get_args(Kind)) - {"pop", "turn", "expired"}
@@ -178,12 +174,10 @@ done 62s 5040 steps 0 - -
 read 71 5050 - - 7 false
 served 71 5060 - - 7 false
 """
-"""Finding (a) in the format of the rules."""
 SEEN = Seen("steps", 1, {7: PullSeen(0, 0, 0, sent_ns=100, answered_ns=5070, offset_next=1)}, [SendSeen(0, 90, 145, 0)])
 
 
 def history(tmp_path: Path, trace: str, policy: str = "rocketmq-4.9") -> Path:
-    """The history made from a trace."""
     (tmp_path / "trace.txt").write_text(trace)
     steps = steps_of(lines_of(tmp_path / "trace.txt", "steps"), SEEN)
     write_history(tmp_path / "history", steps, "steps", policy)
@@ -191,14 +185,12 @@ def history(tmp_path: Path, trace: str, policy: str = "rocketmq-4.9") -> Path:
 
 
 def judged(directory: Path) -> tuple[str, int]:
-    """The verdict, and the number of steps."""
     done = CliRunner().invoke(main, ["judge", str(directory), "--engine", "local", "--json"])
     told = json.loads(done.stdout)
     return told["verdict"], told["judged"]["follows_the_law"]
 
 
 def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
-    """Each traced place gets its own random delay from the seed, or none without delays."""
     one, other = (tracing_of("4.9.7", delayed_percent=10, seed=seed) for seed in (1, 2))
     assert one != other
     assert one.count("incrementCounter(") == one.count("delay(drawn % 100 < 10 ? 1 + drawn % 8 : 0)") == len(TRACED)
@@ -231,7 +223,7 @@ SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(
 
 @pytest.mark.parametrize("knob", ["recheck_after_hold=after_insert", "recheck_after_keep=true"])
 def test_it_follows_no_law_that_cannot(tmp_path: Path, knob: str) -> None:
-    """With a recheck no time passes before it; in this trace a period of the scan does."""
+    """With a recheck no time passes before the recheck, but in this trace a period of the scan passes."""
     assert judged(history(tmp_path, SCANNED_BEFORE)) == ("valid", 13)
     meta = tmp_path / "history" / "meta.json"
     meta.write_text(meta.read_text().replace("rocketmq-4.9", f"rocketmq-4.9+{knob}"))
@@ -260,7 +252,6 @@ def test_lines_of_others_and_torn_lines_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
 def test_a_rule_writes_at_every_place(version: str) -> None:
-    """Each breakpoint has one tracing rule, and no tracing rule waits or sends."""
     script = tracing_of(version)
     assert script.count("RULE ") == len(TRACED) + 1
     assert "URL" not in script

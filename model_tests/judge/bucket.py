@@ -21,13 +21,11 @@ KEYS: Final = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""The environment variables of a reader of the bucket."""
 ADDRESS: Final = re.compile(r"http://(127\.0\.0\.1:\d+)")
 
 
 @contextmanager
 def s3_bucket() -> Iterator[str]:
-    """The URI query that finds the bucket `histories`; skips the test if moto is not installed."""
     if importlib.util.find_spec("moto") is None:
         pytest.skip("S3 IS NOT TRIED: pip install --requirement requirements/s3.lock")
     with pytest.MonkeyPatch.context() as patch:
@@ -48,7 +46,6 @@ def s3_bucket() -> Iterator[str]:
 
 
 def put(directory: Path, name: str, query: str) -> str:
-    """Copy a history into the bucket; returns its URI."""
     uri = f"s3a://histories/{name}{query}"
     system, _path = filesystems.FileSystem.from_uri(uri.replace("s3a", "s3", 1))
     for file in directory.iterdir():

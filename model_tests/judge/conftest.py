@@ -11,7 +11,6 @@ from model_tests.support.judge.recording import write
 
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid history of about 2,000 events."""
     directory = tmp_path_factory.mktemp("clean") / "history"
     write(directory, simulate(Load(events=2_000, timeout_ms=60)), simulated_meta(), events_per_part=500)
     return directory

@@ -1,4 +1,4 @@
-"""A Spark cluster on this machine whose workers lack our packages; all processes end with the block."""
+"""A Spark cluster on this machine whose workers lack our packages. All its processes end with the `with` block."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ WAIT_S: Final = 300
 
 
 def worker_python(directory: Path) -> Path:
-    """A Python interpreter that finds PySpark and its dependencies, and no other installed package."""
     site = SPARK.parent
     packages = directory / "packages"
     packages.mkdir(parents=True)
@@ -61,7 +60,6 @@ class Standalone:
     processes: list[subprocess.Popen[bytes]] = field(factory=list)
 
     def conf(self) -> dict[str, str]:
-        """The settings of a Spark driver on this machine."""
         return {
             "spark.driver.host": self.host,
             "spark.driver.bindAddress": self.host,
@@ -91,7 +89,6 @@ class Standalone:
         return until_said(log, said, process)
 
     def end(self) -> None:
-        """Kill all processes that still run, the workers first."""
         while self.processes:
             _kill(self.processes.pop())
 
@@ -110,7 +107,6 @@ class Standalone:
 
 
 def until_said(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> str:
-    """Wait until the log has the pattern and return its group; fails if the process ends first."""
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:
         found = re.search(pattern, log.read_text(errors="replace"))
@@ -131,7 +127,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """The address of a Spark Connect server whose workers lack our packages."""
     server = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -152,7 +147,6 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def standalone(directory: Path, workers: int) -> Iterator[Standalone]:
-    """A cluster of `workers` workers with one core each."""
     cluster = Standalone(directory, worker_python(directory / "worker"), "127.0.0.1")
     place = ["--host", "127.0.0.1", "--webui-port", "0"]
     try:

@@ -40,7 +40,6 @@ for words in calls:
     told.append((code, said.getvalue()))
 print(json.dumps(told))
 """
-"""A script that calls the command without pyspark; prints each exit code and the text on stderr."""
 
 
 def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_the_history_and_the_call_decide(
 
 
 def test_another_programs_variable_does_not_require_pyspark(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPARK_REMOTE may be set for another program, on a machine without pyspark."""
+    """SPARK_REMOTE may be set for another program, even on a machine without pyspark."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://x")
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = choose([clean], master=None, conf={})
@@ -114,7 +113,6 @@ def test_another_programs_variable_does_not_require_pyspark(clean: Path, monkeyp
 
 
 def test_the_command_reports_the_chosen_engine(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line on stderr names the engine; with --json stderr is empty, and the JSON names the engine."""
     for name in options.SPARK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     shown = CliRunner().invoke(main, ["judge", str(clean)])
@@ -127,7 +125,6 @@ def test_the_command_reports_the_chosen_engine(clean: Path, monkeypatch: pytest.
 
 
 def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The main job uses Spark, however short the history is."""
     engines: list[object] = []
 
     def judge(_paths: object, **how: object) -> None:
@@ -141,7 +138,6 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_pyspark_a_long_history_is_judged_here(clean: Path) -> None:
-    """A note says that pyspark is missing. If the user names a cluster, an error names the missing extra."""
     calls: dict[tuple[str, ...], int] = {(): 0, ("--follow",): 0, ("--master", "local[1]"): 2}
     # All calls share one process, because the imports take most of the time.
     done = subprocess.run(

@@ -64,18 +64,15 @@ TWICE: dict[str, Any] = {
 
 
 def table_of(events: Events) -> pa.Table:
-    """The events as a table of columns."""
     return fill(pa.Table.from_pylist(events)) if events else EVENT_SCHEMA.empty_table()
 
 
 def place(event: dict[str, Any]) -> tuple[Any, ...]:
-    """An event's position in its queue."""
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 
 @given(events=HISTORIES)
 def test_events_are_grouped_by_queue_and_sorted(events: Events) -> None:
-    """Each queue's events equal a grouping by plain Python, sorted by time, source and number."""
     found = {name: [place(event) for event in told] for name, told in in_order(events).items()}
     wanted: dict[tuple[Any, ...], list[Any]] = {}
     for event in events:
@@ -85,7 +82,6 @@ def test_events_are_grouped_by_queue_and_sorted(events: Events) -> None:
 
 
 def in_order(events: Events) -> dict[Any, Any]:
-    """The values of each queue's events in order."""
     window = make_window(table_of(events))
     found: dict[Any, Any] = {}
     for row in range(len(window)):
@@ -95,7 +91,6 @@ def in_order(events: Events) -> dict[Any, Any]:
 
 @given(events=HISTORIES, dice=st.randoms())
 def test_the_order_does_not_depend_on_arrival(events: Events, dice: random.Random) -> None:
-    """The order does not depend on arrival, even if a source gives all simultaneous events the same number."""
     alike = [event | {"before_ns": 5, "after_ns": 0, "source": "one", "sequence": 0} for event in events]
 
     assert in_order(dice.sample(alike, len(alike))) == in_order(alike)
@@ -108,7 +103,6 @@ NAMED = list(product(["", "b"], ["a", "b"], [-1, 0, 3, 1 << 40]))
     "rows", [sorted(NAMED * 20), NAMED * 20, NAMED], ids=["sorted rows", "repeated rows", "single rows"]
 )
 def test_queue_numbers_do_not_depend_on_the_order_of_rows(rows: list[tuple[str, str, int]]) -> None:
-    """Long runs and mixed rows give the same queue numbers, and each example row belongs to its queue."""
     columns = dict(zip(GROUP_KEY, map(list, zip(*rows, strict=True)), strict=True))
     numbers, examples = queue_numbers(fill(pa.table(columns), GROUP_KEY))
     number_of = {rows[row]: number for number, row in enumerate(examples.tolist())}
@@ -119,7 +113,6 @@ def test_queue_numbers_do_not_depend_on_the_order_of_rows(rows: list[tuple[str, 
 
 @given(events=st.lists(EVENTS, min_size=1, max_size=30))
 def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> None:
-    """The join of numbers equals the join of (source, request) in each queue, and leaves no state for the next one."""
     window = make_window(table_of(events))
     shown = [window.evidence([row])[0] for row in range(len(window))]
     keys = [
@@ -135,7 +128,6 @@ def test_answers_are_joined_with_the_first_of_their_request(events: Events) -> N
 
 @given(events=HISTORIES, borders=st.lists(st.integers(0, 30), max_size=4))
 def test_a_cut_table_is_equal_after_joining(events: Events, borders: list[int]) -> None:
-    """A table that is cut anywhere, encoded, decoded and joined has every event; unused columns are left out."""
     table = table_of(events)
     places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
     parts = [taken(table, np.arange(begin, end)) for begin, end in pairwise(places)]
@@ -145,7 +137,6 @@ def test_a_cut_table_is_equal_after_joining(events: Events, borders: list[int]) 
 
 @pytest.mark.parametrize("are_hashes_alike", [False, True])
 def test_a_name_has_one_number_over_all_parts(are_hashes_alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name has one number over all parts, even if the hashes of all names are equal."""
     if are_hashes_alike:
         monkeypatch.setattr(tables, "text_hashes", lambda texts: np.zeros(len(texts), dtype=np.uint64))
     told = {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s"}
@@ -160,7 +151,6 @@ def test_a_name_has_one_number_over_all_parts(are_hashes_alike: bool, monkeypatc
 
 
 def test_a_part_has_only_the_columns_and_names_it_uses() -> None:
-    """A part contains neither columns at their default nor names that only other rows use."""
     events = [
         {"event": "hold", "after_ns": 0, "before_ns": 0, "source": "s", "sequence": number, "request": f"r{number}"}
         for number in range(100)
@@ -175,7 +165,6 @@ def test_a_part_has_only_the_columns_and_names_it_uses() -> None:
 @example(events=[TWICE, TWICE | {"source": "other"}])
 @example(events=[TWICE, TWICE])
 def test_missing_and_repeated_numbers_are_found(events: Events) -> None:
-    """Plain Python gives the expected answers for missing and repeated numbers."""
     window = make_window(table_of(events))
     for event in ("request_received", "answer_sent", "hold"):
         mine = [each for each in events if each["event"] == event]

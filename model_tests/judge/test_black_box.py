@@ -23,7 +23,7 @@ from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 pytestmark = pytest.mark.xdist_group("black_box")  # Recordings take long, so each one is made once.
 SCAN_MS = 2_500
 LIMIT_MS_MAX = 20_000
-"""Longer than the load lets any pull be held, so a message that is never delivered is found."""
+"""Longer than the load lets the broker hold any pull, so that a message that is never delivered is found."""
 
 
 @contextmanager
@@ -47,12 +47,10 @@ def observed(directory: Path, policy: Policy) -> Iterator[tuple[str, int]]:
 
 
 def judged(history: Path, limit_ms: float) -> Result:
-    """The verdict, if wakes and deadlines may be late by this limit."""
     return judge([history], engine="local", wake_ms=limit_ms, late_ms=limit_ms)
 
 
 def run_load(directory: Path, policy: Policy) -> Path:
-    """Run a load through the proxy; returns its history."""
     with observed(directory, policy) as door:
         report = drive(RealRuntime(), door, LoadPlan("LOAD", message_count=600, queue_count=4))
     assert list(report.problems) == []
@@ -69,7 +67,6 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> None:
-    """Some choice of times explains every answer, and no event is missing."""
     result = judged(*strict)
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
     assert result.queues == 4
@@ -79,7 +76,7 @@ def test_the_strict_broker_is_valid_from_outside(strict: tuple[Path, float]) -> 
 
 @pytest.mark.long
 def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
-    """A pull with a deadline of half a second waits for the scan; the contents of its answer are right."""
+    """RocketMQ's scan answers a pull with a deadline of 0.5 s too late, but the answer's contents are right."""
     result = judged(run_load(tmp_path, ROCKETMQ_4_9), 200)
     assert ANSWERED_BY_DEADLINE in {one.property for one in result.findings if one.verdict == "violated"}
     assert {finding.property for finding in result.findings} <= {ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP}
@@ -89,16 +86,14 @@ def test_rocketmqs_late_answers_are_found_from_outside(tmp_path: Path) -> None:
 FROM_OUTSIDE = ("answer_delayed", "answer_duplicated", "message_missing", "wrong_tag", "half_line", "sequence_gap")
 """Faults that are visible from outside the broker.
 
-A history from outside does not bound the visible messages, so unknown messages and too high ends are left out, as are
-ends that are too low within the wake limit.
-"""
+A history from outside does not bound the visible messages, so faults with unknown messages or too high ends are not
+listed. Too low ends within the wake limit are not listed either."""
 
 
 @pytest.mark.parametrize("name", FROM_OUTSIDE)
 def test_planted_faults_are_found_from_outside(
     strict: tuple[Path, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    """The faults of the tests from inside get the same verdicts and names."""
     history, limit_ms = strict
     monkeypatch.setattr("model_tests.support.judge.faults.ALLOWANCE_MS", math.ceil(limit_ms) + 500)
     fault = plant(history, name, tmp_path / "planted")

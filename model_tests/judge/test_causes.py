@@ -15,7 +15,6 @@ PLACE: Final = ("b", "T", 0)
 
 
 def event(name: str, request: str = "1", connection: str = "1", source: str = "s") -> dict[str, Any]:
-    """An event of a request."""
     return {"event": name, "request": request, "connection": connection, "source": source, "sequence": 1}
 
 
@@ -23,12 +22,10 @@ ASKED, ANSWERED = event("request_received"), event("answer_sent")
 
 
 def keys(clause: str, *others: dict[str, Any], messages: tuple[int, ...] = ()) -> set[str]:
-    """The keys of a finding about these requests and messages."""
     return set(keys_of(clause, messages, PLACE, (), others))
 
 
 def found(clause: str, *own: str, verdict: FindingVerdict = "violated", at_ms: float = 1) -> Cause:
-    """A finding with these keys."""
     finding = Finding(
         property=CLAUSE[clause].property,
         clause=clause,
@@ -45,7 +42,6 @@ def found(clause: str, *own: str, verdict: FindingVerdict = "violated", at_ms: f
 
 
 def told(*causes: Cause) -> list[list[str]]:
-    """The reported findings, each with the findings that follow from it."""
     return [[one.clause, *(each.clause for each in one.follows)] for one in told_once(causes)]
 
 
@@ -65,12 +61,10 @@ def told(*causes: Cause) -> list[list[str]]:
     ],
 )
 def test_findings_share_the_keys_of_a_possible_cause(one: Any, other: Any, share: bool) -> None:
-    """Findings share the keys of a wrong answer, a late answer or a broken connection, and of no other request."""
     assert bool(keys(*one) & keys(*other)) == share
 
 
 def test_a_message_key_contains_the_queue() -> None:
-    """The same offset in another queue is another message."""
     mine = keys("pull.found.complete", messages=(3,))
     assert mine & keys("pull.none.true", messages=(3, 4))
     assert not mine & keys("pull.none.true", messages=(4,))
@@ -78,7 +72,6 @@ def test_a_message_key_contains_the_queue() -> None:
 
 
 def test_findings_are_connected_through_other_findings() -> None:
-    """Findings are connected through other findings, in any order."""
     ends = found("pull.found.next", "a", at_ms=1), found("pull.found.tag", "b", at_ms=2)
     between = found("pull.found.complete", "a", "b", at_ms=3)
     more = found("pull.none.true", "c", at_ms=4), found("pull.none.next", "b", "c", at_ms=5)
@@ -88,14 +81,13 @@ def test_findings_are_connected_through_other_findings() -> None:
 
 
 def test_a_lost_wakeup_joins_and_makes_no_cause() -> None:
-    """Two pulls that one message did not wake are two lost wakeups; a doubtful message explains them together."""
     losses = found("pull.wake.prompt", "m", at_ms=1), found("pull.wake.prompt", "m", at_ms=2)
     assert told(*losses) == [["pull.wake.prompt"]] * 2
     assert told(*losses, found("log.append.gapless", "m", at_ms=9)) == [["log.append.gapless", "pull.wake.prompt"]]
 
 
 def test_the_strongest_finding_of_a_cause_is_reported() -> None:
-    """A certain finding is reported first, then a finding of the log, then the one whose clause ranks first."""
+    """A certain finding is reported first, then a finding of the log, then the finding whose clause ranks first."""
     wrong, log = found("pull.found.next", "k", at_ms=1), found("log.append.gapless", "k", at_ms=2)
     perhaps = found("log.append.once", "k", verdict="unknown", at_ms=0)
     assert told(wrong, log, perhaps) == [["log.append.gapless", "pull.found.next", "log.append.once"]]
@@ -111,7 +103,6 @@ def test_consequences_are_counted_by_clause_and_verdict() -> None:
 
 
 def test_a_finding_across_queues_has_its_queues_message_keys() -> None:
-    """A finding from another queue has the same message keys as a finding of the queue itself."""
     finding = msgspec.structs.replace(
         found("send.sequential").finding, messages=[3], evidence=[ASKED | {"broker": "b"}]
     )
@@ -126,7 +117,6 @@ def test_violations_come_first_then_earlier_findings() -> None:
 
 
 def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **fields: Any) -> Cause:
-    """A late answer to another request."""
     name = f"{came_ms} {due_ms} {fields}"
     asked = event("request_received", name, **fields) | {"after_ns": int(due_ms * 10**6), "timeout_ms": 100}
     answered = event("answer_sent", name, **fields) | {"after_ns": int(came_ms * 10**6)}

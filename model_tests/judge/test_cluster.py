@@ -65,7 +65,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture(scope="module")
 def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A history in which some answers have a wrong next offset."""
     directory = tmp_path_factory.mktemp("faulted") / "history"
     answers = 0
 
@@ -81,7 +80,6 @@ def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_callers_session_keeps_its_settings(faulted: Path, spark_engine: SparkEngine) -> None:
-    """The session stays open with its settings, and an option that an open session cannot take is an error."""
     session = spark_engine.session
     session.conf.set("spark.sql.adaptive.enabled", "false")
     before = dict(session.conf.getAll)
@@ -97,7 +95,6 @@ def test_the_callers_session_keeps_its_settings(faulted: Path, spark_engine: Spa
 
 
 def next_batch(judging: StreamJudge) -> Batch:
-    """The next batch of findings of a stream."""
     deadline_s = time.monotonic() + PATIENCE_S
     while (batch := judging.look()) is None:
         assert time.monotonic() < deadline_s, "the stream returned nothing"
@@ -106,7 +103,6 @@ def next_batch(judging: StreamJudge) -> Batch:
 
 
 def test_a_restarted_stream_finds_the_same_as_a_batch(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The plan has the scan, one exchange and the state store, and only unreported findings are repeated."""
     growing, kept = tmp_path / "growing", tmp_path / "kept"
     growing.mkdir()
     shutil.copy(faulted / META_FILE, growing)
@@ -118,7 +114,7 @@ def test_a_restarted_stream_finds_the_same_as_a_batch(faulted: Path, tmp_path: P
         results = [listing.result(first.so_far, growth.look())]
         query: Any = judging._query
         plan = query._jsq.explainInternal(False)
-        # The query looks for new parts only after it has reported its batch, so it sees all of these at once.
+        # The query looks for new parts only after it has reported its batch, so it sees all these parts at once.
         for part in parts[1:]:
             shutil.copy(part, growing)
         first.is_told.set()
@@ -147,14 +143,12 @@ def wait_for_ui(session: Any) -> None:
 
 
 def plans_of(session: Any) -> list[str]:
-    """The plans of all queries, as the UI shows them."""
     wait_for_ui(session)
     runs = session._jsparkSession.sharedState().statusStore().executionsList()
     return [runs.apply(place).physicalPlanDescription() for place in range(runs.size())]
 
 
 def jobs_of(session: Any) -> dict[int, str]:
-    """All jobs by number, as the UI names them; empty for a job without the judge's tag."""
     wait_for_ui(session)
     jobs = session.sparkContext._jsc.sc().statusStore().jobsList(None)
     every = [jobs.apply(place) for place in range(jobs.size())]
@@ -169,7 +163,7 @@ def jobs_of(session: Any) -> dict[int, str]:
 def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
     """The UI names each job.
 
-    Each query has one exchange, and none keeps its scan, because no request has two queues.
+    Each query has one exchange and keeps no scan, because no request has two queues.
     """
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
@@ -184,7 +178,7 @@ def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spar
     assert session.sparkContext.getLocalProperty("spark.job.description") is None
 
     for plan, source in zip(plans_of(session)[-2:], ("longpoll-splits", "longpoll-events"), strict=True):
-        # The UI shows a plan as planned and as changed at run time.
+        # The UI shows a plan twice: as it was planned and as it was changed at run time.
         assert Counter(re.findall(r"(\w+)partitioning\((\w+)#", plan)) == {("hash", "place"): 2}, plan
         assert [name for name in ("RoundRobinPartitioning", "SinglePartition", "InMemory") if name in plan] == []
         steps = "AdaptiveSparkPlan", "MapInArrow", f"BatchScan {source}"
@@ -209,7 +203,6 @@ def test_programs_of_the_page_print_its_output(
 
 
 def with_faults(events: list[Event]) -> list[Event]:
-    """The history with two appends in the wrong order, and with a second answer to its first request at its end."""
     first, second = [at for at, one in enumerate(events) if one.event == "append"][20:22]
     offsets = events[first].queue_offset, events[second].queue_offset
     for at, offset in zip((second, first), offsets, strict=True):
@@ -225,7 +218,7 @@ def test_a_hot_queue_and_many_buckets_change_nothing(
 ) -> None:
     """A request may need two buckets, and the verdict and each finding equal those of one process.
 
-    A hot one is cut unless there are pops, which takes a further exchange. Each plan is printed twice.
+    A hot queue is cut unless there are pops; cutting takes one more exchange. Each plan is printed twice.
     """
     for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
         load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
@@ -248,7 +241,6 @@ def test_a_hot_queue_and_many_buckets_change_nothing(
 
 
 def test_spark_reports_the_clauses_of_stories(spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """Spark judges fifty stories in one history of several parts."""
     several = MIXED[::23]
     meta, events = together(several)
     history = find([write_parts(tmp_path, meta, events, [100, 200])])
@@ -273,13 +265,11 @@ REQUIRED = "'hold' AS event", "1L AS after_ns", "2L AS before_ns", "'s' AS sourc
 def test_a_frame_without_event_columns_is_refused(
     columns: tuple[str, ...], text: str, spark_engine: SparkEngine
 ) -> None:
-    """The error names a column that is missing, has another type, or occurs twice."""
     with pytest.raises(UserError, match=text):
         longpoll.judge(spark_engine.session.range(1).selectExpr("id", *columns))
 
 
 def test_an_unsupported_frame_or_session_is_refused(faulted: Path, spark_engine: SparkEngine) -> None:
-    """A second frame, a stream, another kind of frame, a session with a master, and a stopped one are errors."""
     session = spark_engine.session
     frame = session.range(1)
     judge_any: Any = longpoll.judge
@@ -303,7 +293,6 @@ def test_an_unsupported_frame_or_session_is_refused(faulted: Path, spark_engine:
 def test_no_damage_of_a_frame_is_lost(
     tmp_path: Path, spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damaged rows are counted, without their columns for a description and beyond the limit too."""
     session = spark_engine.session
     frame = session.range(6).selectExpr(f"IF(id < 3, '{DAMAGE}', NULL) AS event", *REQUIRED[1:4], "id AS sequence")
     with with_settings(session, {frames.DIRECTORY: str(tmp_path / "shared")}):
@@ -353,13 +342,11 @@ def judged(history: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def on(found: Standalone) -> list[str]:
-    """The command-line options for a cluster."""
     settings = [word for name, value in found.conf().items() for word in ("--conf", f"{name}={value}")]
     return ["--master", found.master, *settings]
 
 
 def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
-    """Run `longpoll check` in a separate process, with Spark jobs for the larger levels."""
     law = ["--policy", "strict", "--requests", "3", "--messages", "3", "--tags", "2", "--property", "no_lost_wakeup"]
     return subprocess.Popen(
         [sys.executable, "-m", "longpoll", "check", *law, "--engine", "spark", "--checkpoint", str(checkpoint),
@@ -370,7 +357,6 @@ def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Any]:
-    """The packed engine's result for this specification."""
     found = explore(
         specification_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), []
     )
@@ -391,10 +377,9 @@ def test_check_on_a_cluster_without_our_packages(packed: dict[str, Any], tmp_pat
 
 @pytest.mark.long
 def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
-    """Spark Connect needs a directory that all workers share; without one the command reports an error."""
     with connect_server(tmp_path) as url:
         told, complained = (whole := checked(tmp_path / "search", "--master", url)).communicate(timeout=WAIT_S)
-        # This test needs its own process, because an existing session would be an error first.
+        # This test needs its own process, because an existing session would be the first error.
         asked = [sys.executable, "-m", "longpoll", "check", "--engine", "spark", "--bounds", "tiny", "--master", url]
         done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=WAIT_S)
 
@@ -405,7 +390,6 @@ def test_check_by_spark_connect(packed: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_worker_without_pyarrow_is_reported_in_one_line(faulted: Path, tmp_path: Path) -> None:
-    """The error is one line with the missing module, and the exit code is 2."""
     with standalone(tmp_path, 1) as found:
         (tmp_path / "worker" / "packages" / "pyarrow").unlink()
         _told, complained = (lacking := judged(faulted, *on(found))).communicate(timeout=WAIT_S)
@@ -417,10 +401,6 @@ def test_a_worker_without_pyarrow_is_reported_in_one_line(faulted: Path, tmp_pat
 
 @pytest.mark.long
 def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
-    """The judge connects by SPARK_REMOTE, by --master, and by the caller's session or its DataFrame.
-
-    The server's workers have none of our packages.
-    """
     here = without_time(judge([faulted], engine="local"))
     asking = (
         "import json, sys, msgspec\n"
@@ -459,7 +439,6 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_spark_submit(faulted: Path, tmp_path: Path) -> None:
-    """The judge uses the application that spark-submit has started."""
     program = tmp_path / "program.py"
     program.write_text("from longpoll.cli import main\nmain()\n")
     settings = ["spark.ui.enabled=false", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1"]

@@ -45,7 +45,6 @@ GROWTHS = st.lists(st.tuples(st.integers(0, 12), MOMENTS, st.integers(0, 9)), ma
 
 
 def growth(steps: list[tuple[int, int, int]]) -> Growth:
-    """A growth from (end, after, width) triples."""
     end, after, width = (np.array([step[place] for step in steps], dtype=np.int64) for place in range(3))
     return Growth(np.zeros(len(end), dtype=np.int64), end, after, after + width, 1)
 
@@ -55,7 +54,6 @@ def growth(steps: list[tuple[int, int, int]]) -> Growth:
     [("", 0), ("a", 97), ("TagA", 2598919), ("Aa", 2112), ("BB", 2112), ("polygenelubricants", -(1 << 31))],
 )
 def test_hashes_are_javas(text: str, code: int) -> None:
-    """The hashes equal `String.hashCode`, with a collision and with the smallest int."""
     assert java_hash(text) == code
 
 
@@ -84,7 +82,6 @@ def test_expressions_are_split_as_the_broker_does() -> None:
 
 @given(steps=GROWTHS, offset=st.integers(0, 13))
 def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int, int, int]], offset: int) -> None:
-    """An offset became visible between the earliest bounds of all ends above it."""
     after, before = growth(steps).visible_between(ONE, np.array([offset], dtype=np.int64))
 
     assert after[0] == min((begin for end, begin, _width in steps if end > offset), default=NEVER)
@@ -93,7 +90,6 @@ def test_an_offset_is_visible_from_the_first_end_above_it(steps: list[tuple[int,
 
 @given(steps=GROWTHS, moment=MOMENTS)
 def test_the_end_at_a_time_has_a_lower_and_an_upper_bound(steps: list[tuple[int, int, int]], moment: int) -> None:
-    """The end is at least what was certainly reached before, and at most what may have been reached by then."""
     grown = growth(steps)
     at = np.array([moment], dtype=np.int64)
 
@@ -152,7 +148,6 @@ def test_percentiles_of_nothing_are_none() -> None:
 
 @pytest.mark.parametrize(("late", "p99"), [(2, 1e-06), (3, 0.000145)])
 def test_one_value_in_a_hundred_exceeds_p99(late: int, p99: float) -> None:
-    """Of 200 latencies p99 is the 198th, and a millisecond has six decimals."""
     counts = {1: 200 - late, 500: late}
     assert percentiles(counts, 10**6) == Percentiles(count=200, p50=1e-06, p99=p99, max=1.0)
 
@@ -167,7 +162,6 @@ def test_no_percentile_is_over_the_maximum() -> None:
 
 @given(numbers=st.lists(st.integers(0, 15), max_size=20))
 def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
-    """Missing and repeated numbers are counted exactly, from runs in any order."""
     faults = sequence_faults([Run(number, number) for number in numbers])
     missing = set(range(max(numbers, default=-1) + 1)) - set(numbers)
 
@@ -178,7 +172,6 @@ def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
 
 @given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=8), cuts=st.sets(st.integers(1, 7)))
 def test_a_clock_set_back_is_seen_wherever_splits_are_cut(starts: list[int], cuts: set[int]) -> None:
-    """The result, whether an event is over a second before one with a lower number, does not depend on the splits."""
     seconds = np.array(starts, dtype=np.int64)
     borders = [0, *sorted(cut for cut in cuts if cut < len(starts)), len(starts)]
     surveys = []
@@ -202,13 +195,11 @@ NUMBERS = st.lists(CLOSE | FAR, max_size=12).map(sorted)
 
 
 def integers(numbers: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """An array of integers as the judge uses it."""
     return np.array(numbers, dtype=np.int64)
 
 
 @given(numbers=NUMBERS | st.lists(CLOSE, max_size=30).map(sorted), wanted=st.lists(CLOSE | FAR, max_size=12))
 def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -> None:
-    """Ranks equal those of a bisection for dense, sparse, missing, repeated and out-of-range numbers."""
     ascending, one = Grouped(integers([0] * len(numbers)), integers(numbers), 1), integers([0] * len(wanted))
     assert (
         ascending.below(one, integers(wanted)).tolist() == np.searchsorted(integers(numbers), integers(wanted)).tolist()
@@ -223,7 +214,6 @@ def test_ranks_are_those_of_a_bisection(numbers: list[int], wanted: list[int]) -
     wanted=st.lists(st.tuples(st.integers(0, 3), CLOSE | FAR), max_size=12),
 )
 def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
-    """Each group is searched as by its own bisection, and running extremes restart with each group."""
     group, numbers = (integers([row[place] for row in rows]) for place in (0, 1))
     told, order = grouped(group, numbers, 4)
     asked, numbers_asked = (integers([row[place] for row in wanted]) for place in (0, 1))
@@ -245,14 +235,13 @@ def test_each_group_is_looked_up_by_itself(rows: list[tuple[int, int]], wanted: 
 
 @pytest.mark.parametrize(("numbers", "has_table"), [([], True), ([7], True), ([0, 4, 7], True), ([0, 1 << 40], False)])
 def test_dense_numbers_get_a_lookup_table(numbers: list[int], has_table: bool) -> None:
-    """The table has the size of the range, so numbers far apart must not use one."""
+    """The lookup table has the size of the range, so it must not be used for numbers that are far apart."""
     near = Grouped(integers([0] * len(numbers)), integers(numbers), 1)
     assert (near._table is not None) is has_table
 
 
 @given(values=st.lists(CLOSE), wanted=st.lists(CLOSE, max_size=12))
 def test_membership_is_that_of_a_set(values: list[int], wanted: list[int]) -> None:
-    """Membership equals that of a set, for few and for many wanted numbers."""
     assert is_one_of(integers(values), wanted).tolist() == [value in set(wanted) for value in values]
 
 
@@ -261,7 +250,6 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), CLOSE), max_size=20)
 
 @given(rows=ROWS | ROWS.map(sorted) | ROWS.map(lambda rows: sorted(rows, key=lambda row: row[1])))
 def test_rows_are_sorted_stably_by_group_and_time(rows: list[tuple[int, int]]) -> None:
-    """The order is by group, then time, and stable, for input in order, by time, or in random order."""
     groups, moments = integers([group for group, _moment in rows]), integers([moment for _group, moment in rows])
     assert order_by(groups, moments).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
@@ -273,7 +261,6 @@ PAIRS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-(2**60), 0, 1, 2
 def test_pairs_are_numbered_alike_where_they_are_equal(
     own: list[tuple[int, int]], other: list[tuple[int, int]]
 ) -> None:
-    """Equal pairs get equal numbers, for dense and sparse values, and look-ups equal those of a dictionary."""
     lots = [
         [np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True)] for pairs in (own, other) if pairs
     ]
@@ -303,7 +290,6 @@ def test_pairs_are_numbered_alike_where_they_are_equal(
 def test_highest_before_returns_the_last_maximum(
     ended: list[tuple[int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
-    """The result is the last maximum of the group among entries that ended before the time."""
     group, ended_ns, value = (np.array([one[place] for one in ended], dtype=np.int64) for place in range(3))
     about, moment_ns = (np.array([one[place] for one in asked], dtype=np.int64) for place in range(2))
     rows = [
@@ -316,7 +302,6 @@ def test_highest_before_returns_the_last_maximum(
 
 @given(rows=ROWS | ROWS.map(sorted))
 def test_a_run_begins_where_any_column_changes(rows: list[tuple[int, int]]) -> None:
-    """A run begins where any column changes, and at the first row."""
     columns = [integers([row[place] for row in rows]) for place in range(2)]
     wanted = [place for place, row in enumerate(rows) if place == 0 or row != rows[place - 1]]
     assert run_starts(*columns).tolist() == wanted

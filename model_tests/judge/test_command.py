@@ -15,7 +15,6 @@ from longpoll.cli import main
 
 
 def run(*arguments: object) -> Result:
-    """Run `longpoll judge --engine local`."""
     return CliRunner().invoke(main, ["judge", "--engine", "local", *map(str, arguments)])
 
 
@@ -51,7 +50,6 @@ def test_a_usage_error_exits_with_2_and_no_traceback(arguments: list[str]) -> No
 
 
 def test_an_unwritable_report_is_a_usage_error(clean: Path, tmp_path: Path) -> None:
-    """A report that cannot be written is a usage error that names the file."""
     result = run(clean, "--report", tmp_path / "none" / "page.html")
 
     assert result.exit_code == 2
@@ -60,7 +58,6 @@ def test_an_unwritable_report_is_a_usage_error(clean: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["meta.json", "part-000000.ndjson", "part-verdict.json"])
 def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name: str) -> None:
-    """A report that would overwrite evidence exits with 2 before the work, also through a link."""
     history = shutil.copytree(clean, tmp_path / "history")
     (tmp_path / "report.json").symlink_to(history / name)
     before = {file.name: file.read_bytes() for file in history.iterdir()}
@@ -73,7 +70,6 @@ def test_a_report_over_the_evidence_is_refused(clean: Path, tmp_path: Path, name
 
 
 def test_a_report_on_a_full_disk_exits_with_3(clean: Path, tmp_path: Path) -> None:
-    """If the disk is full, the command exits with 3 and names the file."""
     (tmp_path / "report.json").symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:
         exit_codes.ended(
@@ -92,7 +88,6 @@ def test_a_limit_is_a_finite_number(clean: Path, number: str) -> None:
 
 
 def test_the_command_writes_both_reports(clean: Path, tmp_path: Path) -> None:
-    """The JSON report equals the output of `--json`; another format and a removed option give one clear line."""
     plant(clean, "wake_delayed", tmp_path / "history")
     pages = tmp_path / "r.html", tmp_path / "r.json"
     told = run(tmp_path / "history", *(word for page in pages for word in ("--report", page)), "--json")

@@ -28,7 +28,6 @@ OF_COMMITS: Final = [one for one in STORIES if one.title == "An older commit ove
 
 @pytest.mark.parametrize("number", range(len(OF_COMMITS)))
 def test_a_finding_names_the_commit_the_query_and_its_answer(tmp_path: Path, number: int) -> None:
-    """There is exactly one finding, also for Parquet, where only the needed columns are read."""
     directory = write_story(OF_COMMITS[number], tmp_path / "history")
     result = judge([directory], engine="local")
     (finding,) = result.findings
@@ -50,7 +49,7 @@ def test_a_lost_commit_may_explain_a_lower_offset(tmp_path: Path) -> None:
 
 
 def drive(address: tuple[str, int], *, deletes: bool) -> None:
-    """Commit 2 and then 1 with pulls, and query; another group commits one way, and may be deleted."""
+    """Commit 2, then 1, with pulls, and query. Another group uses one-way commits."""
     with RawClient(address) as client:
         for number in range(3):
             send_message(client, "T", b"%d" % number)
@@ -79,7 +78,7 @@ _COMMITS: Final = int(PullSysFlag.COMMIT_OFFSET | PullSysFlag.SUBSCRIPTION)
     ids=["strict", "4.9", "strict, proxy, group deleted"],
 )
 def test_a_client_may_commit_a_lower_offset(tmp_path: Path, policy: Policy, deletes: bool, observed: bool) -> None:
-    """4.9 stores the lower offset of the later pull, and strict does not; neither is a violation."""
+    """RocketMQ 4.9 stores the lower offset of the later pull; the strict policy does not. Neither is a violation."""
     history = tmp_path / "history"
     inside = {} if observed else {"record_directory": str(history)}
     options: dict[str, Any] = {"policy": policy, "store_config": SMALL_STORE, **inside}

@@ -31,32 +31,27 @@ SEEDS: Final = range(3)
 
 
 def as_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Events as the pipeline passes them on."""
     return [{**DEFAULTS, **msgspec.structs.asdict(event)} for event in events]
 
 
 def found(load: StepLoad, *, is_whole: bool = True) -> list[Finding]:
-    """The findings of a run."""
     checker = Checker(model_of(load.policy, load.law), frozenset(load.law.hidden))
     return judge_run(checker, as_dicts(run_of(load).events), is_whole=is_whole)[0]
 
 
 def judged(directory: Path, load: StepLoad, events: Iterable[Event] | None = None) -> Result:
-    """The judge's result for a recorded history of steps."""
     write(directory, observed(load) if events is None else events, meta_of(load), events_per_part=50)
     return judge([directory], engine="local")
 
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_random_runs_of_a_policy_have_no_finding(policy: str) -> None:
-    """Random runs of every preset give no finding, even if some times are inexact."""
     assert [found(attrs.evolve(LOAD, policy=policy, seed=seed)) for seed in SEEDS] == [[], [], []]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("policy", ["strict-clone", "rocketmq-5"])
 def test_a_fault_is_found_at_the_forbidden_step(policy: str, fault: Fault) -> None:
-    """If all times are exact, the finding's window is the single forbidden step, with the reason."""
     for seed in SEEDS:
         load = attrs.evolve(LOAD, policy=policy, fault=fault, seed=seed, overlapping=0.0)
         wrong_at = run_of(load).wrong_at
@@ -79,7 +74,6 @@ def test_a_run_of_another_policy_is_a_violation() -> None:
 
 
 def test_the_whole_pipeline_judges_histories_of_steps(tmp_path: Path) -> None:
-    """A recorded run is valid, and with a fault invalid; NDJSON and Parquet give the same finding."""
     faulty = attrs.evolve(LOAD, fault="disabled_step", overlapping=0.0)
     result = judged(tmp_path / "wrong", faulty)
     convert(tmp_path / "wrong", tmp_path / "parquet", into="parquet")
@@ -97,7 +91,6 @@ def test_a_truncated_queue_of_a_history_of_steps_is_valid(tmp_path: Path) -> Non
 
 
 def test_a_lost_step_makes_the_verdict_unknown(tmp_path: Path) -> None:
-    """A run that lacks steps is unknown, whether the observer or the sequence numbers show the loss."""
     load = attrs.evolve(LOAD, overlapping=0.0)
     events = list(observed(load))
     lost = next(at for at, event in enumerate(events) if event.event == "pull_read")
@@ -111,7 +104,7 @@ def test_a_lost_step_makes_the_verdict_unknown(tmp_path: Path) -> None:
 
 
 def test_actions_that_are_not_recorded_may_have_happened() -> None:
-    """A history without ticks and pulls follows the specification only if it declares these as hidden."""
+    """A history without ticks and pulls follows the specification only if it declares ticks and pulls as hidden."""
     hidden = ["tick", "next_pull"]
     events = as_dicts(event for event in run_of(LOAD).events if event.event not in hidden)
 
@@ -120,7 +113,6 @@ def test_actions_that_are_not_recorded_may_have_happened() -> None:
 
 
 def test_actors_may_be_missing() -> None:
-    """Runs with partly or wholly unknown actors follow the specification, and a run with a fault does not."""
     for rewritten in ("", "?"):
         for fault in ("", "disabled_step"):
             events = as_dicts(run_of(attrs.evolve(LOAD, law=Law(requests=2), fault=fault, overlapping=0.0)).events)
@@ -136,7 +128,6 @@ def test_actors_may_be_missing() -> None:
     ("policy", "law"), [("no-such", LAW), ("strict+expiry=never", LAW), ("strict", Law(requests=0)), ("", LAW)]
 )
 def test_an_unknown_specification_is_a_gap(tmp_path: Path, policy: str, law: Law) -> None:
-    """A history with an unknown policy or unknown bounds is not judged, and never valid."""
     declared = attrs.evolve(LOAD, policy=policy, law=law)
     write(tmp_path / "history", observed(LOAD), meta_of(declared))
     result = judge([tmp_path / "history"], engine="local")
@@ -154,7 +145,6 @@ def test_unknown_actors_fit_no_step(actors: str) -> None:
 
 
 def test_too_many_possibilities_are_unknown() -> None:
-    """If more states are possible than the limit, the verdict is unknown."""
     checker = Checker(model_of("strict", LAW), frozenset({"tick", "next_pull"}), possible_max=3)
     ((finding,), _placed) = judge_run(checker, as_dicts(run_of(LOAD).events), is_whole=True)
 

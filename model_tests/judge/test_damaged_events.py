@@ -1,4 +1,4 @@
-"""A damaged event may hide an event that happened, so the absence of an event behind it proves nothing."""
+"""A damaged event may hide an event that happened, so the absence of an event after it proves nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERY, UPDATE = 14, 15
 
 
 def damage(recording: Recording, name: str, fields: dict[str, Any], part: float = 0.4) -> None:
-    """Damage the first event of a name after a part of the history; or a hold, if there is none of that name."""
+    """Damage the first event with this name after a part of the history, or a hold if no event has this name."""
     begin = int(part * len(recording.events))
     later = range(begin, len(recording.events))
     places = [n for kind in (name, "hold") for n in later if recording.events[n].event == kind]
@@ -47,7 +47,6 @@ def damage(recording: Recording, name: str, fields: dict[str, Any], part: float 
 def test_a_damaged_event_causes_no_violation(
     clean: Path, tmp_path: Path, name: str, fields: dict[str, Any], gap: str
 ) -> None:
-    """The damaged event is reported and counts as a gap of the record at its time."""
     recording = load(clean)
     damage(recording, name, fields)
     result = judged(tmp_path / "history", recording.events, recording.meta)
@@ -77,7 +76,6 @@ def test_a_damaged_event_explains_no_other_violation(clean: Path, tmp_path: Path
 
 
 def early_refusal(recording: Recording) -> None:
-    """A refusal of a pull with a timestamp before the pull's receipt."""
     request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
     told = {"code": 2, "offsets": [], "offset_next": -1, "offset_min": -1, "offset_max": -1}
     early = {"after_ns": request.after_ns - 20 * MS, "before_ns": request.after_ns - 10 * MS}
@@ -85,7 +83,6 @@ def early_refusal(recording: Recording) -> None:
 
 
 def early_about_offsets(recording: Recording, code: int) -> None:
-    """An answer about a committed offset with a timestamp before its request."""
     later = recording.events[len(recording.events) // 2 :]
     request = next(one for one in later if one.event == "request_received")
     asked = Event(
@@ -120,7 +117,6 @@ def early_about_offsets(recording: Recording, code: int) -> None:
     ids=["refused send", "offset query", "offset update"],
 )
 def test_no_answer_comes_before_its_request(clean: Path, tmp_path: Path, plant: Callable[[Recording], None]) -> None:
-    """An answer before its request is a violation, for every request and every code."""
     recording = load(clean)
     plant(recording)
     result = judged(tmp_path / "history", recording.events, recording.meta)

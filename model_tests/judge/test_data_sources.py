@@ -32,17 +32,14 @@ from longpoll_spec.history import META_FILE
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MIDDLE: Final = "2023-11-14T22:30:00.600"
 MIDDLE_NS: Final = 1_700_001_000_600_000_000
-"""A time in the middle of the history `clean`."""
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 
 
 def events_of(directory: Path) -> list[dict[str, Any]]:
-    """The events of a history, with times on the common clock."""
     return [row for part in find([directory]).splits for row in read_split(part)[0].to_pylist()]
 
 
 def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, Any]]:
-    """The rows of a history as the data source gives them to Spark."""
     source = HistorySource({"path": str(directory), **options})
     schema = SimpleNamespace(fieldNames=lambda: list(columns or FRAME_SCHEMA.names))
     reader = source.reader(schema)
@@ -51,7 +48,7 @@ def rows_of(directory: Path, *columns: str, **options: str) -> list[dict[str, An
 
 
 def test_a_row_has_its_events_time_and_null_for_missing_fields(clean: Path) -> None:
-    """Missing fields are null, so a sum over a column needs no filter and a join by request no exception."""
+    """Missing fields are null, so a sum over a column needs no filter and a join by request needs no exception."""
     events = events_of(clean)
     rows = {row["sequence"]: row for row in rows_of(clean)}
     lacking = Counter(name for row in rows.values() for name, value in row.items() if value is None)
@@ -106,7 +103,7 @@ def test_an_invalid_option_of_the_source_is_refused(options: dict[str, str], why
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The plan scans four columns with one exchange; damage is still a row, and a wrong column is an error."""
+    """The plan scans four columns with one exchange. Damage is still a row, and an unknown column is an error."""
     session = spark_engine.session
     register(session)
     plant(clean, "half_line", tmp_path / "torn")

@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
 
 COUNT = int(os.environ.get("LONGPOLL_HISTORIES", "200"))
 OF_THE_SECOND = 3
-"""One in this number of histories comes from the second judge's generator."""
 EVENTS = 120
 ASKING = """
 import sys, msgspec
@@ -44,12 +43,10 @@ with open_engine(sys.argv[2], conf) as engine:
         result = judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _stage: None)
         print(msgspec.json.encode([directory.name, result]).decode(), flush=True)
 """
-"""A script that judges every history of a directory in one Spark session and prints each result."""
 Results = dict[str, Any]
 
 
 def generated(number: int) -> Recording:
-    """A generated history; every second one has a fault."""
     recording = simulated(number, 600)
     if number % 2:
         try:
@@ -60,7 +57,6 @@ def generated(number: int) -> Recording:
 
 
 def made(number: int, directory: Path) -> None:
-    """The history with a number; an odd one has an injected fault."""
     if number % OF_THE_SECOND:
         written(generated(number), directory)
         return
@@ -74,13 +70,11 @@ def made(number: int, directory: Path) -> None:
 
 
 def said(result: Result) -> Any:
-    """A result without the fields that differ between runs."""
     return msgspec.to_builtins(without_time(result))
 
 
 @pytest.fixture(scope="module")
 def histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directories of the histories."""
     directory = tmp_path_factory.mktemp("everywhere")
     for number in range(COUNT):
         made(number, directory / f"{number:03}")
@@ -89,18 +83,15 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def here(histories: Path) -> Results:
-    """History -> the local engine's result."""
     return {each.name: said(judge([each], engine="local")) for each in sorted(histories.iterdir())}
 
 
 def differing(here: Results, there: Results) -> list[str]:
-    """The histories whose results differ."""
     assert there.keys() == here.keys()
     return [name for name, result in here.items() if there[name] != result]
 
 
 def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], None] = lambda: None) -> Results:
-    """Spark's result for each history, from a separate process; `disturb` runs meanwhile."""
     environment = {name: value for name, value in os.environ.items() if name != session.REMOTE}
     with subprocess.Popen(
         [sys.executable, "-c", ASKING, str(histories), master, *conf],
@@ -114,7 +105,6 @@ def judged_on(histories: Path, master: str, *conf: str, disturb: Callable[[], No
 
 
 def test_the_histories_are_of_every_kind(here: Results) -> None:
-    """Many histories are valid and many invalid, by many clauses, and an injected fault changes the result."""
     verdicts = Counter(result["verdict"] for result in here.values())
     clauses = {finding["clause"] for result in here.values() for finding in result["findings"]}
     first = next(iter(here))
@@ -127,14 +117,12 @@ def test_the_histories_are_of_every_kind(here: Results) -> None:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_on_spark(histories: Path, here: Results) -> None:
-    """Spark on two cores of this machine gives the same results."""
     assert differing(here, judged_on(histories, "local[2]")) == []
 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_on_a_cluster_with_a_killed_worker(histories: Path, here: Results, tmp_path: Path) -> None:
-    """A cluster whose workers lack our packages gives the same results, although one worker is killed."""
     with standalone(tmp_path, 2) as found:
         conf = [f"{name}={value}" for name, value in found.conf().items()]
         there = judged_on(histories, found.master, *conf, disturb=lambda: found.kill_worker_at_work(seen=0))
@@ -145,6 +133,5 @@ def test_on_a_cluster_with_a_killed_worker(histories: Path, here: Results, tmp_p
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_on_spark_connect(histories: Path, here: Results, tmp_path: Path) -> None:
-    """A Spark Connect server whose workers lack our packages gives the same results."""
     with connect_server(tmp_path) as url:
         assert differing(here, judged_on(histories, url)) == []

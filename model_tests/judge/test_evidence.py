@@ -39,18 +39,15 @@ FAR = 500
 
 
 def subject(finding: Finding) -> tuple[object, ...]:
-    """The request and message that a finding is about."""
     return finding.clause, finding.verdict, finding.topic, finding.queue, finding.request, finding.messages
 
 
 def alone(finding: Finding, directory: Path) -> Result:
-    """The judge's result for only the evidence of a finding."""
     assert write_evidence(directory, [finding]) == 1
     return judge(directory.iterdir(), engine="local")
 
 
 def not_convicting(result: Result, directory: Path) -> list[object]:
-    """Violations whose evidence does not give exactly the same violation, with the result instead."""
     wrong: list[object] = []
     for number, finding in enumerate(result.findings):
         if finding.verdict == "violated":
@@ -68,7 +65,6 @@ def not_convicting(result: Result, directory: Path) -> list[object]:
     "name", quick_if([name for name, fault in FAULTS.items() if fault.verdict == "invalid"], lambda name: name in QUICK)
 )
 def test_the_evidence_of_every_injected_fault_violates_alone(clean: Path, tmp_path: Path, name: str) -> None:
-    """The evidence alone violates the same clause, for the same request and message, and no other clause."""
     plant(clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
 
@@ -80,7 +76,7 @@ def test_the_evidence_of_every_injected_fault_violates_alone(clean: Path, tmp_pa
 @pytest.mark.parametrize("fault", STEP_FAULTS)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_evidence_against_a_run_is_the_run(tmp_path: Path, fault: Any, seed: int) -> None:
-    """A step that no state permits depends on all earlier steps, so these are the evidence."""
+    """A step that no state permits depends on all earlier steps, so all earlier steps are its evidence."""
     load_of_steps = StepLoad(Law(requests=2), "strict-clone", fault=fault, seed=seed)
     write(tmp_path / "history", observed(load_of_steps), meta_of(load_of_steps), events_per_part=50)
     result = judge([tmp_path / "history"], engine="local")
@@ -92,7 +88,6 @@ def test_the_evidence_against_a_run_is_the_run(tmp_path: Path, fault: Any, seed:
 @pytest.mark.long
 @pytest.mark.parametrize("world", [calm, troubled], ids=["without troubles", "with troubles"])
 def test_the_evidence_of_systematic_faults_violates_alone(tmp_path: Path, world: Any) -> None:
-    """The evidence is enough for any changed field of any event, in histories of many brokers with troubles."""
     used: Counter[tuple[str, str]] = Counter()
     found: Counter[str] = Counter()
     wrong = []
@@ -139,7 +134,6 @@ def test_an_excerpt_is_judged_by_its_clause_only(clean: Path, tmp_path: Path) ->
 
 
 def test_the_command_writes_evidence_that_can_be_judged(clean: Path, tmp_path: Path) -> None:
-    """`--evidence` writes one history per violation, and the command judges it like any other."""
     plant(clean, "answer_deleted", tmp_path / "planted")
     arguments = ["judge", "--engine", "local", str(tmp_path / "planted"), "--evidence", str(tmp_path / "found")]
     first = CliRunner().invoke(main, [*arguments, "--json"])
@@ -158,14 +152,12 @@ def test_the_command_writes_evidence_that_can_be_judged(clean: Path, tmp_path: P
 
 
 def of_kind(events: list[Event], kind: str) -> list[Event]:
-    """The events of this kind."""
     return [event for event in events if event["event"] == kind]
 
 
 @pytest.mark.parametrize("by", [FAR, -3, 3])
 @pytest.mark.parametrize("inside", [False, True], ids=["seen by clients", "recorded by the broker"])
 def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, inside: bool) -> None:
-    """All pulls and sends that contradict the wrong acknowledgement follow from it."""
     history = observe(Plan(3, 900), Sight(inside=inside))
     events = [dict(event) for event in history.events]
     told = of_kind(events, "message_acknowledged")
@@ -184,7 +176,6 @@ def test_one_wrong_acknowledgement_is_one_finding(tmp_path: Path, by: int, insid
 
 
 def test_one_lost_append_is_one_finding(clean: Path, tmp_path: Path) -> None:
-    """The gap in the log is reported; the deliveries and the visible end follow from it."""
     plant(clean, "append_missing", tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
 
@@ -194,7 +185,6 @@ def test_one_lost_append_is_one_finding(clean: Path, tmp_path: Path) -> None:
 
 
 def test_one_broken_connection_is_one_finding(tmp_path: Path) -> None:
-    """All unanswered requests of the broken connection follow from it, and other connections are unaffected."""
     history = observe(Plan(5, 400, commits=0.0), Sight(inside=False))
     pulls = [event for event in of_kind(list(history.events), "request_received") if event["code"] == 11]
     connection = Counter(pull["connection"] for pull in pulls).most_common(1)[0][0]
@@ -225,7 +215,6 @@ def test_one_late_answer_is_one_finding(clean: Path, tmp_path: Path, name: str) 
 
 
 def test_three_causes_are_three_findings(clean: Path, tmp_path: Path) -> None:
-    """Faults of two answers and of a message are reported separately."""
     recording = load(clean)
     for name in ("next_wrong", "wrong_tag", "append_missing"):
         FAULTS[name].apply(recording)
@@ -242,7 +231,6 @@ STRANGE = "[/x]\x1b[31m<b>&"
 
 
 def strange_history(directory: Path) -> Result:
-    """A delivery of a message with the wrong tag, under names that contain markup of every report format."""
     recording = Recording(list(simulate(Load(events=400, queues=1, timeout_ms=60))), simulated_meta())
     request, answer = next(pair for pair in recording.exchanges() if pair[0].expression == "a" and pair[1].offsets)
     recording.events = [
@@ -254,7 +242,6 @@ def strange_history(directory: Path) -> Result:
 
 
 def test_a_finding_names_message_tag_and_offsets(tmp_path: Path) -> None:
-    """The JSON has the names, and text and HTML have them escaped."""
     result = strange_history(tmp_path / "history")
     finding = next(one for one in result.findings if one.clause == "pull.found.tag")
     page = render_html(result)

@@ -91,10 +91,9 @@ SAYS: Final[dict[str, tuple[str, str]]] = {
     "lost_declared": ("says that it lost 3 events", "evidence.lost"),
     **dict.fromkeys((*CONTRACT_FAULTS, *EXCHANGE_FAULTS), ("", "")),
 }
-"""Fault -> the text of a finding or gap, and the violated clause; a `+` means that the fault violates more clauses.
+"""Fault -> the text of a finding or gap, and the violated clause. A `+` means that the fault violates more clauses.
 
-The faults of the contract name their clause themselves.
-"""
+The faults of the contract are not listed, because each of them names its clause."""
 ELSEWHERE = {
     "pull.next.visible": "told after others that the same fault breaks as a rule: no fault shows it alone yet",
     "pull.stop.answered": "the history ends with a pull that is open",
@@ -113,11 +112,9 @@ ELSEWHERE = {
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"
 BEGIN, END = "<!-- clauses: printed from longpoll_judge.contract.clauses -->", "<!-- end of clauses -->"
 OF_THE_LOG = {OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE}
-"""Properties that concern the log instead of a single request."""
 
 
 def clause_tables() -> str:
-    """The clauses as Markdown, one table per group."""
     groups = (
         ("Pulls", PULL_CLAUSES),
         ("Pops", POP_CLAUSES),
@@ -154,7 +151,7 @@ def test_the_page_prints_the_clauses() -> None:
 
 
 def test_every_clause_has_an_injected_fault() -> None:
-    """A fault violates each clause, so no clause is a check that cannot fail."""
+    """A fault violates each clause, so every clause is a check that can fail."""
     broken = {each for _says, clauses in SAYS.values() for each in clauses.strip("+").split()}
     assert broken | {fault.clause for fault in FAULTS.values()} - {""} | ELSEWHERE.keys() == {
         each.id for each in CLAUSES
@@ -162,7 +159,6 @@ def test_every_clause_has_an_injected_fault() -> None:
 
 
 def test_a_simulated_history_is_valid(clean: Path) -> None:
-    """The history of a correct broker is valid, and its latencies were measured."""
     result = judge([clean], engine="local")
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
@@ -172,7 +168,6 @@ def test_a_simulated_history_is_valid(clean: Path) -> None:
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid history of four seconds."""
     directory = tmp_path_factory.mktemp("longer") / "history"
     write(directory, simulate(Load(events=4_000, timeout_ms=60)), simulated_meta())
     return directory
@@ -180,7 +175,6 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_injected_fault_is_found_and_named(clean: Path, longer: Path, tmp_path: Path, name: str) -> None:
-    """The verdict, properties, clauses and reason are those of the fault."""
     needs_more = name in {"tag_changed", "unheld_late", "question_unanswered"}
     fault = plant(longer if needs_more else clean, name, tmp_path / "planted")
     result = judge([tmp_path / "planted"], engine="local")
@@ -240,7 +234,6 @@ def test_thresholds_and_clocks_decide(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [0, 24])
 def test_an_sql92_subscription_is_noted_as_not_judged(clean: Path, tmp_path: Path, code: int) -> None:
-    """An answer to an SQL92 subscription is noted as not judged, and a refusal needs no decision."""
     recording = load(clean)
     request, answer = next(pair for pair in recording.exchanges() if pair[1].code == 0)
     recording.replace(request, change(request, expression_type="SQL92", expression="a > 1"))
@@ -253,7 +246,7 @@ def test_an_sql92_subscription_is_noted_as_not_judged(clean: Path, tmp_path: Pat
 
 
 def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -> None:
-    """A pull at offset -1 is sent to offset 0, and no message is between these, so no tag is missing."""
+    """A pull at offset -1 is sent to offset 0, and no message is between the two offsets, so no tag is missing."""
     recording = load(clean)
     request, answer = next(
         pair for pair in recording.exchanges() if pair[1].code == 0 and pair[0].expression not in {"", "*"}
@@ -265,7 +258,6 @@ def test_an_illegal_offset_passes_over_no_message(clean: Path, tmp_path: Path) -
 
 
 def test_a_fault_without_a_suitable_event_is_a_usage_error(tmp_path: Path, clean: Path) -> None:
-    """Injecting a fault into a history without pulls is a usage error, and nothing is written."""
     few: list[Event] = load(clean).events[:1]
     (tmp_path / "few").mkdir()
     shutil.copy(clean / "meta.json", tmp_path / "few")

@@ -24,7 +24,6 @@ from longpoll_spec.history import META_FILE, PART_FILES, PART_SUFFIXES
 
 
 def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
-    """A file URI is the same as its path, also with escaped characters."""
     odd = tmp_path / "a history"
     shutil.copytree(clean, odd)
 
@@ -43,7 +42,6 @@ def test_a_file_uri_is_the_path(clean: Path, tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_address_is_reported_without_its_secret(uri: str, said: str) -> None:
-    """A bad address exits with code 2, and the message has no secret of the address."""
     done = CliRunner().invoke(main, ["judge", uri, "--engine", "local"])
 
     assert done.exit_code == 2
@@ -117,7 +115,6 @@ def test_a_directory_that_may_not_be_looked_at_is_damage(
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
-    """The URI query that finds the bucket of a server on this machine."""
     with s3_bucket() as query:
         yield query
 
@@ -129,7 +126,6 @@ def bucket() -> Iterator[str]:
 def test_a_history_in_s3_is_judged_like_a_local_one(
     kind: str, clean: Path, bucket: str, spark_engine: SparkEngine, tmp_path: Path
 ) -> None:
-    """Both engines give the same verdict, name a damaged part, and report a missing history."""
     directory = clean
     if kind == "parquet":
         directory = tmp_path / "columns"

@@ -42,7 +42,6 @@ Grow = Callable[[bytes], None]
 
 
 def faulty_events() -> list[Event]:
-    """A simulated history with an answer in its first half that has a wrong next offset."""
     events = list(simulate(Load(events=700, timeout_ms=60)))
     at = next(n for n, event in enumerate(events) if n > 200 and event.event == "answer_sent")
     events[at] = replace(events[at], offset_next=events[at].offset_next + 9)
@@ -51,7 +50,6 @@ def faulty_events() -> list[Event]:
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
-    """An empty history, and a function that appends bytes to its only part."""
     directory = tmp_path / "history"
     directory.mkdir()
     (directory / META_FILE).write_bytes(msgspec.json.encode(simulated_meta()))
@@ -64,10 +62,6 @@ def growing(tmp_path: Path) -> Iterator[tuple[Path, Grow]]:
 
 
 def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result, list[Result]]:
-    """Follow a history without Spark, where each wait runs one action.
-
-    Returns the last result and all reported ones.
-    """
     told: list[Result] = []
     rest = iter(actions)
 
@@ -83,7 +77,6 @@ def followed(directory: Path, actions: list[Callable[[], None]]) -> tuple[Result
 
 
 def test_a_finding_is_reported_before_the_history_is_complete(growing: tuple[Path, Grow]) -> None:
-    """Unfinished writes are not damage, and the last verdict is that of the complete history."""
     directory, grow = growing
     content = lines_of(faulty_events())
     half = len(content) // 2
@@ -109,7 +102,6 @@ def test_nothing_new_is_not_judged_again(growing: tuple[Path, Grow]) -> None:
 
 
 def test_a_growing_part_is_read_up_to_its_last_newline(growing: tuple[Path, Grow]) -> None:
-    """If a line is incomplete, the events before it are read and no part of the line is."""
     directory, grow = growing
     part = directory / "part-0.ndjson"
     lines = lines_of(faulty_events()[:3]).splitlines(keepends=True)
@@ -147,7 +139,6 @@ def test_a_part_counts_once_it_is_complete(growing: tuple[Path, Grow]) -> None:
 
 @pytest.mark.long
 def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None:
-    """The command reports a finding while it follows; on interrupt it prints the verdict and exits with its code."""
     directory, grow = growing
     command = [sys.executable, "-m", "longpoll", "judge", str(directory), "--engine", "local", "--follow", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
@@ -168,7 +159,6 @@ def test_ctrl_c_ends_with_the_verdict_so_far(growing: tuple[Path, Grow]) -> None
 def test_a_stream_of_spark_has_each_event_once(
     growing: tuple[Path, Grow], tmp_path: Path, spark_engine: SparkEngine
 ) -> None:
-    """Spark's stream has each event once, as soon as its line is complete."""
     from longpoll_judge.read.data_sources import register  # noqa: PLC0415 - a run without Spark does not pay for it
 
     directory, grow = growing
@@ -190,7 +180,6 @@ def test_a_stream_of_spark_has_each_event_once(
 
 
 def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a part has many splits, only the one that is being written ends early."""
     directory, grow = growing
     monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", 1_000)
     content = lines_of(faulty_events()[:30])
@@ -208,7 +197,6 @@ def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypat
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    """The three parts of a valid Parquet history, in order."""
     write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta(), events_per_part=80)
     for number, part in enumerate(sorted((tmp_path / "lines").glob("part-*"))):
         one, more = tmp_path / f"one-{number}", tmp_path / ("history" if not number else f"more-{number}")
@@ -267,7 +255,7 @@ def test_a_part_that_changes_during_the_judgement_is_an_error(
 def test_a_follower_on_spark_judges_a_changed_part_again(
     parts: list[Path], spark_engine: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Spark worker finds another part than the survey did; the follower reports that and judges again."""
+    """A Spark worker finds another part than the survey did, so the follower reports the change and judges again."""
     from longpoll_judge.run.spark.engine import SparkReading  # noqa: PLC0415 - a run without Spark does not pay for it
 
     changes = iter([lambda: of_the_same_moments(parts[1])])
@@ -291,7 +279,7 @@ def test_a_follower_on_spark_judges_a_changed_part_again(
 
 
 def overwritten(part: Path, content: bytes) -> None:
-    """Overwrite a part; the file system's clock may not advance for some milliseconds."""
+    """Overwrite a part and move its timestamp forward, because the file system's clock may not advance for some ms."""
     seen = part.stat()
     part.write_bytes(content)
     os.utime(part, ns=(seen.st_atime_ns, seen.st_mtime_ns + 1_000_000))
@@ -331,7 +319,6 @@ def test_a_replaced_part_of_equal_size_is_noticed(replaced: Callable[[Path, byte
 def test_a_part_that_is_rewritten_is_counted(
     replaced: Callable[[Path, bytes], None], kind: str, parts: list[Path], tmp_path: Path
 ) -> None:
-    """A rewritten part counts as changed wherever the content differs, and a touched part does not."""
     if kind == "lines":
         write(tmp_path / "lines", simulate(Load(events=240, timeout_ms=60)), simulated_meta())
     part = next(iter(sorted((tmp_path / kind).glob("part-*"))))
@@ -361,7 +348,6 @@ def test_a_follower_starts_again_after_a_rewrite(growing: tuple[Path, Grow]) -> 
 @pytest.mark.long
 @on_spark
 def test_a_follower_on_spark_starts_again_after_a_rewrite(growing: tuple[Path, Grow], spark_engine: object) -> None:
-    """With Spark the query starts again with a new checkpoint."""
     assert spark_engine is not None
     _begins_again("spark", *growing)
 
@@ -377,7 +363,6 @@ def _begins_again(engine: EngineName, directory: Path, grow: Grow) -> None:
         last_s[0] = time.monotonic()
 
     def stops(seconds: float) -> bool:
-        """Rewrite the part and append a line after all of it was judged; stop after the new part was judged."""
         assert time.monotonic() < last_s[0] + PATIENCE_S, "the follower returned nothing"
         is_told = len(told) > 1 and told[-1].events == part.read_bytes().count(b"\n")
         if is_told and part.stat().st_size == half:
@@ -432,7 +417,6 @@ def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monke
 
 
 def test_a_part_deleted_after_the_listing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that vanishes after the listing is missing; if it returns with the same size, it is read."""
     write(tmp_path, simulate(Load(events=300, timeout_ms=60)), simulated_meta(), events_per_part=100)
     gone = sorted(tmp_path.glob("part-*"))[1]
     content = gone.read_bytes()

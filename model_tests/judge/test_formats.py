@@ -31,7 +31,6 @@ Engine = LocalEngine | SparkEngine
 
 
 def said(directory: Path, engine: Engine | None = None) -> bytes:
-    """The result without its duration, under limits so small that there are many findings."""
     chosen = engine or LocalEngine(threads=1)
     result = judge_on(chosen, find([directory]), wake_ms=1, late_ms=0, say=lambda _text: None)
     return msgspec.json.encode(without_time(result))
@@ -43,7 +42,6 @@ def nothing(_done: int, _whole: int) -> None:
 
 @pytest.fixture(scope="module")
 def faulty(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The clean history with several faults at once."""
     recording = load(clean)
     for name in ("answer_deleted", "wake_delayed", "answer_duplicated", "next_wrong", "wrong_tag", "events_lost"):
         FAULTS[name].apply(recording)
@@ -54,20 +52,17 @@ def faulty(clean: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def in_parquet(faulty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The faulty history as Parquet."""
     directory = tmp_path_factory.mktemp("parquet") / "history"
     convert(faulty, directory, into="parquet")
     return directory
 
 
 def plainly(table: pa.Table) -> pa.Table:
-    """Events with all columns, in the types that other writers use."""
     filled = fill(table)
     return filled.cast(pa.schema([(name, PLAIN_SCHEMA.field(name).type) for name in filled.column_names]))
 
 
 def compressed(history: Path, target: Path) -> Path:
-    """The history with compressed parts."""
     target.mkdir()
     (target / "meta.json").write_bytes((history / "meta.json").read_bytes())
     for part in history.glob("part-*.ndjson"):
@@ -77,14 +72,12 @@ def compressed(history: Path, target: Path) -> Path:
 
 
 def rows(directory: Path) -> list[dict[str, object]]:
-    """All events, ordered by their numbers."""
     tables = [read_split(part)[0] for part in find([directory]).splits]
     events = [event_dict(row) for table in tables for row in table.to_pylist()]
     return sorted(events, key=lambda event: (event["source"], event["sequence"], event["after_ns"]))
 
 
 def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
-    """Events are the same after a conversion to Parquet and back."""
     convert(in_parquet, tmp_path / "back", into="ndjson")
 
     assert len(rows(faulty)) > 2_000
@@ -92,13 +85,11 @@ def test_parquet_holds_the_same_events(faulty: Path, in_parquet: Path, tmp_path:
 
 
 def test_the_format_does_not_show(faulty: Path, in_parquet: Path, tmp_path: Path) -> None:
-    """NDJSON, compressed NDJSON and Parquet give the same result in every byte."""
     assert len(msgspec.json.decode(said(faulty))["findings"]) > 100
     assert said(faulty) == said(in_parquet) == said(compressed(faulty, tmp_path / "zst"))
 
 
 def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
-    """A history whose lines are shuffled over more parts gives the same findings."""
     recording = load(faulty)
     random.Random(1).shuffle(recording.events)
     write(tmp_path / "shuffled", recording.events, recording.meta, events_per_part=137)
@@ -107,7 +98,7 @@ def test_neither_order_nor_parts_matter(faulty: Path, tmp_path: Path) -> None:
 
 
 def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
-    """An inside and an outside record in two directories form one history; either alone is incomplete."""
+    """An inside and an outside record in two directories form one history; each record alone is incomplete."""
     recording = load(clean)
     both = ("source_started", "source_stopped")
     alone = ("append", "make_visible", "hold", "expire")
@@ -123,7 +114,6 @@ def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", quick_if([1, 2], lambda threads: threads == 2))
 def test_a_large_history_gets_the_same_verdict(faulty: Path, in_parquet: Path, threads: int) -> None:
-    """Judged in windows, from columns or lines, a large history gives the same findings in the same order."""
     engine = LocalEngine(threads=threads, window_events=400)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
@@ -186,13 +176,11 @@ def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, ki
 
 
 def looked_over(part: InputSplit) -> tuple[Survey, Extent]:
-    """The survey of a split and its extent, as the local engine reads it."""
     table, damages = read_split(part, sparse=True)
     return survey_split(fill(table), damages), extent_of(table)
 
 
 def test_columns_at_their_default_are_not_read(in_parquet: Path) -> None:
-    """Columns with only default values may be left out, but no field of any event."""
     for part in find([in_parquet]).splits:
         (whole, _damages), (sparse, _none) = read_split(part), read_split(part, sparse=True)
         left_out = set(whole.column_names) - set(sparse.column_names)
@@ -251,7 +239,6 @@ def test_a_column_that_is_not_read_counts_with_its_default(tmp_path: Path) -> No
 
 
 def test_answers_without_a_queue_are_placed_in_buckets_too(clean: Path, tmp_path: Path) -> None:
-    """A history in many buckets whose answers name no queue gets the same result as with queues."""
     events = [
         msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
         for event in load(clean).events
@@ -273,7 +260,6 @@ def test_answers_without_a_queue_are_placed_in_buckets_too(clean: Path, tmp_path
 
 
 def damaged(directory: Path) -> list[str]:
-    """The damage that the judge reports; asserts that the files are not valid."""
     result = judge([directory], engine="local")
     assert result.verdict == "unknown"
     return [gap["why"] for gap in result.gaps if gap["kind"] == "damage"]
@@ -282,7 +268,6 @@ def damaged(directory: Path) -> list[str]:
 @pytest.mark.long
 @on_spark
 def test_files_written_by_spark_are_judged_alike(in_parquet: Path, spark_engine: SparkEngine, tmp_path: Path) -> None:
-    """Spark writes several files with unordered rows, and its own files next to them."""
     events = spark_engine.session.read.parquet(str(in_parquet / "part-*"))
     events.repartition(3).write.option("compression", "zstd").parquet(str(tmp_path / "copy"))
     shutil.copy(in_parquet / "meta.json", tmp_path / "copy")
@@ -292,7 +277,7 @@ def test_files_written_by_spark_are_judged_alike(in_parquet: Path, spark_engine:
 
 
 def test_a_truncated_compressed_part_is_read_up_to_its_end(clean: Path, tmp_path: Path) -> None:
-    """The events before the tear count, and a gap says that more events may be missing."""
+    """The events before the torn line count, and a gap says that more events may be missing."""
     directory = compressed(clean, tmp_path / "zst")
     part = max(directory.glob("part-*.zst"), key=lambda path: path.stat().st_size)
     part.write_bytes(part.read_bytes()[:-40])
@@ -347,7 +332,6 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
 def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
     tmp_path: Path, name: str, kind: pa.DataType
 ) -> None:
-    """The row group with the text is damage, and the other row groups are read."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = plainly(pa.table({"event": ["append"] * 3, "source": ["s"] * 3, **moments}))
     texts = pa.array([b"s", None if name == "tag" else b"s", b"\xff"], pa.binary()).view(pa.string()).cast(kind)
@@ -377,19 +361,17 @@ def test_a_timestamp_column_is_read_as_numbers(tmp_path: Path) -> None:
 
 
 def in_arrow_s_dictionary(part: Path) -> None:
-    """A column of Arrow's dictionary type in another encoding, which Arrow writes but cannot read."""
+    """Write a column of Arrow's dictionary type in another encoding, which Arrow can write but cannot read."""
     table = plainly(pa.table({name: ["1"] for name in ("event", "source", "tag")} | {name: [1] for name in MOMENTS}))
     table = table.set_column(table.schema.get_field_index("tag"), "tag", table["tag"].dictionary_encode())
     parquet.write_table(table, part, use_dictionary=False, column_encoding={"tag": "DELTA_BYTE_ARRAY"})
 
 
 def of_columns(**columns: list[str]) -> Callable[[Path], None]:
-    """A Parquet file with these columns."""
     return lambda part: parquet.write_table(pa.table(columns), part)
 
 
 def with_a_column_twice(part: Path) -> None:
-    """A file with a repeated column, which is ambiguous."""
     names = ["event", "source", "sequence", "after_ns", "before_ns", "queue", "queue"]
     parquet.write_table(pa.Table.from_arrays([pa.array(["1"])] * len(names), names), part)
 
@@ -413,7 +395,6 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_an_unreadable_part_is_named_and_skipped(clean: Path, tmp_path: Path, name: str) -> None:
-    """The unreadable part is skipped and the rest is read; the verdict is unknown, with the reason."""
     file, damage, why = DAMAGES[name]
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -425,7 +406,6 @@ def test_an_unreadable_part_is_named_and_skipped(clean: Path, tmp_path: Path, na
 
 
 def test_a_directory_with_only_partitions_is_a_usage_error(tmp_path: Path) -> None:
-    """A directory with only partition directories is a usage error with a hint at the histories in it."""
     (tmp_path / "source=a").mkdir()
     (tmp_path / "source=a" / "0.parquet").write_bytes(b"")
 
@@ -437,7 +417,6 @@ def test_a_directory_with_only_partitions_is_a_usage_error(tmp_path: Path) -> No
     "name", ["_delta/part-0.parquet", ".old/part-0.ndjson", "notes/read.txt", "other/part-0.ndjson"]
 )
 def test_other_files_in_a_history_are_ignored(clean: Path, tmp_path: Path, name: str) -> None:
-    """Private files of tools, other formats, and a history inside another one are ignored."""
     write(tmp_path, load(clean).events, simulated_meta())
     (tmp_path / name).parent.mkdir()
     (tmp_path / name).write_bytes(b"")

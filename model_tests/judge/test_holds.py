@@ -24,7 +24,6 @@ LIMIT: Final = 2
 
 
 def crowded(directory: Path) -> Result:
-    """Four pulls at a broker whose policy permits two held pulls."""
     config = attrs.evolve(BrokerConfig(), held_count_max=LIMIT)
     options: dict[str, Any] = {"config": config, "store_config": SMALL_STORE}
     history = directory / "history"
@@ -37,7 +36,7 @@ def crowded(directory: Path) -> Result:
         assert made is not None
         for _ in range(2 * LIMIT):
             client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=60_000))
-        # The answer to this request comes after the pulls were held, so it was sent after that.
+        # The broker answers this request only after the pulls were held.
         assert client.reply(client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})) is not None
     return judge([history], engine="local")
 

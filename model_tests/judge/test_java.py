@@ -30,12 +30,10 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
     ("version", "code", "major"), [("17.0.15", 0, 17), ("21", 0, 21), ("1.8.0_392", 0, 1), ("17", 3, 0), ("x", 0, 0)]
 )
 def test_the_java_version_comes_from_the_command(tmp_path: Path, version: str, code: int, major: int) -> None:
-    """Only a command that runs and prints its version counts."""
     assert java_version(fake_java(tmp_path / "jdk", version, code) / "bin" / "java") == major
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
-    """JAVA_HOME is used if it is new enough, else PATH."""
     old, home, path = (fake_java(tmp_path / name, text) for name, text in (("o", "11"), ("h", "17"), ("p", "21")))
     on_path = str(path / "bin") + os.pathsep + os.environ["PATH"]
 

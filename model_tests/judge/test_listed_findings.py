@@ -29,13 +29,12 @@ from longpoll_judge.show.standing import standing
 
 CUTS = 5
 REGROUPED = 39
-"""A history whose first finding is later reported as a consequence of another one."""
+"""The seed of a history whose first finding is later reported as a consequence of another finding."""
 PIECES = 8
 WRONG = 120
 
 
 def faulty(seed: int) -> Recording:
-    """A short history; one in four has no fault."""
     recording = Recording(list(simulate(Load(events=400, timeout_ms=60, seed=seed))), simulated_meta())
     fault = list(FAULTS.values())[seed % len(FAULTS)]
     try:
@@ -53,7 +52,6 @@ class Follower:
     places: Places
 
     def run(self, pieces: list[bytes]) -> Result:
-        """Judge after each piece and stop; returns the last judgement."""
         with self.opened() as teller:
             for piece in pieces:
                 with (self.history / "part-0.ndjson").open("ab") as part:
@@ -63,31 +61,27 @@ class Follower:
         return result
 
     def opened(self) -> AbstractContextManager[FindingReporter]:
-        """The stream, opened as the command opens it."""
         return open_reporter(self.places, Progress([absolute(self.history)]), lambda _line: None)
 
     @property
     def told(self) -> list[Finding]:
-        """The findings in the file, each of which must be a complete line."""
         assert self.places.findings is not None
         return [msgspec.json.decode(line, type=Finding) for line in self.places.findings.read_bytes().splitlines()]
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    """A file of findings."""
     return Places(findings=tmp_path / "found.ndjson")
 
 
 def begun(tmp_path: Path, places: Places, seed: int) -> tuple[Follower, bytes]:
-    """A follower of an empty history, and the pieces to come."""
     recording = faulty(seed)
     written(Recording([], recording.meta), tmp_path / "history")
     return Follower(tmp_path / "history", places), lines_of(recording.events) + recording.damaged_tail
 
 
 def tear(file: Path, chosen: random.Random) -> None:
-    """Leave the file as after a kill during the write of its last line or of one more."""
+    """Cut the file as if the process was killed while it wrote the last line, or one more line."""
     content = file.read_bytes()
     last = content.rfind(b"\n", 0, len(content) - 1) + 1
     file.write_bytes(content[: chosen.randrange(last, len(content) + 1)])
@@ -95,7 +89,7 @@ def tear(file: Path, chosen: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", quick_if(range(200), lambda seed: seed in {1, 2, REGROUPED}))
 def test_each_finding_is_reported_once(tmp_path: Path, places: Places, seed: int) -> None:
-    """With any cuts and kills the file has the findings of the whole, and those that became consequences."""
+    """With any cuts and kills, the file has the findings of the whole history and those that became consequences."""
     chosen = random.Random(seed)
     follower, content = begun(tmp_path, places, seed)
     ends = [content.rfind(b"\n", 0, chosen.randrange(len(content) + 1)) + 1 for _ in range(CUTS)]
@@ -116,7 +110,6 @@ def test_each_finding_is_reported_once(tmp_path: Path, places: Places, seed: int
 
 
 def follows(finding: Finding, result: Result) -> bool:
-    """Whether the result has the finding as a consequence of another one."""
     return any(
         more.clause == finding.clause and (not finding.request or finding.request in more.requests)
         for other in result.findings
@@ -125,7 +118,6 @@ def follows(finding: Finding, result: Result) -> bool:
 
 
 def test_a_line_has_the_whole_finding_and_is_written_once(tmp_path: Path, places: Places) -> None:
-    """A line has the evidence too, and is written once, also after a restart."""
     follower, content = begun(tmp_path, places, 1)
     result = follower.run([content])
     follower.run([b""])
@@ -137,7 +129,6 @@ def test_a_line_has_the_whole_finding_and_is_written_once(tmp_path: Path, places
 
 @pytest.mark.parametrize("content", [b"hello\n", b'{"verdict":"valid"}', b'{"verdict":"valid"}\n', b"\n"])
 def test_a_file_without_findings_is_not_changed(tmp_path: Path, content: bytes) -> None:
-    """A file that is not a stream of findings is neither extended nor cut."""
     file = tmp_path / "mine"
     file.write_bytes(content)
     with pytest.raises(StreamNotReadableError, match="name another file"), open_stream(file):
@@ -154,7 +145,6 @@ def test_a_stream_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_line_is_cut_off_and_rewritten(tmp_path: Path) -> None:
-    """A torn line is cut off, and then the same finding is written again."""
     file = tmp_path / "found.ndjson"
     lines = [b'{"property":"p","id":"one"}', b'{"property":"p","id":"two"}']
     whole = b"".join(line + b"\n" for line in lines)
@@ -169,7 +159,7 @@ def test_an_incomplete_line_is_cut_off_and_rewritten(tmp_path: Path) -> None:
 
 
 def test_a_growing_record_is_valid_so_far(tmp_path: Path) -> None:
-    """Open pulls and a missing end are normal while a record is written; nothing else is accepted."""
+    """Open pulls and a missing end are normal while a record is written; no other gap is accepted."""
     events = list(simulate(Load(events=300, timeout_ms=60)))
     again = [replace(event, source="broker-a#2") for event in events[:150]]
     so_far = standing(judged(tmp_path / "cut", events[:200]))
@@ -192,7 +182,6 @@ def test_a_growing_record_is_valid_so_far(tmp_path: Path) -> None:
 
 
 def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
-    """A violation makes the verdict invalid, even if the record has gaps."""
     follower, content = begun(tmp_path, places, 1)
     result = follower.run([content[: content.rfind(b"\n", 0, -200) + 1]])
 
@@ -201,7 +190,6 @@ def test_a_violation_is_invalid_so_far(tmp_path: Path, places: Places) -> None:
 
 
 def test_a_gap_of_the_end_is_reported_once(tmp_path: Path) -> None:
-    """A gap that only the end of the record shows is reported once, even if its count changes."""
     result = judged(tmp_path / "history", simulate(Load(events=40, timeout_ms=60)))
     said: list[str] = []
     gap = {"clause": "", "kind": "damage", "source": "", "count": 1, "why": "a damaged line"}
@@ -219,7 +207,6 @@ def test_a_gap_of_the_end_is_reported_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> Path:
-    """A history of one queue in which 120 answers with intervals between them have a wrong next offset."""
     events = list(simulate(Load(events=1_500, queues=1, consumers=("*",), timeout_ms=60)))
     answers = [place for place, event in enumerate(events) if event.event == "answer_sent"]
     for place in answers[5::2][:WRONG]:
@@ -228,12 +215,10 @@ def history(tmp_path: Path) -> Path:
 
 
 def untold(result: Result) -> int:
-    """The number of findings that a result counts without listing."""
     return sum(gap["count"] for gap in result.gaps if gap["why"].endswith(NOT_TOLD))
 
 
 def test_findings_that_come_slowly_are_all_reported(history: Path) -> None:
-    """More findings than one report can list are all reported, if they come one by one."""
     found = follow_pieces(history, PIECES)
 
     assert len(found.told) == WRONG
@@ -243,7 +228,6 @@ def test_findings_that_come_slowly_are_all_reported(history: Path) -> None:
 
 
 def test_findings_beyond_the_limit_are_counted(history: Path, tmp_path: Path) -> None:
-    """If too many findings come at once, the number of unlisted ones is reported once, also after a restart."""
     found = follow_pieces(history, 1)
     count, said = untold(found.last), list[str]()
     places = Places(findings=tmp_path / "found.ndjson")

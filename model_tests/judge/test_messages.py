@@ -1,4 +1,4 @@
-"""Observations and unknown findings about messages. Their violations: `stories/messages.txt`."""
+"""Observations and unknown findings about messages. `stories/messages.txt` tests the violations."""
 
 from __future__ import annotations
 
@@ -54,12 +54,10 @@ def got(moment_ms: float, request: str, first: int, messages: list[int], **field
 
 
 def ended(moment_ms: float, message: int, outcome: str) -> list[Told]:
-    """The request that ends a transaction."""
     return [at("request_received", moment_ms, code=37, ids=[message], transaction=outcome, where="p")]
 
 
 def judge_these(directory: Path, *several: list[Told]) -> Result:
-    """Judge the events as a record from outside the broker."""
     events = sorted((event for each in several for event in each), key=lambda event: event["before_ns"])
     opened = [at("connection_opened", -5, where=name) for name in ("p", "c", "d")]
     whole = [at("source_started", -10), *opened, *events, at("source_stopped", 120_000)]
@@ -68,13 +66,11 @@ def judge_these(directory: Path, *several: list[Told]) -> Result:
 
 
 def said(result: Result) -> set[tuple[str, str]]:
-    """The clauses about messages that have findings or observations, with their verdicts."""
     found = [*result.findings, *result.observations]
     return {(one.clause, one.verdict) for one in found if one.property == MESSAGE_IS_DELIVERED}
 
 
 def test_the_tables_are_the_contract() -> None:
-    """Each analysis has a clause, and each clause has an analysis."""
     assert {each.id for each in CLAUSES if each.property == MESSAGE_IS_DELIVERED} == {*OF_MESSAGES, *OF_POLLS}
 
 
@@ -102,7 +98,6 @@ OBSERVED: Final[dict[str, tuple[list[list[Told]], str]]] = {
 
 @pytest.mark.parametrize("name", OBSERVED)
 def test_an_observation_does_not_change_the_verdict(tmp_path: Path, name: str) -> None:
-    """An observation is reported alone and does not change the verdict; `stories/messages.txt` has the faults."""
     history, clause = OBSERVED[name]
     result = judge_these(tmp_path, *history)
     about = {told for told in said(result) if told[0] != "message.unseen" or clause == "message.unseen"}
@@ -111,7 +106,6 @@ def test_an_observation_does_not_change_the_verdict(tmp_path: Path, name: str) -
 
 
 def test_a_popped_message_was_given_to_a_group(tmp_path: Path) -> None:
-    """A message that no pull has is not unseen if a pop has it."""
     history, _clause = OBSERVED["unseen"]
     popped = at("message_popped", 60, request="p1", queue_offset=1, ids=[2], bodies=[102])
     asked = at("request_received", 58, request="p1", code=200_050, group="G", timeout_ms=9_000)
@@ -154,7 +148,6 @@ def test_a_recreated_topic_may_have_other_messages(tmp_path: Path) -> None:
 
 
 def test_findings_that_are_not_listed_are_counted_once(tmp_path: Path) -> None:
-    """Each strange answer to a send is a finding, and each rule lists a limited number and counts the rest."""
     count = FINDINGS_MAX + 9
     answers = ((at("request_received", 0, code=10, request=f"s{n}", ids=[n]), f"s{n}") for n in range(1, count + 1))
     sends = [[asked, at("answer_sent", 2, code=19, request=request)] for asked, request in answers]

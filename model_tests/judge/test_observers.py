@@ -30,7 +30,6 @@ from longpoll_spec.history import Law
 
 
 def found(*, laws: dict[str, tuple[str, Law]] | None = None, declared: frozenset[str] = frozenset({"b"})) -> History:
-    """The gaps for the meta file of one source `b`."""
     return History([], [], declared, frozenset(), frozenset(), laws or {}, {}, {}, {})
 
 
@@ -48,7 +47,6 @@ def found(*, laws: dict[str, tuple[str, Law]] | None = None, declared: frozenset
     ],
 )
 def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int], said: list[str]) -> None:
-    """A source needs one first and one last event, and each deviation is its own gap."""
     gaps = observer_gaps(Observers({"b": Seen(starts, stops, last=5)}), found(), ())
 
     assert [text in gap.why for text, gap in zip(said, gaps, strict=True)] == [True] * len(said)
@@ -59,7 +57,6 @@ def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int],
 
 
 def attended(*events: Mapping[str, object]) -> Observers:
-    """The observers' summary of a split with these events."""
     moments = [{"after_ns": number, "before_ns": number, "sequence": number} for number in range(len(events))]
     columns = {name: None for event in events for name in event}
     rows = [columns | moment | dict(event) for moment, event in zip(moments, events, strict=True)]
@@ -81,7 +78,6 @@ def test_each_source_has_its_own_counts() -> None:
 
 
 def test_answers_without_a_minimum_do_not_count() -> None:
-    """Answers without a minimum do not change the known minimum."""
     answers = [{"event": "answer_sent", "source": "b", "offset_min": told} for told in (-1, 7, 3, 5)]
     some, none = attended(*answers), attended(*answers[:1])
 
@@ -106,7 +102,6 @@ def test_a_declared_source_without_events_is_a_gap() -> None:
 
 
 def test_splits_are_put_together() -> None:
-    """Values of splits are joined by field: sum, minimum, maximum or union; missing times are ignored."""
     first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, 1, 2, 3, 4, 5, 6, 7)
     second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, 1, 2, 3, 2, 9, 6, 8)
     both = merged([first, second])
@@ -134,7 +129,6 @@ def test_splits_are_put_together() -> None:
     ],
 )
 def test_a_policy_applies_if_all_sources_are_inside(policies: tuple[str, ...], answers: tuple[bool, ...]) -> None:
-    """A named policy applies only if every source is inside the broker."""
     asked = (are_own, stops_silently, keeps_role, answers_on_stop)
 
     assert tuple(question(policies) for question in asked) == answers
@@ -149,7 +143,6 @@ def test_a_policy_applies_if_all_sources_are_inside(policies: tuple[str, ...], a
     ],
 )
 def test_a_record_without_an_end_is_not_valid(dropped: str | None, said: str, tmp_path: Path) -> None:
-    """A record without an end event is unknown, though the rest of the record is correct."""
     told = watched(10, 900, acknowledged(50, 0), pull(100, "1-1", 0, 0, end=1))
     judged = judge_it(strictly([one for one in told if one["event"] != dropped], policy=""), tmp_path)
 

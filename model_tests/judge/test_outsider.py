@@ -73,7 +73,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "refused_then_delivered": ("unknown", "message.committed"),
     "removed_between_20": ("unknown", "pull.filter.agrees"),
     "removed_between_found": ("unknown", "pull.filter.agrees"),
-    # The client's own pull moved the offset back, so this is no violation. Some events are left out.
+    # The client's own pull moved the offset back, so the lower offset is not a violation. Some events are left out.
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
     "rolled_back_delivered": ("invalid", "message.committed"),
@@ -96,7 +96,6 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 
 
 def clauses(result: Result) -> set[str]:
-    """The clauses of findings and gaps."""
     return {told.clause for finding in result.findings for told in finding.told()} | {
         str(gap["clause"]) for gap in result.gaps
     }
@@ -104,7 +103,6 @@ def clauses(result: Result) -> set[str]:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_history_from_outside_has_its_verdict(name: str) -> None:
-    """No correct history is invalid, and each wrong one is reported with its clause."""
     verdict, clause = RIGHT[name]
     result = judge([CASES / name], engine="local")
     assert result.verdict == verdict, (result.findings, result.gaps)
@@ -112,7 +110,6 @@ def test_a_history_from_outside_has_its_verdict(name: str) -> None:
 
 
 def tried_in_vain(events: Events) -> Events:
-    """A client connects twice while the broker is down, and is closed at once."""
     border = next(place for place, one in enumerate(events) if one.get("connection") == "c2")
     tried = [
         {"event": f"connection_{what}", "source": "s", "connection": f"v{second}"} | at(second)
@@ -124,7 +121,7 @@ def tried_in_vain(events: Events) -> Events:
 
 @pytest.mark.parametrize("name", ["L_kill_behind_proxy", "L_kill_commit_none", "L_kill_max_falls"])
 def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> None:
-    """The first note has the two times; without a moment in which all connections are closed there is none."""
+    """The first note has the two times. Without a time at which all connections are closed, there is no note."""
     note = judge([CASES / name], engine="local").notes[0]
     assert (note["clause"], note["count"]) == ("evidence.restart", 1)
     assert "restarted, or had no client, between 2023-11-14T22:13:" in note["why"]
@@ -136,7 +133,7 @@ def test_a_note_says_when_the_broker_restarted(tmp_path: Path, name: str) -> Non
 
 
 def test_restarts_beyond_five_share_a_note() -> None:
-    """A broker with a rare client has no connection for most of the time, so it would have a note a minute."""
+    """A broker with a rare client has no connection for most of the time, so it would get about one note a minute."""
     gaps = gaps_of((minute * 60 * 10**9, (minute * 60 + 9) * 10**9) for minute in range(7))
     context: Any = SimpleNamespace(restarts={"b": gaps})
     *five, more = restart_notes(context)
@@ -146,7 +143,6 @@ def test_restarts_beyond_five_share_a_note() -> None:
 
 
 def neighbour(directory: Path, name: str, changed: Callable[[Events], Events], verdict: str, clause: str) -> Judged:
-    """A changed history, with the verdict of the two judges and the clause that it violates first."""
     told = changed([json.loads(line) for line in (CASES / name / "part-000000.ndjson").read_bytes().splitlines()])
     meta = json.loads((CASES / name / "meta.json").read_bytes())
     counts: Counter[str] = Counter()
@@ -165,24 +161,21 @@ Events = list[dict[str, Any]]
 
 
 def one_stays_open(events: Events) -> Events:
-    """Let one connection stay open beyond the assumed kill."""
     return [one for one in events if (one["event"], one.get("connection")) != ("connection_closed", "d")]
 
 
 def killed_later(events: Events, ms: int = 20_000) -> Events:
-    """Move the kill to `ms` milliseconds later."""
     at = next(place for place, one in enumerate(events) if one["event"] == "connection_closed")
     later = {"after_ns": ms * 1_000_000, "before_ns": ms * 1_000_000}
     return [*events[:at], *(one | {name: one[name] + late for name, late in later.items()} for one in events[at:])]
 
 
 def killed_soon(events: Events) -> Events:
-    """Kill the broker when its disk is almost as far behind as permitted."""
+    """Kill the broker when its disk lags behind almost as far as permitted."""
     return killed_later(events, 11_900)
 
 
 def back_at_once(events: Events) -> Events:
-    """Open the next connection 0.4 s after the last one closed."""
     at = next(place for place, one in enumerate(events) if one["event"] == "connection_opened" and place > 4)
     return [
         *events[:at],
@@ -191,7 +184,6 @@ def back_at_once(events: Events) -> Events:
 
 
 def nothing_lost(events: Events) -> Events:
-    """Keep the group's offset."""
     return [one | {"code": 0, "offset": 100} if one.get("code") == 22 else one for one in events]
 
 
@@ -219,13 +211,11 @@ def test_a_restarted_broker_may_lose_recent_messages(
 
 
 def one_observer(events: Events) -> Events:
-    """Let the source of the sends record the pulls too."""
     told = [one | {"source": "s"} for one in events if one["source"] == "s" or "connection" in one]
     return sorted(told, key=lambda one: one["after_ns"])
 
 
 def both_see_sends(events: Events) -> Events:
-    """Let the source of the pulls record a send too."""
     mine = {"source": "u", "connection": "e"}
     told = [one | mine if one.get("request") == "ST0-5-s-20" else one for one in events]
     return sorted(told, key=lambda one: one["after_ns"])
@@ -242,7 +232,6 @@ def test_a_source_without_sends_may_watch_a_slave(
 
 
 def of_other_name(events: Events) -> Events:
-    """The pulls went to a slave with a name of its own."""
     return [one | ({"broker": "slave"} if one["source"] == "u" and "broker" in one else {}) for one in events]
 
 
@@ -259,7 +248,7 @@ def of_other_name(events: Events) -> Events:
 def test_a_slave_answers_20_at_its_end(
     tmp_path: Path, offset: int, changed: Callable[[Events], Events], verdict: str
 ) -> None:
-    """It answers so with the requested offset, also for an offset outside its queue."""
+    """A slave answers 20 with the requested offset, even for an offset outside its queue."""
 
     def passes_nothing(events: Events) -> Events:
         told = {"code": 20, "offset_next": offset}
@@ -312,7 +301,7 @@ OTHER, SHORT = ("ack_other_id", "send.acknowledged.identity"), ("id_list_short",
 def test_a_message_is_compared_with_its_send(
     tmp_path: Path, case: tuple[str, str], of: tuple[str, int], lists: dict[str, list[int]], verdict: str
 ) -> None:
-    """Ids and bodies are compared if both events have them, and a list has all of them or none."""
+    """Ids and bodies are compared if both events have them. A list of messages has all ids or none."""
 
     def changed(events: Events) -> Events:
         return [
@@ -331,7 +320,6 @@ BEGIN_NS: Final = 1_700_000_000_000_000_000
 
 
 def at(seconds: float) -> dict[str, int]:
-    """A time in these histories, 1 us wide."""
     return {"after_ns": BEGIN_NS + round(seconds * 10**9), "before_ns": BEGIN_NS + round(seconds * 10**9) + 1_000}
 
 
@@ -404,8 +392,6 @@ NEIGHBOURS: Final[list[tuple[str, list[Change], str, str]]] = [
 def test_both_judges_agree_on_changed_outside_histories(
     tmp_path: Path, name: str, changes: list[Change], verdict: str, clause: str
 ) -> None:
-    """The two judges agree on the verdict of each changed history."""
-
     def changed(events: Events) -> Events:
         told = []
         for one in events:
@@ -428,8 +414,6 @@ def test_both_judges_agree_on_changed_outside_histories(
 def test_retention_removes_nothing_that_is_new(
     tmp_path: Path, name: str, clause: str, age_s: float, verdict: str
 ) -> None:
-    """The time by which the last skipped message was acknowledged before the answer."""
-
     def changed(events: Events) -> Events:
         told = {"source": "s", "broker": "b", "topic": "T", "queue": 0, "queue_offset": 7, "tag": "a"}
         later = [one | at(2) if one.get("request") == "r" and one["event"] == "answer_sent" else one for one in events]
@@ -444,7 +428,7 @@ def test_retention_removes_nothing_that_is_new(
 
 @pytest.mark.parametrize(("topic", "verdict"), [("%RETRY%G", "valid"), ("%DLQ%G", "valid"), ("RETRY%G", "invalid")])
 def test_a_consumer_may_send_a_message_back_and_send_it_again(tmp_path: Path, topic: str, verdict: str) -> None:
-    """The broker itself stored the first copy in such a topic, so its delivery comes before the send."""
+    """The broker itself stored the first copy in a retry topic, so the delivery of that copy comes before the send."""
 
     def renamed(events: Events) -> Events:
         return [one | ({"topic": topic} if "topic" in one else {}) for one in events]
@@ -476,7 +460,6 @@ def test_a_pause_is_one_cause() -> None:
 
 
 def test_a_finding_names_its_client_and_its_codes() -> None:
-    """A finding has its time, group and connection, and the meaning of its codes."""
     (finding,) = judge([CASES / "found_at_max"], engine="local").findings
     assert (finding.time, finding.group, finding.connection) == ("2023-11-14T22:13:20.500000Z", "G", "c")
     assert finding.codes == {"request": "11 PULL_MESSAGE", "answer": "0 SUCCESS"}

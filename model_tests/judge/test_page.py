@@ -36,28 +36,23 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an opening tag and its addresses."""
         self.tags.append(tag)
         self.open += [tag] if tag != "meta" else []
         self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
 
     def handle_endtag(self, tag: str) -> None:
-        """Check that each tag closes the one that was opened last."""
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        """Note a text of the page."""
         self.text += data
 
 
 @pytest.fixture(scope="module")
 def lost() -> Result:
-    """The lost wakeup of Java 4.9.7."""
     return judge([RECORDINGS / "java-4.9.7-lost-wakeup"], engine="local")
 
 
 def test_a_finding_is_drawn_to_scale(lost: Result) -> None:
-    """The pull's bar covers the finding's window, and the message is a mark at the window's begin."""
     (finding,) = lost.findings
     drawn = {row.kind: row for row in rows(finding)}
     late, message = drawn["violated"], drawn[""]
@@ -75,7 +70,6 @@ def test_a_finding_is_drawn_to_scale(lost: Result) -> None:
 
 
 def test_the_page_lists_violations_first(lost: Result, clean: Path) -> None:
-    """The page lists violations first, grouped by clause; for a valid history it says that nothing was found."""
     text = render_html(lost)
     (group,) = groups(lost.findings)
 
@@ -99,7 +93,6 @@ def test_the_page_lists_what_was_observed_and_what_was_not_judged(lost: Result) 
 
 
 def hostile(result: Result) -> Result:
-    """The lost wakeup with a hostile text in every field that a client can set."""
     fields = dict.fromkeys(("topic", "why", "clause", "property", "tag"), EVIL)
     findings = [
         msgspec.structs.replace(
@@ -115,7 +108,6 @@ def hostile(result: Result) -> Result:
 
 
 def test_texts_of_strangers_stay_texts(lost: Result) -> None:
-    """The page has the same tags as with harmless texts, and loads or runs nothing."""
     text = render_html(hostile(lost))
     page, harmless = Page(text), Page(render_html(lost))
 
@@ -129,7 +121,6 @@ def test_texts_of_strangers_stay_texts(lost: Result) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser for all tests, which checks the layout."""
     with open_browser(tmp_path_factory.mktemp("browser")) as opened:
         opened.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH_CANVAS)
         yield opened
@@ -140,7 +131,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_the_page_of_every_fault_fits(
     screen: tuple[int, bool], browser: Browser, lost: Result, clean: Path, tmp_path: Path
 ) -> None:
-    """Each page fits the window, also with hostile texts and for an empty record."""
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "meta.json").write_text('{"format_version":1,"sources":[]}')
     results = {"hostile": hostile(lost), "lost": lost, "nothing": judge([tmp_path / "nothing"], engine="local")}

@@ -1,6 +1,6 @@
 """Pops: the clause of each injected fault reports it, and the two judges agree on any change of the record.
 
-On Spark: `test_cluster.test_a_hot_queue_and_many_buckets_change_nothing`.
+`test_cluster.test_a_hot_queue_and_many_buckets_change_nothing` tests pops on Spark.
 """
 
 from __future__ import annotations
@@ -33,32 +33,28 @@ OTHERS: Final = {
     "never_answered": {"pop.wake.prompt"},
     "strange_code": {"pop.wake.prompt"},
 }
-"""Fault -> further clauses that it may violate, because a message waits or the wrong request gets it."""
+"""Fault -> other clauses that it may violate, because a message waits or because the wrong request gets the message."""
 RARE: Final = ("never_again", "too_many", "wrong_tag")
 """Faults that need the whole minute to show; half a minute is enough for the others."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 
 def history_of(events: list[Event]) -> History:
-    """The history as the second judge reads it."""
     told = tuple(event_dict(msgspec.structs.asdict(event)) for event in events)
     return History(msgspec.to_builtins(META), told)
 
 
 def judged(directory: Path, events: list[Event], engine: Any = None) -> Result:
-    """The judge's result, by default with one window."""
     write(directory, events, META)
     return judge_on(engine or LocalEngine(), find([directory]), **HOW)
 
 
 def said(result: Result) -> set[tuple[str, ...]]:
-    """The texts of the findings."""
     return {(one.clause, one.verdict, one.request, one.why) for one in result.findings}
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_fault_is_found_by_its_clause(name: str, tmp_path: Path) -> None:
-    """The result is the same in windows of a few events and from the evidence alone, and the second judge agrees."""
     fault, events = FAULTS[name], World(seed=0, fault=name, seconds=60 if name in RARE else 30).run()
     result = judged(tmp_path / "whole", events)
     clauses = {one.clause for one in result.findings}
@@ -76,7 +72,6 @@ def test_each_fault_is_found_by_its_clause(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
-    """The history has pops, wakes, redeliveries and changes, and the judge checked each of them."""
     events = World(seed=seed).run()
     result = judged(tmp_path / "history", events)
     counts = Counter((one.event, one.code, one.cause) for one in events)
@@ -90,7 +85,6 @@ def test_a_correct_broker_is_valid(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_both_judges_agree_on_changed_records(name: str, tmp_path: Path) -> None:
-    """Drop, duplicate, move or change one event of each record."""
     found, used = Agreement(), Counter[tuple[str, str]]()
     history = history_of(World(seed=5, fault=name, seconds=30).run())
     for changed in changed_histories(history, 1, CHANGED[name], used):
@@ -120,7 +114,7 @@ def sent(ms: float, number: int = 1, offset: int = 0) -> list[Told]:
 
 
 def pop(ms: float, end_ms: float, got: int | None = None, code: int = 0, **fields: Any) -> list[Told]:
-    """A pop that may wait for 2 s, and its answer: the message at an offset of queue 0, or none."""
+    """A pop that may wait for 2 s, and its answer: the message at an offset of queue 0, or no message."""
     own = {"request": f"r{ms:g}", "queue": fields.pop("queue", -1), "connection": fields.pop("connection", "c")}
     popped = {"ids": [1], "delay_ms": 6_000, "queue_offset": got, "group": fields.get("group", "G"), "queue": 0}
     popped["cause"] = fields.pop("cause_got", "")

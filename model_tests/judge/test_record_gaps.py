@@ -1,4 +1,4 @@
-"""A gap in the record or a clock that was set back makes dependent findings unknown, and no others."""
+"""A gap in the record or a clock that was set back makes dependent findings unknown, and no other findings."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ def seen_from_outside(recording: Recording) -> None:
 
 
 def without(recording: Recording, first: int, count: int) -> None:
-    """Remove events without a `lost` event."""
     del recording.events[first : first + count]
 
 
 def declared(recording: Recording, first: int, count: int) -> None:
-    """Remove events, report them as lost, and renumber the others."""
     lost = recording.events[first : first + count]
     first_ns, last_ns = min(event.after_ns for event in lost), max(event.before_ns for event in lost)
     told = Event(event="lost", after_ns=first_ns, before_ns=last_ns, source=SOURCE, sequence=0, lost_count=count)
@@ -63,7 +61,6 @@ def test_200_missing_events_cause_no_violation(
     lose: Callable[[Recording, int, int], None],
     seen: Callable[[Recording], None],
 ) -> None:
-    """With events missing anywhere, reported or not, the history of a correct broker is unknown, not invalid."""
     recording = load(clean)
     seen(recording)
     lose(recording, 1 + int(part * len(recording.events)), 200)
@@ -104,7 +101,6 @@ def test_a_gap_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -> 
 
 
 def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
-    """The observer's clock is set back at these places, by the same amount each time."""
     starts = [int(place * len(recording.events)) for place in places]
     for number, event in enumerate(recording.events):
         steps = sum(number >= start for start in starts)
@@ -122,7 +118,7 @@ def set_back(recording: Recording, places: list[float], step_ms: int) -> None:
 def test_a_clock_set_back_causes_no_violation(
     clean: Path, tmp_path: Path, places: list[float], step_ms: int, seen: Callable[[Recording], None]
 ) -> None:
-    """The numbers give the order, so the clock's step is seen, and no time of the source counts."""
+    """The sequence numbers give the order, so the judge sees the clock's step and uses no time of the source."""
     recording = load(clean)
     seen(recording)
     set_back(recording, places, step_ms)
@@ -133,7 +129,6 @@ def test_a_clock_set_back_causes_no_violation(
 
 
 def test_a_finding_without_times_stays_certain(clean: Path, tmp_path: Path) -> None:
-    """A second answer to a pull remains a violation, whatever the clock did."""
     recording = load(clean)
     FAULTS["answer_duplicated"].apply(recording)
     set_back(recording, [0.5], 5_000)
@@ -167,7 +162,6 @@ def test_odd_numbers_of_a_source_are_damage(clean: Path, tmp_path: Path, field: 
 
 
 def block(recording: Recording, answer: Event, direction: str, first_ns: int, last_ns: int) -> None:
-    """One direction of the answer's connection is not read for a while."""
     for name, moment_ns in (("blocked", first_ns), ("unblocked", last_ns)):
         place = next(
             (n for n, event in enumerate(recording.events) if event.after_ns > moment_ns), len(recording.events) - 1
@@ -186,7 +180,6 @@ def block(recording: Recording, answer: Event, direction: str, first_ns: int, la
 
 
 def late_answer(clean: Path) -> tuple[Recording, Event]:
-    """A history with an answer that comes 2 s late, and this answer."""
     recording = load(clean)
     before = {event.request for event in recording.events}
     FAULTS["wake_delayed"].apply(recording)
@@ -199,7 +192,7 @@ def late_answer(clean: Path) -> tuple[Recording, Event]:
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
 def test_a_client_that_does_not_read_causes_no_violation(clean: Path, tmp_path: Path, direction: str) -> None:
-    """The answer waited for its reader, so the late answer is not certain, and the text says why."""
+    """The answer waited for its reader, so its lateness is not certain, and the text of the finding says why."""
     recording, answer = late_answer(clean)
     block(recording, answer, direction, answer.after_ns - 1_500 * MS, answer.after_ns - 10 * MS)
     result = judged(tmp_path / "history", recording.events, recording.meta)
@@ -209,7 +202,7 @@ def test_a_client_that_does_not_read_causes_no_violation(clean: Path, tmp_path: 
 
 
 def test_a_block_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -> None:
-    """A blocked connection before the pull came, or another blocked connection, excuses nothing."""
+    """A connection blocked before the pull came, or another blocked connection, does not explain a late answer."""
     recording, answer = late_answer(clean)
     block(recording, answer, "answers", answer.after_ns - 6_000 * MS, answer.after_ns - 5_000 * MS)
     block(recording, change(answer, connection="other"), "answers", 0, answer.after_ns + 10**12)
@@ -220,7 +213,6 @@ def test_a_block_at_another_time_explains_nothing(clean: Path, tmp_path: Path) -
 
 
 def test_answers_on_an_unread_connection_are_not_missing(clean: Path, tmp_path: Path) -> None:
-    """If a connection is not read until the end, none of its pulls counts as unanswered."""
     recording = load(clean)
     victim = next(answer.connection for _request, answer in recording.exchanges() if answer.cause == "expired")
     silent = [
@@ -253,7 +245,6 @@ def test_answers_on_an_unread_connection_are_not_missing(clean: Path, tmp_path: 
 
 
 def test_too_many_gaps_are_merged() -> None:
-    """If there are more gaps than the limit, the closest ones are merged and none is dropped."""
     many = [(place * 10 + place % 7, place * 10 + place % 7 + 1) for place in range(3 * GAPS_MAX)]
     holes = gaps_of(many)
 
@@ -265,7 +256,6 @@ def test_too_many_gaps_are_merged() -> None:
 
 @given(numbers=st.lists(st.integers(2, 9), min_size=1, max_size=9), shuffled=st.randoms())
 def test_missing_and_repeated_numbers_are_seen_in_any_order(numbers: list[int], shuffled: random.Random) -> None:
-    """Runs of missing and repeated numbers equal those of the sorted numbers."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -288,7 +278,6 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1,
 def test_the_largest_backward_step_of_a_source_is_measured(
     moments: list[tuple[int, int]], shuffled: random.Random
 ) -> None:
-    """The largest backward step of the times is seen for exact times, intervals and any order of events."""
     told = [
         (number, after_s * SECOND_NS, (after_s + width_s) * SECOND_NS)
         for number, (after_s, width_s) in enumerate(moments)

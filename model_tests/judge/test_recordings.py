@@ -25,7 +25,6 @@ WAKE_MS = 500.0
     ],
 )
 def test_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -> None:
-    """Each finding is certain and named, there is no other finding, and no evidence is missing."""
     result = judge([RECORDINGS / name], engine="local", wake_ms=WAKE_MS)
     assert Counter(finding.property for finding in result.findings) == violated
     assert {finding.verdict for finding in result.findings} <= {"violated"}
@@ -33,7 +32,7 @@ def test_real_brokers_keep_their_verdicts(name: str, violated: dict[str, int]) -
 
 
 def test_unlisted_findings_count_in_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that lists only one of its findings still has its whole rate."""
+    """The rate counts all violations of a queue, even if the queue lists only one of them."""
     monkeypatch.setattr(pipeline, "FINDINGS_MAX", 1)
     result = judge([RECORDINGS / "java-4.9.7-late"], engine="local")
     assert result.findings_left_out > 0

@@ -24,11 +24,10 @@ from longpoll_judge.run.pipeline import judge_on
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024
 PEAK_BYTES_MAX = 640 << 20
-"""The limit, which includes the interpreter and its libraries; docs/performance.md has measured figures."""
+"""The memory limit, including the interpreter and its libraries; docs/performance.md has measured figures."""
 
 
 def peak_of(history: Path) -> int:
-    """The largest memory of a process that judged the history, in bytes; the verdict must be valid."""
     result = judge_on(LocalEngine(threads=1), find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     assert result.verdict == "valid"
     # getrusage is not used, because it inherits the maximum of the parent process.
@@ -39,7 +38,6 @@ def peak_of(history: Path) -> int:
 
 @pytest.mark.parametrize("queues", [1, 16])
 def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
-    """Eight times as many events take hardly more memory, and less than the documented limit."""
     peaks = []
     for events in (1_000_000, 8_000_000):
         directory = tmp_path / str(events)
@@ -52,7 +50,7 @@ def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
 
 
 LAGGING_PEAK_BYTES_MAX = 600 << 20
-"""The limit in docs/performance.md for groups that read from far back."""
+"""The memory limit in docs/performance.md for groups that read from far back."""
 
 
 LAGGING_IN_ONE_QUEUE: Final = pytest.param(
@@ -63,7 +61,6 @@ LAGGING_IN_ONE_QUEUE: Final = pytest.param(
 
 @pytest.mark.parametrize("queues", [LAGGING_IN_ONE_QUEUE, 16])
 def test_memory_does_not_grow_where_groups_lag(tmp_path: Path, queues: int) -> None:
-    """Three times as many events, with groups three times as far behind, take hardly more memory."""
     peaks = []
     for events in (1_600_000, 5_000_000):
         directory = tmp_path / str(events)
@@ -107,7 +104,6 @@ def huge_part(directory: Path, kind: str) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["plain", "compressed"])
 def test_a_line_of_a_gigabyte_is_a_gap(tmp_path: Path, kind: str) -> None:
-    """Every other event is judged, the verdict is unknown, and memory stays bounded."""
     count = huge_part(tmp_path / "history", kind)
     command = [sys.executable, "-m", "longpoll", "judge", str(tmp_path / "history"), "--engine", "local", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:

@@ -24,7 +24,6 @@ SEED = int(os.environ.get("LONGPOLL_SEED", "0")) * 1_000_000
 WORKERS = 4
 """The number of pieces of a long test, each in its own group."""
 FAULTS = 20
-"""The number of changed histories made from one."""
 QUICK_CHANGED, LONG_CHANGED = 15, 10_000
 QUICK_TROUBLED, LONG_TROUBLED = 6, 1_000
 
@@ -36,21 +35,19 @@ ONCE_APART = (
     (400_050, 11, "set queue_offset other"),
     (7_200_124, 33, "set offsets default"),
 )
-"""History, place in it and fault for which the two judges once disagreed."""
+"""(History, place in it, fault): cases in which the two judges once disagreed."""
 NEEDLESS_MOST = 0.01
 """The largest permitted share of needlessly `unknown` verdicts, among histories that were valid before the fault."""
 UNKNOWN_MOST = 0.2
 """The largest share of `unknown` verdicts if the fault left the evidence, among histories that were valid before.
 
-Most of them lack a beginning or an end, or name another queue than their request, or tags that were not recorded.
-Histories with a missing field are not counted here.
-"""
+Reasons for most of these verdicts: a missing beginning or end, an answer with another queue than its request, or tags
+that were not recorded. Histories with a missing field are not counted here."""
 CONVICTED_LEAST = 0.97
 """The least share of the second judge's violations that the judge must report too."""
 
 
 def pieces(quick: int, long: int) -> list[object]:
-    """A small piece for `make test`, and all pieces for the long test."""
     whole = [
         pytest.param(number, long // WORKERS, marks=(*LONG, pytest.mark.xdist_group(f"beside-{number}")))
         for number in range(1, WORKERS + 1)
@@ -61,7 +58,7 @@ def pieces(quick: int, long: int) -> list[object]:
 def faulty(piece: int) -> Iterator[tuple[str, History, bool]]:
     """An endless sequence of histories with one fault each; four in five are of a calm broker.
 
-    Each comes with whether it was not `valid` without the fault.
+    The flag of each history is true if the history was not `valid` even without the fault.
     """
     used: Counter[tuple[str, str]] = Counter()
     seed = SEED + 100_000 * piece
@@ -75,12 +72,10 @@ def faulty(piece: int) -> Iterator[tuple[str, History, bool]]:
 
 @cache
 def quick() -> list[tuple[str, History, bool]]:
-    """The small piece, which three tests share."""
     return list(islice(faulty(0), QUICK_CHANGED))
 
 
 def compared(piece: int, count: int, directory: Path, judge: Judge | None = None) -> Agreement:
-    """Compare the two judges on a number of changed histories."""
     found = Agreement() if judge is None else Agreement(judge)
     for operation, history, was_open in quick() if count == QUICK_CHANGED else islice(faulty(piece), count):
         found.compare(history, operation, directory, was_open=was_open)
@@ -88,7 +83,6 @@ def compared(piece: int, count: int, directory: Path, judge: Judge | None = None
 
 
 def too_careful(found: Agreement) -> Iterator[str]:
-    """One sentence for each limit that is missed: reported violations, and needless `unknown` verdicts."""
     needless = found.share("unknown", "valid", sound=True), found.share("unknown", "invalid", sound=True)
     if found.share("invalid", "invalid") < CONVICTED_LEAST:
         yield f"convicts {found.share('invalid', 'invalid'):.1%} of what the second judge convicts"
@@ -100,7 +94,6 @@ def too_careful(found: Agreement) -> Iterator[str]:
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_CHANGED, LONG_CHANGED))
 def test_both_judges_agree_on_changed_histories(piece: int, count: int, tmp_path: Path) -> None:
-    """The judges never disagree, whatever the fault, and the judge rarely answers `unknown` needlessly."""
     found = compared(piece, count, tmp_path / "history")
     assert found.count == count
     assert not found.disagreements, found.told()
@@ -112,7 +105,6 @@ def test_both_judges_agree_on_changed_histories(piece: int, count: int, tmp_path
 
 @pytest.mark.parametrize(("seed", "place", "operation"), ONCE_APART)
 def test_both_judges_agree_on_earlier_differences(seed: int, place: int, operation: str, tmp_path: Path) -> None:
-    """Topics that are deleted twice, two messages at one offset, or ids without offsets under a clock that jumped."""
     history = observe(*(troubled if seed % 5 == 4 else calm)(seed, 60))
     changed = apply([dict(event) for event in history.events], place, operation, random.Random(0))
     found = Agreement()
@@ -135,7 +127,6 @@ def test_a_judge_with_a_constant_verdict_is_noticed(verdict: str, tmp_path: Path
 
 @pytest.mark.parametrize(("piece", "count"), pieces(QUICK_TROUBLED, LONG_TROUBLED))
 def test_troubles_of_a_correct_broker_cause_no_violation(piece: int, count: int, tmp_path: Path) -> None:
-    """Deletions, kills, restarts, cut records, gaps and set clocks give no violation, and often `valid`."""
     found = Agreement()
     for number in range(count):
         seed = SEED + 100_000 * piece + number
@@ -158,7 +149,6 @@ TROUBLES = (
 
 @pytest.fixture(scope="module")
 def befallen() -> Counter[str]:
-    """Trouble -> the number of histories that have it."""
     found: Counter[str] = Counter()
     for seed in range(SEED, SEED + 150):
         found.update(trouble for trouble, count in observe(*troubled(seed, 120)).troubles.items() if count)

@@ -1,6 +1,6 @@
-"""The smallest histories on which the two judges once differed: now the judges agree on each.
+"""The smallest histories on which the two judges once differed. Now the judges agree on each of them.
 
-`second/differences.txt` has one story per line, after the common result: a verdict, a clause, or `any`.
+Each line of `second/differences.txt` has the common result (a verdict, a clause, or `any`) and then one story.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ KNOWN: Final = [one for one in BOTH if one.title.endswith("by a clock of which i
 
 
 def history_of(one: Story) -> History:
-    """The history of a story, as the second judge reads it."""
     events = (event_dict(msgspec.structs.asdict(event)) for event in one.told())
     return History(msgspec.to_builtins(one.meta), tuple(events))
 
@@ -66,7 +65,6 @@ def test_a_clock_that_is_not_declared_well_measures_nothing(one: Story, declares
 
 
 def test_a_history_is_shrunk_to_the_needed_events() -> None:
-    """Of a hundred events only those remain that the second judge needs for the same violation."""
     history = observe(Plan(8, 200, jumps=0.5), Sight())
     places = [place for place, one in enumerate(history.events) if len(one.get("offsets", [])) > 1]
     changed = history.with_events(apply(list(history.events), places[0], "set offsets -1", random.Random(0)))

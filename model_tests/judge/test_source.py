@@ -39,12 +39,10 @@ BAD_LINES = {
 
 
 def event(sequence: int) -> Event:
-    """An event with default fields."""
     return Event(event="append", after_ns=5, before_ns=7, source="broker-a#1", sequence=sequence, tag="a b\u00e9")
 
 
 def read(directory: Path) -> tuple[list[dict[str, object]], list[Damage]]:
-    """All events and damages of a history."""
     events: list[dict[str, object]] = []
     damages: list[Damage] = []
     for part in source.find([directory]).splits:
@@ -55,7 +53,6 @@ def read(directory: Path) -> tuple[list[dict[str, object]], list[Damage]]:
 
 
 def test_the_schema_is_the_specs() -> None:
-    """Every field of an event is a column, in order, and the struct agrees with the table of types."""
     assert EVENT_SCHEMA.names == list(FIELD_TYPES)
     assert [field.name for field in msgspec.structs.fields(Event)] == list(FIELD_TYPES)
 
@@ -63,7 +60,6 @@ def test_the_schema_is_the_specs() -> None:
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_bad_line_is_reported_and_the_others_are_read(tmp_path: Path, line: bytes, place: int) -> None:
-    """The three good lines around a bad one are read, and the report names file and byte."""
     lines = [msgspec.json.encode(event(sequence)) for sequence in range(3)]
     lines.insert(place, line)
     write(tmp_path, [], simulated_meta())
@@ -97,7 +93,6 @@ def test_each_line_must_have_exactly_one_object(tmp_path: Path, content: bytes, 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_lines_of_any_system_are_read_at_once(end: bytes) -> None:
-    """Lines with unknown fields are read at once, however often the fields occur."""
     line = msgspec.json.encode(event(0))
     table = ndjson._parse_fast(end.join([line, line[:-1] + b',"more":{"tag":1,"tag":2},"more":3}', b""]))
 
@@ -118,7 +113,6 @@ def test_a_repeated_unknown_field_is_ignored_next_to_a_bad_line(tmp_path: Path) 
 @settings(max_examples=12)
 @given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
 def test_splits_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
-    """However a part is cut into splits, every line is read once."""
     directory = tmp_path_factory.mktemp("splits")
     write(directory, (event(sequence) for sequence in range(count)), simulated_meta())
     with (directory / "part-000000.ndjson").open("ab") as file:
@@ -134,7 +128,6 @@ def test_splits_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int,
 
 
 def test_a_huge_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line over the limit is damage, and the lines around it are read."""
     monkeypatch.setattr(source, "SPLIT_BYTES", 500)
     monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", 2_000)
     lines = [msgspec.json.encode(event(0)), b"x" * 100_000, msgspec.json.encode(event(1))]
@@ -217,7 +210,6 @@ UNREADABLE: dict[str, list[object]] = {
 def test_lateness_by_an_unknown_clock_is_no_violation(
     tmp_path: Path, clean: Path, declares: dict[str, object] | None
 ) -> None:
-    """Without meta.json, or with an invalid declaration, late answers are not certain."""
     plant(clean, "answer_delayed", tmp_path)
     assert judge([tmp_path], engine="local").verdict == "invalid"
 
@@ -231,7 +223,6 @@ def test_lateness_by_an_unknown_clock_is_no_violation(
 
 
 def test_contradicting_declarations_make_the_clock_unknown(tmp_path: Path) -> None:
-    """The declarations contradict each other, so the clock of the source counts as unknown."""
     meta = simulated_meta()
     other = msgspec.structs.replace(meta.sources[0], uncertainty_ns=10**15)
     write(tmp_path, [event(0)], msgspec.structs.replace(meta, sources=[*meta.sources, other]))
@@ -250,7 +241,6 @@ def test_a_declaration_applies_to_its_own_directory_only(tmp_path: Path, clean: 
 
 
 def test_a_path_without_a_history_is_a_usage_error(tmp_path: Path) -> None:
-    """A missing path and an empty directory are usage errors."""
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(HistoryNotFoundError):
             source.find([path])

@@ -23,7 +23,6 @@ main()
 
 
 def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
-    """Run `longpoll judge` in a separate process, with a new directory and temporary files below it."""
     (directory / "work").mkdir()
     (directory / "temporary").mkdir()
     return subprocess.Popen(
@@ -38,13 +37,11 @@ def start(clean: Path, directory: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_over(directory: Path) -> list[str]:
-    """The files that the process left behind."""
     return sorted(path.name for path in directory.glob("*/*") if not path.name.startswith("hsperfdata"))
 
 
 @pytest.mark.long
 def test_spark_writes_no_log_lines_and_leaves_no_files(clean: Path, tmp_path: Path) -> None:
-    """No log line of Spark reaches stdout or stderr, and no file remains."""
     process = start(clean, tmp_path)
     told, complained = process.communicate(timeout=WAIT_S)
 
@@ -56,7 +53,6 @@ def test_spark_writes_no_log_lines_and_leaves_no_files(clean: Path, tmp_path: Pa
 
 @pytest.mark.long
 def test_ctrl_c_ends_spark_at_once_without_remains(clean: Path, tmp_path: Path) -> None:
-    """If it is interrupted while Spark works, it prints one word and leaves no Java process and no file."""
     process = start(clean, tmp_path)
     deadline = time.monotonic() + WAIT_S
     while not list(tmp_path.glob("temporary/longpoll-spark-*/local/blockmgr-*")):
@@ -79,7 +75,6 @@ def test_ctrl_c_ends_spark_at_once_without_remains(clean: Path, tmp_path: Path) 
 
 @pytest.mark.long
 def test_an_invalid_master_is_reported_in_one_line(clean: Path, tmp_path: Path) -> None:
-    """An invalid master exits with 2 and one line that names it, and nothing remains."""
     process = start(clean, tmp_path, "--master", "nonsense")
     told, complained = process.communicate(timeout=WAIT_S)
 

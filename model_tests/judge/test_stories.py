@@ -34,34 +34,30 @@ from longpoll_spec.history import META_FILE, Event, Meta
 FILES: Final = sorted((Path(__file__).parent / "stories").glob("*.txt"))
 STORIES: Final = [one for file in FILES for one in stories(file)]
 MIXED: Final = [one for one in STORIES if not {"policy", "alone"} & one.options.keys() and "broker" not in one.text]
-"""Stories that can be combined into one history."""
 CHAOS: Final = "What is found does not hang on the order of the events"
 """In this story the order of events decides which of several findings with one cause is reported."""
 FIRST: Final = {clause: one for one in reversed(STORIES) for clause in one.expected}
-"""The first story of each clause."""
 ALONE: Final = [
     one for number, one in enumerate(STORIES) if not number % 10 or one not in MIXED or one in FIRST.values()
 ]
 """Stories that are judged one by one: each that cannot be combined, one of each clause, and a tenth of the others."""
 EVIDENT: Final = [[one for one in ALONE if clause in one.expected][:2] for clause in FIRST]
-"""By clause the stories whose evidence is judged alone."""
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
-"""Combinable stories without a step that is recorded before its request, which a follower reports too early."""
+"""Stories that can be combined, except those with a step before its request, which a follower reports too early."""
 LINKED: Final = "Connections that overlap are of one life"
 """In this story a third connection links two others, and its events are not in the evidence."""
 MANY: Final = 12
 FEW: Final = 5
-"""The most stories of a history that is cut into windows of single events, each of which takes as long as a story."""
+"""The most stories in a history that is cut into windows of single events, because each window takes as long as a
+story."""
 
 
 def judged(directory: Path) -> Result:
-    """The judge's result for a history, with the limits of the stories."""
     return judge([directory], engine="local", wake_ms=LIMIT_MS, late_ms=LIMIT_MS)
 
 
 @pytest.mark.parametrize("number", range(0, len(MIXED), MANY), ids=lambda number: f"{MIXED[number].file}-{number}")
 def test_the_judge_reports_the_clauses_of_a_story(number: int, tmp_path: Path) -> None:
-    """The judge reports exactly these clauses; stories share a history, which takes less time."""
     several = MIXED[number : number + MANY]
     result = judged(write_parts(tmp_path, *together(several), []))
 
@@ -71,7 +67,6 @@ def test_the_judge_reports_the_clauses_of_a_story(number: int, tmp_path: Path) -
 
 @pytest.mark.parametrize("number", range(0, len(ALONE), MANY), ids=lambda number: f"{ALONE[number].file}-{number}")
 def test_each_story_has_its_verdict_and_sufficient_evidence(number: int, tmp_path: Path) -> None:
-    """The events of each certain finding form a history that violates the same clause."""
     for one in ALONE[number : number + MANY]:
         result = judged(write_story(one, tmp_path / "story"))
         _check_story(one, result)
@@ -85,7 +80,6 @@ def test_each_story_has_its_verdict_and_sufficient_evidence(number: int, tmp_pat
 
 
 def _check_story(one: Story, result: Result) -> None:
-    """The verdict is the story's, and each finding concerns its queue."""
     requests = {"", *(event.get("request", "") for event in one.events)}
 
     assert clauses_of(result) == sorted(one.expected), one.text
@@ -112,7 +106,6 @@ def _check_story(one: Story, result: Result) -> None:
 def test_a_finding_about_two_messages_shows_both(
     clause: str, events: str, shown: list[tuple[str, int]], tmp_path: Path
 ) -> None:
-    """The evidence has the requests, and the acknowledgement of each message with its offset."""
     one = story(f"{clause}: send a @0; ack a queue_offset=7 @2; {events}")
     (finding,) = (each for each in judged(write_story(one, tmp_path)).findings if each.clause == clause)
 
@@ -138,7 +131,6 @@ def test_a_finding_shows_the_ids_of_the_history(clause: str, events: str, told: 
 
 
 def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[int]) -> Path:
-    """Write a history in parts that end at these places."""
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
@@ -152,7 +144,6 @@ def write_parts(directory: Path, meta: Meta, events: list[Event], borders: list[
 
 
 def findings_of(result: Result) -> list[str]:
-    """Each finding in full, sorted."""
     return sorted(msgspec.json.encode(finding).decode() for finding in result.findings)
 
 
@@ -193,7 +184,7 @@ FAR: Final = [
     *[one for one in LONG if one.title == "Retention may have removed what was passed over"][:2],
     *(one for one in STORIES if one.file == "windows_in_parts"),
 ]
-"""Verdicts that rest on events of a part far before or after."""
+"""Stories whose verdicts depend on events of a part far before or after."""
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -219,7 +210,7 @@ CUT: Final = (
     "unknown: send r @0..5; ack queue=1",
     "log.acknowledged.once: send a @0; ack a queue_offset=3 @9; send b @5;",
 )
-"""The beginnings of stories whose clauses compare distant events; once a part of the history lacked such an event."""
+"""The beginnings of stories whose clauses compare distant events. A part of the history once lacked such an event."""
 
 
 @pytest.mark.parametrize(
@@ -264,7 +255,6 @@ def test_connections_link_queues_wherever_a_part_ends(tmp_path: Path, border: in
 
 @pytest.mark.parametrize("number", range(0, len(GROWING), 100))
 def test_a_growing_history_of_stories_has_the_same_findings(number: int, tmp_path: Path) -> None:
-    """Findings that are reported early remain certain, and the end has the findings of each story alone."""
     several = GROWING[number : number + MANY]
     meta, events = together(several)
     events.sort(key=lambda event: event.after_ns)
@@ -279,7 +269,6 @@ def test_a_growing_history_of_stories_has_the_same_findings(number: int, tmp_pat
 
 
 def some_sends(dice: random.Random) -> Story:
-    """Sends to two queues with their results, many of which are wrong, and repeated identifiers."""
     lines, at = list[str](), 0
     for number in range(12):
         at += dice.choice([0, 1, 2, 5])

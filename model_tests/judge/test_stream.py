@@ -32,7 +32,7 @@ PIECES = 3
 
 @define
 class Streamed:
-    """A history of one growing part, judged as by Spark, but without it."""
+    """A history of one growing part, judged in the way of a Spark stream but without Spark."""
 
     directory: Path
     listing: Listing = field(factory=lambda: Listing(LIMITS))
@@ -43,7 +43,7 @@ class Streamed:
     _offset: dict[str, Any] = field(factory=dict)
 
     def look(self) -> Batch:
-        """Judge the new rows; a batch of Spark's may have them in any order."""
+        """Judge the new rows, which a batch of Spark may have in any order."""
         source = NewEvents([str(self.directory)])
         start = self._offset or source.initialOffset()
         self._offset = source.latestOffset()
@@ -60,7 +60,6 @@ class Streamed:
 
 
 def streamed(recording: Recording, directory: Path, pieces: int = PIECES) -> Streamed:
-    """The history, judged after each of some pieces, each in some splits."""
     part = written(recording, directory) / PART
     lines = part.read_bytes().splitlines(keepends=True)
     found = Streamed(directory)
@@ -81,7 +80,6 @@ FAULTY = (
 
 @pytest.mark.parametrize("faults", quick_if(FAULTY, lambda names: names == FAULTY[0]))
 def test_groups_of_queues_give_the_findings_of_one_process(faults: str, tmp_path: Path) -> None:
-    """Every injected fault gives the same findings as the whole history, each with sufficient evidence."""
     recording = simulated(3, 1_000)
     for fault in faults.split():
         FAULTS[fault].apply(recording)
@@ -122,7 +120,6 @@ def test_an_answer_in_another_group_is_not_missing(what: str, tmp_path: Path) ->
 
 
 def test_a_restarted_reader_continues_at_its_offset(tmp_path: Path) -> None:
-    """A restarted reader continues from its offset."""
     part = written(simulated(1, 300), tmp_path / "history") / PART
     content = part.read_bytes()
     half = content.index(b"\n", len(content) // 2) + 1
@@ -142,21 +139,15 @@ def test_a_restarted_reader_continues_at_its_offset(tmp_path: Path) -> None:
 
 @define
 class Query:
-    """A streaming query that has ended, with the methods that a follower uses."""
-
     why: str = WHY
     isActive: bool = False  # noqa: N815 - Spark's name
 
     def exception(self) -> str:
-        """The reason for the end."""
         return self.why
 
 
 class Failing(StreamJudge):
-    """A source of queries that end as soon as they begin."""
-
     def begin(self) -> None:
-        """Begin a query without Spark."""
         self.begun += 1
         query: Any = Query()
         self._query = query
@@ -164,7 +155,6 @@ class Failing(StreamJudge):
 
 @pytest.fixture
 def failing(tmp_path: Path) -> Failing:
-    """A follower whose first query has failed."""
     engine: Any = None
     found = Failing(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path)
     found.begin()
@@ -172,7 +162,6 @@ def failing(tmp_path: Path) -> Failing:
 
 
 def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
-    """After `BEGUN_MAX` starts the error has the reason and a hint."""
     for number in range(1, BEGUN_MAX):
         assert failing.begun == number
         assert failing.look() is None
@@ -181,7 +170,6 @@ def test_a_query_that_fails_is_begun_again_some_times(failing: Failing) -> None:
 
 
 def test_a_query_is_not_restarted_after_other_errors(failing: Failing) -> None:
-    """If another query would fail in the same way, the follower stops."""
     query: Any = Query("ValueError: the part is gone")
     failing._query = query
     with pytest.raises(SparkUnavailableError, match="new events ended: ValueError: the part is gone; "):
@@ -189,15 +177,11 @@ def test_a_query_is_not_restarted_after_other_errors(failing: Failing) -> None:
 
 
 class Refused(StreamJudge):
-    """Spark refuses to start the query, as with a damaged checkpoint."""
-
     def outcomes(self) -> Any:
-        """No rows are returned."""
         raise PySparkException(f"An error occurred while calling o96.start.\n: {WHY}\n\tat org.apache.spark")
 
 
 def test_a_query_that_cannot_start_names_its_checkpoint(tmp_path: Path) -> None:
-    """The error has the checkpoint and the line with the reason, and no Java stack trace."""
     engine: Any = None
     found = Refused(engine, GrowingHistory([tmp_path]), LIMITS, tmp_path / "stream")
     with pytest.raises(SparkUnavailableError) as told:
@@ -206,7 +190,6 @@ def test_a_query_that_cannot_start_names_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_successful_batch_resets_the_failure_count(failing: Failing) -> None:
-    """After a successful batch the count of earlier failures is reset."""
     failing.look()
     so_far: Any = None
     batch = Batch(so_far, {PART: 7})

@@ -30,7 +30,6 @@ from longpoll_runtime.real import RealRuntime
 def test_the_example_prints_the_output_of_the_page(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The example must run in the project's folder, as the page requires."""
     program, shown = shown_on_page("judge_it.py")
     monkeypatch.chdir(PAGE.parents[1])
     exec(program, {})  # noqa: S102 - it is the page's
@@ -39,7 +38,6 @@ def test_the_example_prints_the_output_of_the_page(
 
 
 def recorded(directory: Path, *offsets: int) -> Path:
-    """A history of a consumer of three messages whose pulls ask for these offsets in this order."""
     with HistoryWriter(RealRuntime(), directory) as history:
         for offset in range(3):
             history.published("jobs", offset)
@@ -50,20 +48,17 @@ def recorded(directory: Path, *offsets: int) -> Path:
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """The file of the page."""
     file = tmp_path / "mine.py"
     file.write_text(SNIPPET)
     return file
 
 
 def command(*words: str | Path) -> tuple[int, dict[str, Any], str]:
-    """Exit code, output and errors of `longpoll judge`."""
     done = CliRunner().invoke(main, ["judge", *map(str, words), "--engine", "local", "--json"])
     return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
 
 
 def test_the_example_property_reports_a_lower_offset(mine: Path, tmp_path: Path) -> None:
-    """Only the consumer whose offset goes back is reported."""
     asked = "--property", f"{mine}:reads_forward"
     code, result, _err = command(recorded(tmp_path / "forward", 0, 1, 2), *asked)
     assert (code, result["verdict"], result["judged"]["own.reads_forward"]) == (0, "valid", 3)
@@ -77,33 +72,27 @@ def test_the_example_property_reports_a_lower_offset(mine: Path, tmp_path: Path)
 
 
 def every_pull(pulls: pa.Table) -> list[tuple[int, str]]:
-    """Report every pull as a violation."""
     return [(row, "is there") for row in range(len(pulls))]
 
 
 def raises(pulls: pa.Table) -> Iterator[tuple[int, str]]:
-    """Raise an error in the middle."""
     yield 0, "is there"
     raise ValueError("three")
 
 
 def exits(pulls: pa.Table) -> list[tuple[int, str]]:
-    """Exit the process with code 0."""
     raise SystemExit(0)
 
 
 def names_no_row(pulls: pa.Table) -> list[tuple[int, str]]:
-    """Report a row that does not exist."""
     return [(len(pulls), "is there")]
 
 
 def says_nothing(pulls: pa.Table) -> list[tuple[int, Any]]:
-    """Report a violation without a sentence."""
     return [(0, None)]
 
 
 def judged(engine: Engine, history: Path, *properties: Any) -> Result:
-    """The result without the fields that differ between runs."""
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _stage: None, properties=properties)
     return msgspec.structs.replace(result, seconds=0.0)
 
@@ -112,7 +101,6 @@ def judged(engine: Engine, history: Path, *properties: Any) -> Result:
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_both_engines_give_the_same_findings_of_a_property(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
-    """The engines give the same findings, in the same order and with the same evidence."""
     scope: dict[str, Any] = {}
     exec(SNIPPET, scope)  # noqa: S102 - it is the page's
     history = recorded(tmp_path / "history", 0, 1, 0, 2, 1)
@@ -133,14 +121,12 @@ def test_both_engines_give_the_same_findings_of_a_property(spark_engine: Engine,
     ],
 )
 def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:
-    """A property that fails is reported as a gap with the reason, and its findings are dropped."""
     result = longpoll.judge(recorded(tmp_path, 0, 1), properties=[own])
     assert (result.verdict, result.findings, result.judged[f"own.{own.__name__}"]) == ("unknown", [], 0)
     assert why in result.gaps[0]["why"]
 
 
 def test_an_uncertain_finding_of_a_property_is_unknown(tmp_path: Path) -> None:
-    """A finding is unknown if its pull has no answer, or if the clock may be set."""
     with HistoryWriter(RealRuntime(), tmp_path / "open") as history:
         history.published("jobs", 0)
         history.abandoned(history.polled("jobs", 1, 1_000))
@@ -166,7 +152,6 @@ def test_a_user_propertys_finding_is_in_every_report(mine: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
 def test_a_file_without_the_function_is_one_line(content: str, mine: Path, tmp_path: Path) -> None:
-    """A file without the function is an error before anything is judged."""
     mine.write_text(content)
     code, result, err = command(recorded(tmp_path / "history", 0), "--property", f"{mine}:reads_forward")
     assert (code, result, err.count("\n")) == (2, {}, 1)

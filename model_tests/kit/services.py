@@ -18,14 +18,11 @@ from longpoll_runtime import Condition, Event, Runtime
 from longpoll_runtime.real import RealRuntime
 
 MESSAGES_MAX = 3
-"""The most messages in one answer."""
 MS: Final = 1_000_000
 
 
 @define(eq=False)
 class Poll:
-    """A poll, waiting or answered."""
-
     queue: str
     offset: int
     timeout_ms: int
@@ -33,19 +30,15 @@ class Poll:
     is_cancelled: bool = False
     beats: int = 0
     others: tuple[Poll, ...] = ()
-    """The polls of the same request for other queues."""
     looks_at: int = 2
-    """The number of its queues that can wake it."""
+    """The number of the poll's queues that can wake the poll."""
     woken: Event = field(factory=lambda: RealRuntime().event())
 
 
 @define(eq=False, slots=False)
 class Feed:
-    """Queues that are read by offset."""
-
     runtime: Runtime = field(factory=RealRuntime)
     wakes: int = 1_000_000
-    """The number of waiting polls that a message wakes."""
     holds: Callable[[int], int] = lambda timeout_ms: timeout_ms
     """Timeout of a poll, ms -> the time that it waits, ms."""
     gives: Callable[[list[bytes]], list[bytes]] = lambda messages: messages
@@ -57,20 +50,17 @@ class Feed:
     semantics: Semantics = "offsets"
     queues: dict[str, list[bytes]] = field(factory=lambda: defaultdict(list))
     polls: list[Poll] = field(factory=list)
-    """The waiting polls."""
     changed: Condition = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.changed = self.runtime.condition()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake the waiting polls."""
         with self.changed:
             self.queues[self.names(queue)].append(self.keeps(body))
             self.changed.notify(min(self.wakes, len(self.polls)))
 
     def begin(self, queue: str, offset: int, timeout_ms: int) -> Poll:
-        """Register a poll that the service has received."""
         until_ns = self.runtime.monotonic_ns() + self.holds(timeout_ms) * MS
         return Poll(self.names(queue), offset, timeout_ms, until_ns, woken=self.runtime.event())
 
@@ -78,7 +68,6 @@ class Feed:
         return max(0.0, (poll.until_ns - self.runtime.monotonic_ns()) / 1e9)
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """The messages available to a poll, now or by its deadline."""
         with self.changed:
             self.wait(poll)
             return [] if poll.is_cancelled else self.gives(self.answer(poll))
@@ -91,7 +80,6 @@ class Feed:
         self.polls.remove(poll)
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether a poll would be answered with messages."""
         return any(len(self.queues[each.queue]) > each.offset for each in (poll, *poll.others)[: poll.looks_at])
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -103,7 +91,6 @@ class Feed:
             self.changed.notify_all()
 
     def delete(self, queue: str) -> None:
-        """Delete a queue and end its polls."""
         for poll in [each for each in self.polls if each.queue == queue]:
             self.cancel(poll)
         self.queues.pop(queue, None)
@@ -120,7 +107,6 @@ class TakeQueue(Feed):
     semantics: Semantics = "consuming"
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether a message is available."""
         return any(self.queues[each.queue] for each in (poll, *poll.others)[: poll.looks_at])
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -138,7 +124,6 @@ class LooksThenWaits(Feed):
     look_s = 0.0
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message and wake all polls on the list."""
         self.queues[queue].append(body)
         self.wake(queue)
 
@@ -148,7 +133,6 @@ class LooksThenWaits(Feed):
                 poll.woken.set()
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Check for messages; if there are none, join the list and wait."""
         if not self.has_some(poll):
             if self.look_s:
                 poll.woken.wait(self.look_s)
@@ -163,21 +147,20 @@ class LooksThenWaits(Feed):
 
 
 class SlowToHold(LooksThenWaits):
-    """The lost wakeup with a long time between check and list, as with a database."""
+    """The lost wakeup with a long time between the check and the wait, as with a database."""
 
     look_s = 0.005
 
 
 class NotifiesThenAppends(LooksThenWaits):
-    """A notification before the message is readable."""
+    """A poll is notified before the message is readable."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Wake all polls on the list, then append the message."""
         self.wake(queue)
         self.queues[queue].append(body)
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Join the list before the check, and wait again after a wake without a message."""
+        """Join the list before the check, and wait again after a wake that brought no message."""
         self.polls.append(poll)
         while not self.has_some(poll) and not poll.is_cancelled and self.left_s(poll) > 0:
             poll.woken.wait(self.left_s(poll))
@@ -202,10 +185,9 @@ class TakesAtOnce(TakeQueue, LosesAtOnce):
 
 
 class NewestPollFirst(TakeQueue):
-    """A message goes to the poll that came last."""
+    """A message goes to the poll that arrived last."""
 
     def has_some(self, poll: Poll) -> bool:
-        """Whether a message is available and no later poll waits for it."""
         mine = [each for each in self.polls if each.queue == poll.queue]
         return super().has_some(poll) and mine[-1:] in ([], [poll])
 
@@ -263,7 +245,7 @@ class GivesUpOnOthers(Feed):
 
 
 class BeginsOneBefore(Feed):
-    """The last message of an answer comes again."""
+    """The last message of an answer is also the first message of the next answer."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         return self.queues[poll.queue][max(poll.offset - 1, 0) :][:MESSAGES_MAX] if self.has_some(poll) else []
@@ -289,7 +271,7 @@ class TakesAfterCancel(TakeQueue):
 
 
 class ServesAfterCancel(TakeQueue):
-    """A cancel has no effect."""
+    """A cancel has no effect, so the poll is served later."""
 
     def cancel(self, poll: Poll) -> None:
         """Let the poll wait on."""
@@ -312,7 +294,7 @@ class AnyOrder(TakeQueue):
 
 
 class NewestFirst(TakeQueue):
-    """One message at a time, the newest first."""
+    """Messages are delivered one at a time, the newest first."""
 
     def answer(self, poll: Poll) -> list[bytes]:
         return [queue.pop()] if (queue := self.queues[poll.queue]) else []
@@ -387,7 +369,7 @@ NEVER_MS: Final = 20_000
 
 
 class HangsBehindTheEnd(Feed):
-    """A poll at a position behind the end waits without a deadline."""
+    """A poll at a position after the end of the queue waits without a deadline."""
 
     def wait(self, poll: Poll) -> None:
         if poll.offset > len(self.queues[poll.queue]):
@@ -425,7 +407,7 @@ class LateOnce(Feed):
 
 @define(eq=False, slots=False)
 class Limited(Feed):
-    """At most `most` polls wait; a further one is answered at once without messages, or waits `beyond_ms` longer."""
+    """At most `most` polls wait. Another poll is answered at once without messages, or waits `beyond_ms` longer."""
 
     most: int = 10
     beyond_ms: int = -NEVER_MS
@@ -438,7 +420,7 @@ class Limited(Feed):
 
 @define(eq=False, slots=False)
 class Pool(Feed):
-    """Each waiting poll holds one of ten threads, and a publish does too if the pool is shared."""
+    """Each waiting poll holds one of ten threads. A publish also needs a thread if the pool is shared."""
 
     is_shared: bool = False
     busy: int = 0
@@ -456,7 +438,7 @@ class Pool(Feed):
 
     def poll(self, poll: Poll) -> list[bytes]:
         with self.thread():
-            # The service reads the request only now.
+            # The service reads the request only at this time.
             poll.until_ns = self.runtime.monotonic_ns() + poll.timeout_ms * MS
             return super().poll(poll)
 
@@ -487,10 +469,10 @@ class TellsOld(Feed):
 
 @define(eq=False, slots=False)
 class Confirmed(Feed):
-    """A position deletes the messages before it, which can no longer be read."""
+    """A poll at a position deletes the messages before the position, which can no longer be read."""
 
     more: int = -1
-    """How many messages behind an answer it confirms too; with -1 an answer confirms nothing."""
+    """How many messages before an answer the answer confirms too; with -1 an answer confirms nothing."""
     gone: dict[str, int] = field(factory=lambda: defaultdict(int))
 
     def answer(self, poll: Poll) -> list[bytes]:
@@ -522,7 +504,7 @@ class Leased(LooksAgain, TakeQueue):
 
     lease_ms: int = 200
     forgets: bool = False
-    """Whether acknowledgements are lost."""
+    """Whether the service loses acknowledgements."""
     leases: dict[bytes, int] = field(factory=dict)
 
     def has_some(self, poll: Poll) -> bool:
@@ -543,10 +525,9 @@ class Leased(LooksAgain, TakeQueue):
 
 
 class OfKeys(TakeQueue):
-    """The messages of a key are in order; the keys are not."""
+    """The messages of each key are in order, but messages of different keys are not."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """The first message of the last key."""
         queue = self.queues[poll.queue]
         last = max((body.partition(b"=")[0] for body in queue), default=b"")
         return self.take(queue, [body for body in queue if body.startswith(last)])
@@ -566,7 +547,7 @@ class NewestOfKeyFirst(OfKeys):
 
 @define(eq=False, slots=False)
 class KeepsForTheGone(TakeQueue):
-    """The poll that came first is served first, also if its time is up and its client has not read the answer."""
+    """The poll that came first is served first, even if its time is over and its client has not read the answer."""
 
     line: list[Poll] = field(factory=list)
 
@@ -592,7 +573,7 @@ class KeepsForTheGone(TakeQueue):
 
 @define(eq=False, slots=False)
 class Slow(TakeQueue):
-    """Requests wait in line, and each publish takes long; then all is as it should be."""
+    """Requests wait in line and each publish takes long, but the service is correct."""
 
     takes_s: float = 0.5
     is_busy: bool = False
@@ -613,8 +594,6 @@ class Slow(TakeQueue):
 
 
 class InMemory(LongPollSubject):
-    """A subject for a service of this module."""
-
     durable = True
 
     def __init__(self, service: Feed | None = None, **contract: Any) -> None:
@@ -641,8 +620,6 @@ class InMemory(LongPollSubject):
 
 
 class Newest(InMemory):
-    """A subject whose position is the number of the newest message."""
-
     def finish_poll(self, handle: Poll) -> Polled:
         bodies = self.service.poll(handle)
         known = self.service.queues[handle.queue]
@@ -650,8 +627,6 @@ class Newest(InMemory):
 
 
 class Acknowledged(LongPollSubject):
-    """A subject of a leased service, whose messages the kit acknowledges."""
-
     semantics = "consuming"
     order = "none"
 
@@ -674,8 +649,6 @@ class Acknowledged(LongPollSubject):
 
 
 class Keyed(InMemory):
-    """Its messages have keys."""
-
     order = "key"
 
     def publish_keyed(self, queue: str, key: str, body: bytes) -> None:
@@ -683,8 +656,6 @@ class Keyed(InMemory):
 
 
 class Able(InMemory):
-    """A subject with all optional features: polls of several queues, deletion and heartbeats."""
-
     looks_at = 2
     ends_at_deletion = True
     heartbeat_ms = 100
@@ -714,14 +685,12 @@ class Able(InMemory):
 
 
 class EndsSeveralEarly(Able):
-    """A poll of several queues does not wait."""
-
     def start_poll_of(self, queues: Sequence[str], positions: Sequence[Any], timeout_ms: int) -> Poll:
         return super().start_poll_of(queues, positions, 0)
 
 
 class AddsToSeveral(Able):
-    """An answer from several queues has a message of no queue."""
+    """An answer from several queues also has a message that belongs to none of the queues."""
 
     def finish_poll(self, handle: Poll) -> Polled:
         answer = super().finish_poll(handle)

@@ -91,14 +91,13 @@ class WaitsOnce(Right):
     def wait_for(self, has_some: Callable[[], bool], timeout_s: float) -> None:
         if not has_some():
             CHANGED.release()
-            select.select([], [], [], 0.005)  # A database query takes this time.
+            select.select([], [], [], 0.005)  # This pause is as long as a database query.
             CHANGED.acquire()
             CHANGED.wait(timeout_s)
 
 
 @pytest.fixture
 def serving() -> Iterator[Callable[[type[Right]], str]]:
-    """Serve requests with a handler; returns the URL."""
     running: list[tuple[Server, threading.Thread]] = []
 
     def serve(handler: type[Right]) -> str:
@@ -126,7 +125,7 @@ def described(directory: Path, text: str = DESCRIPTION) -> str:
 
 
 def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """Without them the first request is refused in a sentence that names the message's place."""
+    """Without JSON and headers, the first request is refused in a sentence that names the message's place."""
     url, own = serving(TakesJson), 'publish_body = "text"\nheaders = {X-Key = "secret"}\n'
     refused = run(url, "--service", described(tmp_path), *QUICK)
     done = run(url, "--service", described(tmp_path, DESCRIPTION + own), "--json", *QUICK)
@@ -136,7 +135,7 @@ def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str],
 
 
 def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
-    """Even on a busy machine a correct service is valid; the run has few random examples."""
+    """The run has few random examples. Even on a busy machine a correct service is valid."""
     limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")
     done = run(serving(Right), "--service", described(tmp_path), "--json", *QUICK, *limits)
     told = json.loads(done.stdout)
@@ -209,7 +208,7 @@ def test_a_duration_has_a_unit(text: str, seconds: float | None) -> None:
 def test_no_call_outlives_a_nats_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unfinished task is logged by asyncio when it is garbage-collected, perhaps during another test."""
+    """The call must leave no unfinished task, because asyncio would log the task later, perhaps during another test."""
 
     async def connect(*_words: Any, **_options: Any) -> None:
         await asyncio.Event().wait()

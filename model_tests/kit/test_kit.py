@@ -39,7 +39,6 @@ PATIENT: Final = {"wake_ms": 3_000, "late_ms": 3_000, "long_ms": 3_500, **SMALL}
 
 
 def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
-    """A machine class for a subject in real time, as a user would define it."""
     return type("Mine", (longpoll.LongPollMachine,), {"subject": staticmethod(subject), **SMALL, **attributes})
 
 
@@ -103,8 +102,6 @@ def test_a_machine_runs_by_itself_too() -> None:
 
 
 def case(make: virtual.Make, chosen: settings) -> tuple[unittest.TestResult, KitReport]:
-    """The result of a machine's test case."""
-
     def main(runtime: Runtime) -> tuple[unittest.TestResult, KitReport]:
         mine, result = virtual.machine(make, runtime), unittest.TestResult()
         mine.TestCase.settings = chosen
@@ -127,7 +124,6 @@ def test_what_was_not_seen_is_unknown() -> None:
 
 
 def test_a_case_fails_with_the_steps() -> None:
-    """The violation is an AssertionError, so pytest and unittest report a failure."""
     result, _report = case(of(Feed, holds=lambda ms: ms // 2), SOME)
 
     assert len(result.failures) == 1
@@ -137,7 +133,6 @@ def test_a_case_fails_with_the_steps() -> None:
 
 
 def test_two_machines_have_cases_of_their_own() -> None:
-    """Each of two machines has its own settings."""
     one, other = machine(InMemory), machine(InMemory)
     one.TestCase.settings = FEW
 
@@ -166,7 +161,6 @@ def test_a_failure_is_one_step_with_a_timeline_and_code() -> None:
 
 
 def test_a_report_names_each_axis_and_how_far_it_went() -> None:
-    """The report has the user's settings, and ends at the fault."""
     wide: dict[str, Any] = {"short_ms": (10, 70), "body_max": 70_000, "burst": 5, "polls_max": 8, "silence_ms": 0}
     right = virtual.exercise(of(Feed), **wide)
     cut = virtual.exercise(of(Feed, keeps=lambda body: body[: 1 << 15]), **wide)
@@ -264,7 +258,7 @@ def test_a_machine_that_stands_still_accuses_nobody() -> None:
 
 
 def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kit counts such an example, and the verdict is unknown."""
+    """The kit counts such examples, and the verdict is unknown."""
 
     def stands_still(_polls: Polls, *_arguments: Any) -> bool:
         raise StandstillError("the machine stood still")
@@ -322,15 +316,11 @@ class GarbledAtCancel(InMemory):
 
 
 class ReturnsNone(InMemory):
-    """A subject whose polls return None."""
-
     def finish_poll(self, handle: Poll) -> Any:
         super().finish_poll(handle)
 
 
 class NoPosition(InMemory):
-    """A subject whose answers lack the next position."""
-
     def finish_poll(self, handle: Poll) -> Polled:
         return Polled(super().finish_poll(handle).bodies)
 
@@ -345,8 +335,6 @@ class Incomplete:
 
 
 class Refuses(InMemory):
-    """A subject whose service does not listen."""
-
     def publish(self, queue: str, body: bytes) -> None:
         raise ConnectionRefusedError("nobody listens")
 
@@ -366,7 +354,7 @@ class Refuses(InMemory):
     ],
 )
 def test_a_mistake_in_a_subject_is_raised(make: Any, error: type[Exception], said: str) -> None:
-    """The error says how to fix the subject, and is not reported as a fault of the service."""
+    """The error says how to fix the subject, and the kit does not report it as a fault of the service."""
     with pytest.raises(error, match=said):
         virtual.exercise(make, SOME)
 
@@ -424,7 +412,6 @@ def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
 
 
 def told(directory: Path, make: virtual.Make) -> tuple[KitReport, Result, dict[str, set[str]]]:
-    """The kit's verdict, the judge's verdict on the same run's history, and the findings' properties by verdict."""
     report = virtual.exercise(
         make, settings(SOME, max_examples=6), history=lambda runtime: longpoll.HistoryWriter(runtime, directory)
     )
@@ -436,7 +423,6 @@ def told(directory: Path, make: virtual.Make) -> tuple[KitReport, Result, dict[s
 
 
 def test_the_judge_accuses_no_correct_service(tmp_path: Path) -> None:
-    """The history has found, woken, expired, cancelled and restarted polls, and the judge reports no violation."""
     report, result, found = told(tmp_path, of(Feed))
 
     assert report.verdict == "valid", report
@@ -486,22 +472,18 @@ def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch:
 def test_what_the_contract_says_nothing_of_is_not_told(
     service: type[Feed], attributes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    """An unsupported subject is a usage error with the next step to take."""
     with pytest.raises(SubjectError, match=said):
         virtual.exercise(of(service), history=lambda runtime: longpoll.HistoryWriter(runtime, tmp_path), **attributes)
 
 
 @define
 class Heard:
-    """A history that keeps its events in memory."""
-
     told: list[tuple[object, ...]] = field(factory=list)
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
         self.told.append(("published", queue, offset, since_ns))
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> str:
-        """Keep the poll, which its event identifies."""
         self.told.append(("polled", queue, offset, timeout_ms, since_ns))
         return f"poll from {offset}"
 
@@ -515,9 +497,9 @@ class Heard:
 
 
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
-    """A poll has its earliest possible begin and a certain end; a poll with an uncertain end is left out.
+    """A poll has its earliest possible begin and a certain end. A poll with an uncertain end is left out.
 
-    An unpublished message gets an offset behind the end.
+    An unpublished message gets an offset after the end.
     """
     heard = Heard()
     teller = RecordedHistory(heard, RealRuntime().lock())

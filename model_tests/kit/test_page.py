@@ -25,12 +25,11 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
-    """The result of pytest for the page's test and a service."""
     (directory / "service.py").write_text(service)
     (directory / "test_service.py").write_text(FILES["test_service.py"])
     (directory / "conftest.py").write_text(
         "from hypothesis import Phase, settings\nimport longpoll\nfrom longpoll_kit.run import MachineTestCase\n"
-        # A busy host is not a fault of the service.
+        # The limits are large, because a busy host is not a fault of the service.
         "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"
         "MachineTestCase.settings = settings("
         "max_examples=10, stateful_step_count=15, database=None, phases=(Phase.generate,))\n"
@@ -41,7 +40,6 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("is_broken", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: bool) -> None:
-    """The page's test passes, or fails with the line that the page shows."""
     right = "            self.changed.wait_for(lambda: self.queues[queue], timeout_s)\n"
     wrong = "            if not self.queues[queue]:\n                self.changed.wait(timeout_s)\n"
     assert right in FILES["service.py"]
@@ -53,7 +51,6 @@ def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: b
 
 
 def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The other snippets run in their order, and the defaults on the page are correct."""
     names: dict[str, Any] = {}
     for snippet in SNIPPETS:
         exec(compile(snippet, "docs/kit.md", "exec"), names)  # noqa: S102 - our own page
@@ -78,11 +75,11 @@ def test_the_page_tells_of_each_property() -> None:
 
 
 def test_the_picture_of_real_servers_shows_the_table() -> None:
-    """A dot, a line and a stroke for both kinds of each server, to the right as it takes longer."""
     page = services_plot.PAGE.read_text("utf-8")
     lines = services_plot.of_table(page)
 
-    assert len(lines) == page.partition("## What")[0].count("\n| ") - 2  # the head and its rule
+    # Two of the lines are the head of the table and its rule.
+    assert len(lines) == page.partition("## What")[0].count("\n| ") - 2
     assert services_plot.DRAWN.read_text("utf-8") == services_plot.drawn(lines)
     assert services_plot.drawn(lines).count("<circle") == 2 * len(lines) + 2
     assert [round(services_plot.x(each)) for each in (0.0, 0.1, 10, 1_000)] == [190, 190, 470, 750]

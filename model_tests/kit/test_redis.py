@@ -78,7 +78,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_redis_is_valid(server: Server) -> None:
-    """Polls are held, woken, cancelled, expired and restarted, and the verdict is valid."""
     report = machine(lambda: Restarting(server), **PATIENT).exercise(SOME, 14)
 
     assert report.verdict == "valid", report
@@ -94,7 +93,6 @@ def test_redis_is_valid(server: Server) -> None:
     ],
 )
 def test_a_wrong_use_of_redis_is_found(server: Server, subject: type[Restarting], properties: set[str]) -> None:
-    """A message taken by another client, a push at the wrong end and an ignored cancel are each found."""
     report = machine(lambda: subject(server), **HASTY).exercise(SOME, 14)
 
     assert report.verdict == "invalid", report
@@ -102,7 +100,6 @@ def test_a_wrong_use_of_redis_is_found(server: Server, subject: type[Restarting]
 
 
 def recorded(subject: type[Restarting], server: Server, directory: Path, limit_ms: float) -> tuple[KitReport, Result]:
-    """The results of kit and judge for the same stream reads, with large limits for a busy machine."""
     with longpoll.HistoryWriter(longpoll.RealRuntime(), directory, service="redis") as history:
         few = settings(SOME, max_examples=4)
         report = machine(lambda: subject(server, "xread"), **PATIENT).exercise(few, 14, history=history)

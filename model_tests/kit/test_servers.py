@@ -27,7 +27,6 @@ DIES_AT: Final = 30
 
 
 def server_of(name: str, directory: Path) -> Iterator[Server]:
-    """A real server; skips the test if it is not installed."""
     if not KINDS[name].is_here:
         pytest.skip(f"{name} is not here; install {KINDS[name].where}")
     with running(name, directory) as server:
@@ -61,7 +60,6 @@ def test_a_real_server_is_valid(name: str, mode: str, tmp_path: Path) -> None:
 
 
 def test_a_server_that_dies_is_unknown_in_a_sentence(server: Server) -> None:
-    """The server is killed between two publishes while polls wait, and no connection stays open."""
     made, left = subject_for(server.url), [DIES_AT]
 
     def subject() -> Any:

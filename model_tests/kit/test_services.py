@@ -1,7 +1,7 @@
 """The kit finds each fault of a service with default settings, and no violation of a correct service.
 
-The faults are those of public reports on Redis, NATS, Kafka, SQS clones, Consul, Telegram and others. Time is virtual,
-so a silence lasts 30 s and a busy machine changes nothing.
+The faults are those of public reports on Redis, NATS, Kafka, SQS clones, Consul, Telegram and other services. Time is
+virtual, so waiting for 30 s takes no real time and a busy machine changes nothing.
 """
 
 from __future__ import annotations

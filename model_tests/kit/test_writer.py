@@ -16,7 +16,7 @@ MS: Final = 1_000_000
 
 
 Event = tuple[Any, ...]
-"""A method of the writer with its arguments; `answered` and `abandoned` concern the last poll, `pass` is in ms."""
+"""A method of the writer with its arguments. `answered` and `abandoned` concern the last poll; `pass` is in ms."""
 GOOD: Final[list[Event]] = [
     *(
         event
@@ -66,8 +66,6 @@ FAULTY: Final[dict[str, tuple[str, list[Event]]]] = {
 
 
 class Clock(longpoll.RealRuntime):
-    """A manual clock."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 10**9
@@ -75,7 +73,7 @@ class Clock(longpoll.RealRuntime):
 
 
 def judged(directory: Path, events: Sequence[Event], since_ms: int | None = None) -> Result:
-    """The verdict on a written history; answers were not sent before `since_ms`."""
+    """The verdict on a written history, in which no answer was sent before `since_ms`."""
     clock = Clock()
     poll: Any = None
     with longpoll.HistoryWriter(clock, directory) as history:
@@ -119,12 +117,10 @@ def test_an_answer_that_may_have_been_sent_in_time_is_not_late(tmp_path: Path) -
 
 
 def test_nothing_written_is_unknown(tmp_path: Path) -> None:
-    """A history without a poll is unknown."""
     assert judged(tmp_path, [("published", "mail", 0)]).verdict == "unknown"
 
 
 def test_a_closed_history_takes_no_more(tmp_path: Path) -> None:
-    """A second close has no effect, and an invalid directory raises an error."""
     history = longpoll.HistoryWriter(longpoll.RealRuntime(), tmp_path / "history")
     history.published("mail", 0)
     history.close()

@@ -29,7 +29,7 @@ Make = Callable[[Runtime], LongPollSubject]
 
 
 class NoPauses(HostPauseWatch):
-    """The host pauses of a simulation: none, unless a test adds one."""
+    """The host pauses of a simulation. The list is empty unless a test adds a pause."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +42,7 @@ class NoPauses(HostPauseWatch):
 
 
 class VirtualExample(Example):
-    """An example whose threads are greenlets, so a pause between two lines would pause all of them."""
+    """An example whose threads are greenlets, so a pause between two lines would pause all threads."""
 
     def preempt(self, queue: Any, payload: bytes, who: Any) -> str:
         """Switch at any point, as the simulation's strategy says."""
@@ -50,8 +50,6 @@ class VirtualExample(Example):
 
 
 def machine(make: Make, runtime: Runtime, watch: HostPauseWatch | None = None, **attributes: Any) -> Any:
-    """A machine class for a subject of this runtime."""
-
     class Mine(longpoll.LongPollMachine):
         kind = VirtualExample
 
@@ -69,7 +67,6 @@ def machine(make: Make, runtime: Runtime, watch: HostPauseWatch | None = None, *
 
 
 def in_world(main: Callable[[Runtime], Result], strategy: Strategy | None = None) -> Result:
-    """Call a function in a simulation with real files."""
     world = World(strategy or Strategy(), steps_max=20_000_000)
     return world.run(lambda: main(SimulatedRuntime(Network(world), files=RealRuntime().files)))
 

@@ -1,9 +1,9 @@
-"""Drives the broker's real hold table and the spec, one step at a time, and compares all visible state.
+"""Drives the broker's real hold table and the specification step by step, and compares all visible state.
 
-The machine draws any step that the spec allows in `longpoll_simulation.lockstep`. That is the real
+The machine takes any step that the specification allows in `longpoll_simulation.lockstep`, which runs the real
 `HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, a bounded
-executor, a stop and failing looks. After each step every variable of the spec, read off the table and the actors, must
-match the spec's own actions.
+executor, a stop and checks that raise. After each step every variable of the specification, read from the table and the
+actors, must have a value that the specification's own actions give.
 """
 
 from __future__ import annotations
@@ -27,19 +27,16 @@ from longpoll_spec.specification import specification_of
 
 BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=3)
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}
-"""A step of this name is offered once in this number of choices, because a stop ends nearly everything."""
+"""A step with this name is offered in one of so many choices, because a stop ends nearly all activity."""
 IDLE: Final = {"tick", "fill", "empty"}
-"""The remaining work when a stopped broker has answered every request."""
+"""Steps that still occur after a stopped broker has answered every request."""
 POLICIES: Final = ["strict", "strict-clone"]
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """The hold table and the specification, step by step."""
-
     acted: ClassVar[int] = 0
 
     def make(self) -> Lockstep:
-        """Create the two, with the policy of `run_machine`."""
         raise AssertionError("run this machine by run_machine, which says of which policy")
 
     @initialize()
@@ -48,7 +45,6 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:
-        """Take a step that the specification permits now, and compare."""
         moves = [move for move in self.world.moves() if data.draw(st.integers(1, RARE.get(move[0], 1))) == 1]
         if {kind for kind, _number in moves} <= IDLE and not self.world.running:
             return
@@ -88,7 +84,6 @@ def run_machine(policy_name: str, *, planted: bool = False) -> int:
 
 @pytest.mark.parametrize("policy_name", POLICIES)
 def test_the_hold_table_does_what_the_law_says(policy_name: str) -> None:
-    """After every step each variable has a value that the specification permits."""
     assert run_machine(policy_name) > 500
 
 
@@ -109,7 +104,7 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
                 wanted = [move for move in moves if draw.randint(1, RARE.get(move[0], 1)) == 1]
                 world.do(draw.choice(wanted or moves))
             fired.update(world.done)
-    # A traversal in place finds the throwing filter under the lock, so it needs no separate look.
+    # A traversal in place finds the throwing filter under the lock, so it needs no separate check.
     never = {"notifier_throws"} if model.policy.take == "in_place" else set()
     expected = {action.name for action in model.actions} - never
     assert set(fired) == expected, f"seed {seed}: {expected ^ set(fired)}"
@@ -127,7 +122,6 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
 def test_a_planted_fault_is_red(
     name: str, instead: Callable[..., object], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table keeps a pull that the specification has queued, or expires."""
     monkeypatch.setattr(HoldTable, name, instead)
     with pytest.raises(AssertionError, match=says):
         run_machine("strict", planted=True)

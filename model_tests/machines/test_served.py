@@ -44,7 +44,6 @@ HURRIED = attrs.evolve(STRICT, patience_ms=1_500, queue_file_units=40)
 
 
 def run(broker: EmbeddedBroker, *, max_examples: int = 40, step_count: int = 40, seed: int | None = None) -> KitReport:
-    """Run the suite without shrinking a failure."""
     return run_suite(broker.runtime, broker, max_examples=max_examples, step_count=step_count, seed=seed, shrink=False)
 
 
@@ -55,7 +54,6 @@ def falsified(report: KitReport) -> str:
 
 @pytest.mark.parametrize("policy", [pytest.param("strict", marks=pytest.mark.long), "strict-clone"])
 def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
-    """Every answer to sends, pulls, closes, invalid requests and restarts equals the model's."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
         report = run(subject, max_examples=6)
     assert not falsified(report), report
@@ -75,7 +73,6 @@ def test_the_model_of_its_promises_is_kept(policy: str, config: BrokerConfig, st
 
 
 def test_what_the_suite_does_is_a_valid_history(tmp_path: Path) -> None:
-    """The judge, with the record from inside the broker, finds all evidence and no violation."""
     with EmbeddedBroker(
         RealRuntime(), str(tmp_path / "store"), can_restart=False, record_directory=str(tmp_path / "history")
     ) as subject:
@@ -104,7 +101,7 @@ WINDOW_S = 0.025
 class WideningRuntime(RealRuntime):
     """A runtime that waits, between a pull's read and its hold, for the notification of an arrival.
 
-    So the window in which RocketMQ loses a wake is open for as long as another connection needs to send into it.
+    The window in which RocketMQ loses a wake is therefore open for as long as another connection needs to send into it.
     """
 
     def __init__(self) -> None:
@@ -112,7 +109,6 @@ class WideningRuntime(RealRuntime):
         self.notified = threading.Event()
 
     def step(self, action: str) -> None:
-        """Wait at the scheduling points of the window."""
         if action == "pull_read":
             self.notified.clear()
         elif action == "hold":
@@ -121,8 +117,6 @@ class WideningRuntime(RealRuntime):
 
 @attrs.define(eq=False)
 class WidenedSubject(EmbeddedBroker):
-    """A subject that tells its runtime when a notifier has traversed a bucket."""
-
     def started(self, broker: Broker) -> None:
         runtime, notify = self.runtime, broker.hold_service.notify
         assert isinstance(runtime, WideningRuntime)
@@ -135,7 +129,6 @@ class WidenedSubject(EmbeddedBroker):
 
 
 def widened(directory: Path) -> KitReport:
-    """Run the suite with the window open, with strict without its recheck."""
     policy = with_knob(STRICT_POLICY, "recheck_after_hold=none")
     config = BrokerConfig(io_thread_count=2)
     subject = WidenedSubject(
@@ -148,8 +141,8 @@ def widened(directory: Path) -> KitReport:
 def test_without_the_recheck_a_wake_is_lost(tmp_path: Path) -> None:
     """Strict without its recheck loses the wake of a pull that a message overtakes between read and hold.
 
-    Only a message that was acknowledged after its pull began breaks the property. Which step sent it does not matter,
-    because `cancel` and `send_one_way` overtake a pull as well as `cross` does.
+    Only a message that was acknowledged after its pull began breaks the property. `cancel` and `send_one_way` overtake
+    a pull as well as `cross` does, so any of these steps may have sent the message.
     """
     report = widened(tmp_path)
     assert report.property == "no_lost_wakeup", report
@@ -167,7 +160,7 @@ def early_deadline(patch: pytest.MonkeyPatch) -> None:
 
 
 def flipped_bit(patch: pytest.MonkeyPatch) -> None:
-    """Change the first byte of the first body of every answer, or of its topic's length."""
+    """Change the first byte of the first body of every answer, or the first byte of its topic's length."""
     encode = PullAnswers.encode
 
     def flipped(*arguments: object) -> list[object]:
@@ -182,7 +175,6 @@ def flipped_bit(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_answer(patch: pytest.MonkeyPatch) -> None:
-    """Answer a held pull twice."""
     answer = pull_runner.PullRunner.answer
 
     def twice(*arguments: object) -> None:
@@ -238,7 +230,6 @@ def lose_last_message(directory: Path) -> None:
 
 
 def lose_group_offsets(directory: Path) -> None:
-    """Remove the committed offsets of the groups."""
     for path in (directory / "config").glob("consumerOffset.json*"):
         path.unlink()
 
@@ -247,7 +238,6 @@ def lose_group_offsets(directory: Path) -> None:
     ("between", "finding"), [(lose_last_message, "has offsets 0 to"), (lose_group_offsets, "was committed")]
 )
 def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
-    """A restart that loses the last acknowledged message, or the groups' offsets, fails the suite."""
     with FaultySubject(RealRuntime(), str(tmp_path), between=between, expectations=HURRIED) as subject:
         report = run(subject, max_examples=60)
     assert finding in falsified(report), report
@@ -267,14 +257,13 @@ def queue_of(*tags: str, file_units: int = 1_000) -> WireQueue:
 
 
 def pull_of(offset: int, wanted: Wanted = ALL, *, timeout_ms: int = 0, begun_ns: int = LATER) -> Ask:
-    """A pull from this offset on; by default it began when all messages were there."""
+    """A pull from this offset on; by default it begins after all messages are there."""
     return Ask(1, "T@0", max(offset, 0), PullTerms(wanted=wanted, offset=offset), timeout_ms, begun_ns)
 
 
 def judge_answer(
     queue: WireQueue, pull: Ask, answer: Answer, ended_ns: int = LATER, cancelled_ns: int | None = None
 ) -> None:
-    """Let the model check an answer that came at this time."""
     pull.answer, pull.ended_ns, pull.cancelled_ns = answer, ended_ns, cancelled_ns
     queue.judge(pull)
 
@@ -342,7 +331,7 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
 def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
     sent: dict[str, str], delivered: dict[str, str], is_right: bool
 ) -> None:
-    """5.x keeps WAIT and 4.9 drops it; neither may change it or add a property."""
+    """5.x keeps the property WAIT and 4.9 drops it; neither version may change it or add a property."""
     assert WireMessage(0, b"", 0, properties=sent).is_given_back(delivered) == is_right
 
 

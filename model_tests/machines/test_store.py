@@ -1,7 +1,7 @@
 """The mapped store compared with a plain model: append, dispatch, read, flush, close, kill, open, in any order.
 
-The model is lists in memory with two facts about files: a read stops at a consume-queue file's end, and after opening
-everything is visible. Files are so small that log and queues roll over within a run.
+The model is lists in memory and two facts about files: a read stops at the end of a consume queue's file, and
+everything is visible after opening. Files are so small that log and queues roll over within a run.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ def no_syncs() -> Iterator[None]:
 
 @define
 class Message:
-    """The model's copy of a message."""
-
     body: str
     tag: str | None
     size: int
@@ -88,8 +86,6 @@ def expected_read(queue: Queue, offset: int, count: int, tag: str | None) -> tup
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Drives the store and the model together and compares everything that a reader can see."""
-
     @initialize()
     def open_empty(self) -> None:
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="longpoll-store-"))
@@ -108,13 +104,12 @@ class StoreMachine(RuleBasedStateMachine):
         prepared=st.integers(0, 9).map(lambda die: die == 0),
     )
     def append(self, key: tuple[str, int], body: str, tag: str | None, *, count: int, prepared: bool) -> None:
-        """Append some messages, sometimes messages that no queue lists."""
         for _ in range(count):
             self._append(key, body, tag, prepared=prepared)
 
     @rule(keys=st.lists(st.sampled_from(QUEUES), max_size=6), size=st.integers(0, 220), tag=st.sampled_from(TAGS))
     def append_burst(self, keys: list[tuple[str, int]], size: int, tag: str | None) -> None:
-        """Append the part of a burst that the store accepts, and the other messages one by one."""
+        """Append the part of a burst that the store accepts, and append the other messages one by one."""
         body = "r" * size
         burst = self.store.put_burst([message(*key, body.encode(), tag=tag) for key in keys])
         for key, arrival in zip(keys, burst, strict=False):
@@ -159,7 +154,6 @@ class StoreMachine(RuleBasedStateMachine):
         tag=st.sampled_from(["red", "AaAa", "blue", None]),
     )
     def read(self, key: tuple[str, int], offset: int, count: int, tag: str | None) -> None:
-        """Read from any offset, with and without a tag."""
         wanted: Callable[[int], bool] | None = None if tag is None else (lambda code: code == tags_code(tag))
         queue = self.queues[key]
         # Most offsets are inside the queue, and some up to two beyond its end.
@@ -181,7 +175,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush_queues(self) -> None:
-        """Make the queues durable and write the checkpoint."""
         self.store.flush_queues()
         assert (self.directory / "checkpoint").stat().st_size == 4096
 
@@ -195,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_and_open(self) -> None:
-        """Open a copy of the directory as after a kill; a crash leaves at most tails."""
+        """Open a copy of the directory as after a kill; a crash damages at most the tails of files."""
         self.kills += 1
         killed = self.root / str(self.kills)
         shutil.copytree(self.directory, killed)
@@ -217,7 +210,6 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "store"))
     @invariant()
     def ranges_agree(self) -> None:
-        """The list of queues and every queue's visible range equal the model's."""
         for key, queue in self.queues.items():
             assert (self.store.visible_start(*key), self.store.visible_end(*key)) == (0, queue.visible)
         assert self.store.queues() == sorted(key for key, queue in self.queues.items() if queue.visible)

@@ -48,16 +48,12 @@ exclude-operators = ["core/ReplaceBinaryOperator_BitOr_.*", "core/RemoveDecorato
 
 @frozen
 class Survivor:
-    """A mutant that no test kills."""
-
     module: str
     line: int
     operator: str
-    """The change that cosmic-ray made, by the name of its operator."""
 
 
 def modules() -> dict[str, Path]:
-    """Dotted name -> file of every shipped module, relative to the root."""
     paths = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     return {".".join(path.with_suffix("").parts[1:]): path for path in paths if path.stem != "__init__"}
 
@@ -75,7 +71,6 @@ def tests_of(module: str) -> list[str]:
 
 
 def changed_since(base: str) -> set[Path]:
-    """The files that differ from a revision; raises UserError if git does not know it."""
     words = ["git", "diff", "--name-only", "--relative", base, "--", *FOLDERS]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -28,7 +28,6 @@ ZOO: Final = Path(__file__).with_name("zoo")
 NEEDED: Final = ("pyproject.toml", "spec", "reference", "model_tests", "docs", "packaging")
 PASSED: Final = 0
 FAILED: Final = 1
-"""The exit codes of pytest if all tests passed, and if at least one test failed."""
 _HEAD: Final = re.compile(r"^# ([a-z ]+): (.*)$", re.MULTILINE)
 
 
@@ -38,26 +37,21 @@ class PatchError(Exception):
 
 @frozen
 class Bug:
-    """A bug of the zoo, read from its patch."""
-
     name: str
     title: str
     source: str
-    """The project, and its issue or finding."""
     symptom: str
     """The effect for a user; empty if the title describes it."""
     tests: tuple[str, ...]
-    """The tests that find it, as pytest takes them."""
+    """The tests that find the bug, as arguments of pytest."""
     patch: Path
 
     @property
     def files(self) -> set[str]:
-        """The files that the patch changes, relative to the root."""
         return set(re.findall(r"^\+\+\+ b/(\S+)", self.patch.read_text("utf-8"), re.MULTILINE))
 
 
 def read(path: Path) -> Bug:
-    """The bug of a patch; raises PatchError."""
     head = dict(_HEAD.findall(path.read_text("utf-8").partition("\n--- ")[0]))
     try:
         title, source, found_by = (head[key] for key in ("title", "source", "found by"))
@@ -67,12 +61,10 @@ def read(path: Path) -> Bug:
 
 
 def bugs() -> list[Bug]:
-    """Every bug, by name; raises PatchError."""
     return [read(path) for path in sorted(ZOO.glob("*.patch"))]
 
 
 def page() -> str:
-    """The page of the site that lists the zoo."""
     about = (
         "Bugs of hold tables, stores and clients, each as a patch of our own code. "
         "`python -m model_tests.mutants.patches NAME` applies one to a copy and runs the test that finds it."
@@ -101,7 +93,8 @@ def apply(bug: Bug, tree: Path, *options: str) -> None:
     if done.returncode:
         raise PatchError(f"{bug.name}: {done.stderr.strip()}")
     for file in bug.files:
-        if "--check" not in options:  # A file with the same second and size would be taken for the compiled one.
+        # Python would use the old compiled file if the changed source had the same second and size.
+        if "--check" not in options:
             Path(cache_from_source(str(tree / file))).unlink(missing_ok=True)
 
 

@@ -19,9 +19,6 @@ from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.specification import specification_of
 
 SAMPLE = 8
-"""A plain run tries one in eight mutants of our own policy; the long test tries the mutants of every preset and
-feature.
-"""
 AT_LEAST = 12
 
 
@@ -53,7 +50,6 @@ def test_slips_in_any_action_are_caught() -> None:
 )
 def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
     """Each mutant of every preset is detected, and each mutant of our policy under every feature with one request."""
-    # `test_law_mutants` tries the mutants with two requests and with properties alone.
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
 

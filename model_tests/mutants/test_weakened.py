@@ -33,7 +33,6 @@ def test_each_property_is_broken_by_some_law() -> None:
 
 
 def test_the_table_has_the_parts_of_the_text() -> None:
-    """The table has an entry for each part of a property, and the command writes the same table again."""
     parts = {each.name for each in weakenings()}
 
     assert {row.part for row in ROWS} - {""} == parts, f"python -m model_tests.support.spec.weakened --write ({PINNED})"

@@ -25,7 +25,6 @@ QUICK: Final = (
 )
 """Bugs whose tests take only a few seconds, from the hold table, the store, a filter, the client and a batch."""
 LOCK: Final = re.compile(r"_lock|shard\.lock")
-"""Names of locks in the store and the hold service."""
 ONE_READ: Final = {
     "assert_tidy": 1,  # Only tests call this function, when no thread is running.
     "_keep": 1,  # One bytecode copies the list, and the traversal that follows checks each entry again.
@@ -38,7 +37,6 @@ ONE_READ: Final = {
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the tree that the tests need."""
     path = tmp_path_factory.mktemp("tree")
     patches.copy_tree(path)
     return path
@@ -54,7 +52,6 @@ def test_each_patch_applies_and_names_tests_that_exist() -> None:
 
 
 def sections_of(text: str) -> Counter[str]:
-    """Function -> its number of critical sections."""
     functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
     return Counter(
         function.name

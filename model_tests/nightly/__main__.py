@@ -31,7 +31,7 @@ LOGS: Final = ROOT / "build" / "nightly"
 SIMULATED: Final = 0.2
 """The share of the minutes for simulated brokers."""
 SHARED: Final = 0.65
-"""The share for the long tests; the rest is for tests that need the whole machine."""
+"""The share for the long tests. The remaining share is for tests that need the whole machine."""
 GRACE_S: Final = 150.0
 """A test that still runs so long after its part's deadline is ended and counts as unfinished."""
 TEST_S: Final = 1_200.0
@@ -39,19 +39,17 @@ TEST_S: Final = 1_200.0
 KILL_S: Final = 10.0
 NAMES: Final = {"shared": "long tests", "alone": "whole-machine tests"}
 NO_TEST_RAN: Final = 5
-"""pytest's exit code when no test had a turn."""
+"""pytest's exit code if no test ran."""
 
 
 @frozen
 class Part:
-    """The result of one part. Counts are tests, or 1 for a command."""
-
     name: str
     passed: int
     failed: tuple[str, ...]
     unfinished: tuple[str, ...]
     not_reached: int
-    """Tests that had no turn this time."""
+    """Tests that did not start before the deadline."""
     seconds: float
 
 
@@ -83,7 +81,6 @@ def _wait(process: subprocess.Popen[bytes], until_s: float) -> int | None:
 
 
 def run_simulation(minutes: float, seed: int) -> Part:
-    """Simulated brokers, whose seeds begin with this one."""
     begun_s = time.monotonic()
     words = ("-m", "model_tests.support.simulation", "--minutes", f"{minutes:g}", "--seed", str(seed))
     environment = {"PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in (".", "spec", "reference"))}
@@ -98,7 +95,6 @@ def run_simulation(minutes: float, seed: int) -> Part:
 def run_tests(
     select: Literal["shared", "alone"], minutes: float, seed: int, words: Sequence[str], *, grace_s: float = GRACE_S
 ) -> Part:
-    """Run the tests of one kind until their minutes are over."""
     LOGS.mkdir(parents=True, exist_ok=True)
     name = NAMES[select]
     log = LOGS / f"{select}.jsonl"
@@ -117,7 +113,8 @@ def run_tests(
     )
     with _process(command, environment) as process:
         code = _wait(process, begun_s + minutes * 60 + grace_s)
-        # Before the process is ended: a test that fails because it is interrupted is unfinished, not wrong.
+        # The lines are counted before the process is ended, so that a test that fails because it is interrupted is
+        # unfinished.
         part = result_of(name, log, time.monotonic() - begun_s)
     if code not in {0, 1, NO_TEST_RAN, None} or (code == 1 and not part.failed):
         failed = f"pytest ended with exit code {code} before it ran all tests"
@@ -126,7 +123,7 @@ def run_tests(
 
 
 def result_of(name: str, log: Path, seconds: float) -> Part:
-    """Count the lines that the plugin logged; a test without an end is unfinished."""
+    """Count the lines that the plugin logged. A test whose end was not logged is unfinished."""
     lines = [msgspec.json.decode(line, type=Line) for line in log.read_bytes().splitlines()] if log.exists() else []
     tests: dict[str, set[str]] = {}
     for line in lines:

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 PLAN: Final = "LONGPOLL_NIGHTLY"
-"""The environment variable that holds the plan, as JSON."""
 CRASHED: Final[str] = "???"
 """The phase in pytest-xdist's report of a test whose worker ended."""
 STATE_MACHINES: Final = Path("model_tests/machines")
@@ -25,20 +24,15 @@ STATE_MACHINES: Final = Path("model_tests/machines")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tests run, in which order, and until when."""
-
     seed: int
     deadline_s: float
-    """By `time.monotonic`, which all processes of a Linux machine share; no test starts later."""
+    """A time of `time.monotonic`, which all processes of a Linux machine share; no test starts after it."""
     select: Literal["shared", "alone"]
     """Tests that share the machine with others, or those that need it alone (marker `whole_machine`)."""
     log: str
-    """The file to which the results are appended."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the log."""
-
     test: str = ""
     outcome: Literal["started", "passed", "failed", "skipped", "finished", "selected"]
     count: int = 0
@@ -46,7 +40,6 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
-    """Whether a test belongs to the plan."""
     if plan.select == "alone":
         return item.get_closest_marker("whole_machine") is not None
     if item.get_closest_marker("whole_machine") is not None:
@@ -56,8 +49,6 @@ def is_selected(item: pytest.Item, plan: Plan, root: Path) -> bool:
 
 
 class Nightly:
-    """The hooks, for one plan."""
-
     def __init__(self, plan: Plan, config: pytest.Config, now_s: Callable[[], float] = time.monotonic) -> None:
         self.plan = plan
         self.config = config
@@ -65,7 +56,6 @@ class Nightly:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Select the plan's tests and shuffle them."""
         chosen = [item for item in items if is_selected(item, self.plan, config.rootpath)]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         random.Random(self.plan.seed).shuffle(chosen)
@@ -101,6 +91,5 @@ class Nightly:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the hooks for the plan in the environment."""
     plan = msgspec.json.decode(os.environ[PLAN], type=Plan)
     config.pluginmanager.register(Nightly(plan, config), "longpoll-nightly")

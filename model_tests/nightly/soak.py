@@ -58,32 +58,28 @@ class RealConnection:
         self.close = self._socket.close
 
     def wait_readable(self, timeout_s: float) -> bool:
-        """Wait until there is something to receive, or the end; false after `timeout_s`."""
         ready, _, _ = select.select([self._socket], [], [], timeout_s)
         return bool(ready)
 
     def send(self, content: Buffer, /) -> int:
-        """Send all of the bytes."""
         self._socket.sendall(content)
         return len(content)
 
     @property
     def is_open(self) -> bool:
-        """Whether the owner still uses the connection."""
         return self._socket.fileno() >= 0
 
     def cut(self) -> None:
-        """Close both directions; its owner notices when it reads."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
 QUEUE_COUNT: Final = 64
 DELAY_MS: Final = 250.0
-"""The longest transit time, either way, on a machine that does not pause."""
+"""The longest transit time in either direction, on a machine that does not pause."""
 HOLD_MS_MAX: Final = 2_000
 MISHAPS: Final = {"kill": "kill", "power": "kill", "stop": "stop", "cut": "cut"}
-"""Simulated fault -> the fault here."""
+"""Simulated fault -> the corresponding fault of a real machine."""
 TRIES_MAX: Final = 3_000
 """A broker on a busy machine starts more slowly than a simulated one, so clients try more often."""
 JUDGED_MS: Final = 1_000.0
@@ -104,7 +100,6 @@ class _EndedError(Exception):
 
 
 def real_plan_of(seed: int) -> Plan:
-    """A seed's plan, limited to faults possible on a real machine."""
     plan = plan_of(seed)
     peers = tuple(tuple(_shorter(act) for act in acts) for acts in plan.peers)
     mishaps = [InjectedFault(each.at_ms, MISHAPS[each.kind]) for each in plan.mishaps if each.kind in MISHAPS]  # type: ignore[arg-type] # troubles, all
@@ -117,32 +112,25 @@ def _shorter(act: Act) -> Act:
 
 @define
 class Counts:
-    """The counts of the work so far."""
-
     rounds: int = 0
     answers: int = 0
     mishaps: Counter[str] = field(factory=Counter)
     judged: Counter[str] = field(factory=Counter)
-    """Broker processes by the judge's verdict."""
     unknown_stopped: int = 0
-    """Broker processes with an unknown verdict that ended cleanly, and were pulled from."""
+    """Broker processes with an unknown verdict, although they ended cleanly and clients pulled from them."""
     stored: int = 0
-    """Messages in the store at the last check."""
 
 
 @define(eq=False)
 class Soak:
     """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `end_life` and `_start`.
 
-    Peers are threads; each records its own answers, in single steps of the interpreter.
+    Peers are threads. Each of them records its own answers, in single steps of the interpreter.
     """
 
     directory: Path
-    """For histories, and for the store unless another directory is given."""
     policy: Policy
-    """The expected policy of the broker."""
     options: Sequence[str]
-    """Options of `longpoll serve`."""
     store: Path
     counts: Counts = field(factory=Counts)
     _runtime: RealRuntime = field(factory=RealRuntime)
@@ -171,7 +159,7 @@ class Soak:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def round(self, seed: int) -> None:
-        """Run one round; after an exception no other may follow. Raises BrokenPromiseError."""
+        """Run one round; after an exception no more rounds may follow. Raises BrokenPromiseError."""
         assert self._broker is not None
         failures: list[BaseException] = []
         with HostPauseWatch(self._broker.process_id) as watch:
@@ -205,13 +193,12 @@ class Soak:
         self.counts.answers += account.answered
 
     def _close_ways(self) -> None:
-        """Close connections, because a peer that saw a broken promise leaves its own open."""
+        """Close connections, because a peer that saw a broken promise leaves its own connection open."""
         for way in self._ways:
             way.close()
         self._ways.clear()
 
     def _spent_ms(self) -> float:
-        """Host pauses in this round so far."""
         if self._watch is None:
             return 0.0
         return self._watch.stalled_ms(self._round_begun_ns, self._runtime.monotonic_ns())
@@ -293,7 +280,7 @@ class Soak:
     def _start(self, topic: str | None = None) -> None:
         """Start a broker process, and create the topic again.
 
-        The flush thread writes the topic's settings, and a kill may come first.
+        The flush thread writes the topic's settings to disk, and a kill may come before that.
         """
         self._life += 1
         self._stalled_ms = 0.0

@@ -28,7 +28,6 @@ KILLED = Plan(
 
 
 def test_a_seeds_plan_is_one_that_a_real_machine_can_have() -> None:
-    """Kills, stops and cuts come at the simulated run's times, no hold takes a minute, and a seed repeats its plan."""
     plans = [real_plan_of(seed) for seed in range(200)]
 
     assert {mishap.kind for plan in plans for mishap in plan.mishaps} == {"kill", "stop", "cut"}
@@ -47,7 +46,6 @@ def test_a_seeds_plan_is_one_that_a_real_machine_can_have() -> None:
 
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Soak]:
-    """A soak whose rounds have the plan `KILLED`."""
     monkeypatch.setattr(soak, "real_plan_of", lambda _seed: KILLED)
     with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as found:
         yield found
@@ -78,7 +76,6 @@ def lose_the_log(store: Path) -> None:
 
 
 def flip_a_bit(store: Path) -> None:
-    """Change one byte of the first record's body."""
     with min((store / "commitlog").iterdir()).open("r+b") as log:
         content = log.read(4_096)
         place = content.index(b"peer-0-")
@@ -108,7 +105,6 @@ def test_what_a_kill_takes_is_found(
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_our_broker_is_soaked(tmp_path: Path) -> None:
-    """Each night runs the soak with other seeds."""
     first = 1_000 * int(os.environ.get("LONGPOLL_SEED", "0"))
     with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running:
         for seed in range(first, first + 100):

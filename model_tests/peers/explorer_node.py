@@ -51,9 +51,9 @@ def asked_of_node(
 ) -> list[dict[str, Any]]:
     """The interpreter's answers, one for each question; `script` replaces its own text.
 
-    A question is {"law": number, "slip": number, names of changes by hand, or None} to explore, {"token": text} to
-    follow, {"law": number, "walk": seed, "steps": number} for a random run, or {"places": True} for the places that a
-    user may change.
+    A question is {"law": number, "slip": number, names of changes by hand, or None} to explore a specification,
+    {"token": text} to follow a token, {"law": number, "walk": seed, "steps": number} to take a random run, or
+    {"places": True} to list the places that a user may change.
     """
     program, given, asked = (directory / name for name in ("explore.js", "data.json", "asked.json"))
     program.write_text((script or part("law.js")) + ASKS)

@@ -33,8 +33,6 @@ class ClientUnavailableError(Exception):
 
 @frozen
 class Received:
-    """A message as a client printed it."""
-
     body: str
     tag: str
     key: str
@@ -45,7 +43,6 @@ class Received:
 
 
 def java(directory: Path) -> Client:
-    """The Java client 4.9.7; raises ClientUnavailableError."""
     try:
         class_path = resolve(directory)
     except JavaUnavailableError as error:
@@ -58,7 +55,6 @@ def java(directory: Path) -> Client:
 
 
 def go(directory: Path) -> Client:
-    """The Go client v2.1.2; raises ClientUnavailableError."""
     _need("go")
     program = str(directory / "peer")
     make_ready(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", program, "."], HERE / "go")
@@ -66,7 +62,6 @@ def go(directory: Path) -> Client:
 
 
 def node(directory: Path) -> Client:
-    """The Node client ali-ons 3.12.0; raises ClientUnavailableError."""
     _need("node", "npm")
     for name in ("package.json", "package-lock.json", "peer.js"):
         shutil.copy(HERE / "node" / name, directory)
@@ -75,7 +70,6 @@ def node(directory: Path) -> Client:
 
 
 def cpp(directory: Path) -> Client:
-    """The C++ core in PyPI `rocketmq` 0.4.4, which logs below HOME; raises ClientUnavailableError."""
     if importlib.util.find_spec("rocketmq") is None:
         raise ClientUnavailableError("rocketmq==0.4.4 is not installed; its wheel exists for x86-64 Linux only")
     program = ["env", f"HOME={directory}", sys.executable, str(HERE / "cpp" / "peer.py")]
@@ -92,7 +86,6 @@ def _need(*programs: str) -> None:
 
 
 def make_ready(command: list[str], directory: Path) -> None:
-    """Run the command that builds a program, in the program's folder; raises ClientUnavailableError."""
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=MAKE_READY_S, check=False)
     except subprocess.TimeoutExpired:
@@ -151,7 +144,6 @@ def play(
 
 
 def refused(client: Client, name_server: str, topic: str, *account: str, options: Sequence[str] = ()) -> str:
-    """The output of a client whose first message is refused."""
     command = client([name_server, topic, "G", "bulk", "1", "-", *account], options)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -159,7 +151,7 @@ def refused(client: Client, name_server: str, topic: str, *account: str, options
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
-    """Faults in a client's lines about the messages with these numbers, each sent once to one of 8 queues."""
+    """The faults in a client's lines about these messages, each of which was sent once to one of 8 queues."""
     found = set()
     times = Counter(int(message.number) for message in received)
     if set(times) != set(numbers):

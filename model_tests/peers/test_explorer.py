@@ -47,7 +47,7 @@ Changed: TypeAlias = Callable[[State, Action], Action]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 ENTRIES: Final = [entry for entry in pinned() if entry.bounds in {"tiny", "small"}]
 SLIPS: Final = 12
-"""The number of mutants that our own engine explores next to the interpreter."""
+"""The number of mutants that our own engine explores too, to compare it with the interpreter."""
 SLIP_STATES: Final = 20_000
 """The two searches end at the next level after this number of states, because a mutant may be infinite."""
 
@@ -76,7 +76,6 @@ def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
 
 
 def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
-    """The interpreter replays Python's tokens to the same state and name, and Python replays the interpreter's."""
     data = _data("rocketmq-4.9", "tiny")
     followed, explored = asked_of_node(tmp_path, data, [{"token": LOST}, {"law": 0}])
 
@@ -90,7 +89,6 @@ def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
 
 
 def test_tokens_of_knobs_and_aspects_are_the_same(tmp_path: Path) -> None:
-    """Tokens with changed knobs, several queues and a feature agree; numbers over 127 take two bytes."""
     policy = policy_named("strict+tick=free+recheck_after_hold=none")
     model = specification_of(policy, named("tiny", policy, queues=2, aspects=["crash"]))
     token = token_of(model, ())
@@ -135,7 +133,6 @@ def _unlike(directory: Path, name: str, script: str = "") -> list[str]:
 
 
 def _ends_at(token: str, state: list[int]) -> bool:
-    """Whether the command line replays a token to this state."""
     try:
         return list(replay(token).steps[-1].state) == state
     except TokenError:
@@ -144,12 +141,10 @@ def _ends_at(token: str, state: list[int]) -> bool:
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
-    """The page follows tokens of the command line, and the command line those of the page, to the same state."""
     assert _unlike(tmp_path, name) == []
 
 
 def spelled(fields: object) -> str:
-    """A token with a right checksum and any content."""
     raw = fields if isinstance(fields, bytes) else msgspec.msgpack.encode(fields)
     return "lp1." + base64.urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
 
@@ -181,7 +176,7 @@ HOSTILE: Final = {
     "one character changed": (f"{LOST[:20]}A{LOST[21:]}", "damaged"),
     "markup": ("lp1.<b>", "damaged"),
 }
-"""Name of the damage -> the token's parts, and its error."""
+"""Name of the damage -> the parts of the token, and the error that it causes."""
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -249,7 +244,7 @@ def _of_policy(name: str) -> str:
 def _both_ways(
     names: Sequence[Sequence[str]], changed: Sequence[Changed], tmp_path: Path, limit: int, script: str = ""
 ) -> tuple[list[Any], list[Any]]:
-    """The interpreter's results for manual changes, and our engine's for the specification with the same changes."""
+    """The interpreter's results for changes by hand, and our engine's results for the same changes."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     ask = [{"law": 0, "slip": list(each), "limit": limit} for each in names]
@@ -263,8 +258,6 @@ def _both_ways(
 
 
 def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
-    """An exchanged part, a moved limit, another value, and one more or less give the same results."""
-
     def effect(action: Action, name: str, make: Callable[[Any], Int]) -> Action:
         made = {key: make(term) if key.startswith(name) else term for key, term in action.effect.items()}
         return attrs.evolve(action, effect=made)
@@ -306,7 +299,6 @@ def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "strict"])
 def test_a_slip_and_the_same_change_by_hand_are_one(name: str, tmp_path: Path) -> None:
-    """A mutant and the same change by hand give the same results, including the tokens."""
     data = _of_policy(name)
     (told,) = asked_of_node(tmp_path, data, [{"places": True}])
     changes = {change["name"] for place in told["places"] for change in place["changes"]}

@@ -89,7 +89,7 @@ def _choose(browser: Browser, which: str, value: str) -> None:
 
 
 def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
-    """Six clicks lose a wakeup; the page says so, and the command line replays the page's address."""
+    """Six clicks lose a wakeup. The page reports it, and the command line replays the page's address."""
     labels = [step.action.label for step in replay(LOST).steps if step.action]
     for label in labels:
         assert _text(opened, "#broken") == ""
@@ -105,7 +105,6 @@ def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
 
 
 def test_back_on_and_jump(opened: Browser) -> None:
-    """A step back keeps the later steps until another step is taken; keys work like buttons."""
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
     whole = _token(opened)
@@ -130,7 +129,6 @@ def _go_to(browser: Browser, fragment: str) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, page: Path, language: str) -> None:
-    """A hostile address leaves the page unchanged and shows an error, which the next step removes."""
     browser.call("Page.navigate", url="about:blank")
     browser.call("Page.navigate", url=f"{page.as_uri()}?lang={language}")
     browser.until("document.querySelector('#enabled button') !== null")
@@ -183,7 +181,6 @@ RUNS: Final = (
 
 @pytest.mark.parametrize("token", RUNS)
 def test_a_step_is_described_as_explain_describes_it(opened: Browser, token: str) -> None:
-    """The words equal those of `longpoll explain`, and the alarm has its sentence about the request."""
     story = story_of(replay(token))
     names = {each.key: f"{each.name} ({each.java})" for each in story.participants}
     expected = [f"{names[each.source]} {each.sentence}" if each.source else each.sentence for each in story.scenes]
@@ -219,7 +216,6 @@ def test_a_wakeup_is_lost_by_tab_and_enter_alone(opened: Browser) -> None:
 
 
 TABS_MAX: Final = 20
-"""The largest number of Tab presses; today the page needs 12."""
 MONKEY: Final = """
 (() => {
   const chance = (count) => Math.floor(Math.random() * count), one = (all) => all[chance(all.length)];
@@ -261,7 +257,6 @@ def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> N
 
 
 def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
-    """Counts and violated properties are the pinned ones, and a property's shortest run is shown and replays."""
     (entry,) = [each for each in pinned() if (each.policy, each.bounds) == ("rocketmq-4.9", "tiny")]
     opened.run("document.getElementById('search').click()")
     opened.run(SEARCHED)
@@ -278,7 +273,7 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
 
 
 def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
-    """The second list has the changes that have an effect with the first, and the token has the two changes."""
+    """The second list has the changes that have an effect together with the first, and the token has both changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
     assert "new steps: recheck" in _text(opened, "#differs")
@@ -309,11 +304,10 @@ NEW: Final = "document.readyState === 'complete' && document.body !== null && do
 def _reload(browser: Browser) -> None:
     browser.run(RELOAD)
     while not browser.run(NEW):
-        pass  # each question is answered by the page that is there by then
+        pass  # The page that is loaded by then answers each question.
 
 
 def _hand(browser: Browser, text: str, place: str, value: str) -> None:
-    """Choose a text and the value of a place in it; an empty value restores the specification's."""
     number = browser.run(f"[...document.getElementById('text').options].find((each) => each.text === '{text}').value")
     _choose(browser, "text", number)
     box = f"document.querySelector('[data-place=\"{place}\"] select')"
@@ -321,7 +315,6 @@ def _hand(browser: Browser, text: str, place: str, value: str) -> None:
 
 
 def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
-    """A line and parts of two steps are changed; the address has all changes, and they can be undone one by one."""
     _hand(opened, "notify_end", "phase", "notify_end takes the other case for phase")
     opened.run(SEARCHED)
     one = _text(opened, "#progress")
@@ -355,7 +348,6 @@ ENGLISH_LEFT: Final = """
 
 
 def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
-    """A choice on the page changes the language; the run stays, and the address has language and run."""
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
     token = _token(opened)
@@ -363,7 +355,7 @@ def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
     opened.run("void setTimeout(() => { const box = document.getElementById('language'); box.value = 'zh';"
                " box.dispatchEvent(new Event('change')) })")  # fmt: skip
     while opened.run("document.documentElement?.lang + document.readyState") != "zh-Hanscomplete":
-        pass  # each question is answered by the page that is there by then
+        pass  # The page that is loaded by then answers each question.
 
     assert opened.run("location.search") == "?lang=zh"
     assert _token(opened) == token

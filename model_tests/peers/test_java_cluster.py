@@ -1,7 +1,7 @@
-"""A cluster of a Java name server, its Java broker and ours; compares both brokers' answers.
+"""A Java broker and ours at one Java name server; the test compares the answers of the two brokers.
 
-One client sends to both brokers and consumes from both. Then both get the same treatment: retention empties a queue,
-messages are delayed, members register. Their reports are compared.
+One client sends to the two brokers and consumes from them. Then the two brokers get the same treatment: retention
+empties a queue, messages are delayed, members register. Their reports are compared.
 """
 
 from __future__ import annotations
@@ -57,8 +57,6 @@ SENT: Final = 60
 
 @frozen
 class Cluster:
-    """A Java broker and ours at one Java name server."""
-
     version: str
     java: Address
     ours: Address
@@ -71,7 +69,6 @@ class Cluster:
 
 @pytest.fixture(scope="module", params=POLICIES)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster for each version; skipped if Java or its jars are missing."""
     version = str(request.param)
     home = tmp_path_factory.mktemp("java")
     class_path = class_path_of(home, version)
@@ -113,7 +110,7 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
         told = {address: _where_members_are(address, topic) for address in cluster.both}
     assert sorted(given) == sorted(stored.items())
     assert Counter(stored.values()) == {OURS: SENT // 2, JAVAS: SENT // 2}
-    # The client gives the same answer to each broker that asks it (223, 221).
+    # The client gives the same answer to each broker that asks it (requests 223 and 221).
     assert told[cluster.java] == told[cluster.ours]
     assert sum(told[cluster.ours].values()) == SENT
 
@@ -145,7 +142,7 @@ def _where_members_are(address: Address, topic: str) -> dict[tuple[str, int], in
 
 
 def trimmed(address: Address) -> list[object]:
-    """Let retention remove all records of a queue, and query it; and again with one more message."""
+    """Let retention remove all records of a queue, and query the queue; then the same with one more message."""
     with RawClient(address) as client:
         for topic in ("Trim", "Fill"):
             made = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
@@ -158,7 +155,7 @@ def trimmed(address: Address) -> list[object]:
                 assert answer.code == 0, answer.remark
         wait_for(lambda: _number(client, RequestCode.GET_MAX_OFFSET, "Fill") == 100, "the last message is visible")
         end_s = time.monotonic() + 60
-        # The newest file stays and perhaps the one before it, so neither has a message of the queue.
+        # The newest file stays and perhaps the file before it, so these files must have no message of the queue.
         while _log_start(client) < 2 * LOG_SIZE or _number(client, RequestCode.GET_MIN_OFFSET, "Fill") == 0:
             assert time.monotonic() < end_s, "retention removed nothing"
             assert client.call(RequestCode.CLEAN_EXPIRED_COMMITLOG).code == 0
@@ -170,7 +167,6 @@ def trimmed(address: Address) -> list[object]:
 
 
 def asked(client: RawClient) -> list[object]:
-    """A broker's answers about the queue `Trim`."""
     place = {"topic": "Trim", "queueId": "0"}
     ends = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
     found: list[object] = [(code.name, client.call(code, place).ext_fields) for code in ends]
@@ -203,7 +199,6 @@ def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> No
 
 
 def waits(address: Address, version: str) -> dict[str, Any]:
-    """A broker's report on delayed messages, and on its slaves, of which it has none."""
     with RawClient(address) as client:
         answers = {
             code: client.call(code)
@@ -242,8 +237,6 @@ def _waiting(client: RawClient) -> dict[str, int]:
 
 
 def _shape(answer: Command) -> object:
-    """The names in a JSON body, with the types of their values."""
-
     def of(value: object) -> object:
         if isinstance(value, dict):
             return {name: of(each) for name, each in value.items() if each is not None}

@@ -46,13 +46,10 @@ MASKS: Final = (
     (re.compile(r"RT=\d+|\b\d+ms\b|rt=\d+"), "TOOK"),
     (re.compile(r"[ \t]+"), " "),
 )
-"""Patterns of texts that differ from run to run -> their replacements."""
 COMMITTED: Final = re.compile(r'"consumerOffset":\d+,"lastTimestamp":\w+|trackType=\w+')
-"""The committed offset of a running group, which changes every few seconds."""
 Commands = tuple[tuple[str, ...], ...]
 CLUSTER: Final = ("-c", "DefaultCluster")
 ANY_TOPIC: Final = {"topic": "TBW102"}
-"""The template topic; once the name server knows it, a broker accepts sends to new topics."""
 ID: Final = "the first message's id"
 MAKE: Final = (("updateTopic", *CLUSTER, "-t", "T", "-r", "2", "-w", "2"),)
 ASK: Final[Commands] = (
@@ -112,7 +109,6 @@ FAILING: Final = frozenset(
 )
 """Commands that fail with each broker; the last one creates the topic before it fails."""
 DASHBOARD_COUNT: Final = 37
-"""The number of lines that `Dashboard.java` prints."""
 END: Final[Commands] = (
     ("updateTopic", "-b", "BROKER", "-t", "T", "-r", "4", "-w", "4", "-o", "true"),
     ("topicStatus", "-t", "T"),
@@ -146,15 +142,12 @@ def resolved(directory: Path, version: str = "4.9.7") -> str:
 
 @frozen
 class Place:
-    """The address of a broker, and the class path of the tools."""
-
     class_path: str
     home: Path
     name_server: str
     broker: str
 
     def java(self, source: str, *arguments: str, told: str = "") -> str:
-        """The output of a Java program, whose files are in `home`."""
         (self.home / "conf").mkdir(parents=True, exist_ok=True)
         (self.home / "conf" / "logback_tools.xml").write_text("<configuration/>")
         (self.home / "TOPICS").write_text('[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]')
@@ -175,7 +168,7 @@ class Place:
 
 
 def masked(text: str) -> list[str]:
-    """The sorted lines without run-dependent texts; a failure without its stack trace."""
+    """The sorted lines without texts that differ from run to run. A failure is shown without its stack trace."""
     for pattern, name in MASKS:
         text = pattern.sub(name, text)
     lines = [line.strip() for line in text.splitlines() if "|-INFO" not in line]
@@ -194,20 +187,14 @@ def wait_until_registered(java: JavaBroker) -> None:
 
 @frozen
 class Administered:
-    """The output of the tools for one broker."""
-
     asked: dict[str, list[str]]
-    """Number and command -> its masked output."""
     read: dict[str, str]
     """Number and command -> its output, for commands whose output differs between brokers."""
     dashboard: list[str]
-    """The masked output of the dashboard's calls."""
     got_count: int
-    """The number of messages that the running group received."""
 
 
 def administered(place: Place) -> Administered:
-    """Run the tools on a topic with four messages and a group that consumes them."""
     place.mqadmin(MAKE)
     got: list[str] = []
     said: list[str] = []
@@ -242,7 +229,6 @@ def administered(place: Place) -> Administered:
 
 
 def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
-    """Each command prints the same for the two brokers, or succeeds, and the group received all messages again."""
     class_path = resolved(tmp_path)
     with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=8\n") as java:
         wait_until_registered(java)
@@ -266,7 +252,6 @@ def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_pa
 
 
 def without_slaves(place: Place) -> list[str]:
-    """The output of `haStatus` for a master without slaves."""
     said = place.mqadmin((("haStatus", "-b", place.broker), ("haStatus", *CLUSTER)))
     lines = [line for text in said for line in masked(text) if "|-WARN" not in line]
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
@@ -346,20 +331,17 @@ def mqadmin(class_path: str, home: Path, name_server: str) -> MqAdmin:
 
 
 def changed(tool: MqAdmin, broker: str) -> tuple[str, str]:
-    """The tool's list after all changes, and the state of the accounts in its output."""
     for command, *options in CHANGES:
         tool(command, "-b", broker, *options)
     return tool("getAclConfig", "-b", broker), tool("clusterAclConfigVersion", "-b", broker)
 
 
 def without_moments(text: str) -> str:
-    """A text without the times of its changes."""
     return re.sub(r"timestamp: \d+", "timestamp", text)
 
 
 @pytest.mark.long
 def test_the_tools_leave_the_same_file_at_our_broker_as_at_the_java_broker(class_path: str, tmp_path: Path) -> None:
-    """The files are equal except for the timestamp, and so are the tools' lists and the number of changes."""
     ours, theirs = tmp_path / "plain_acl.yml", tmp_path / "home" / "conf" / "plain_acl.yml"
     ours.write_text(ACCOUNTS)
     theirs.parent.mkdir(parents=True)

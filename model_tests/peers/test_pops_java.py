@@ -28,7 +28,6 @@ SLOW_MS = 5_000.0
 
 
 def test_a_load_of_pops_breaks_nothing_that_needs_no_clock(tmp_path: Path) -> None:
-    """Wakes, deadlines, invisible times, acknowledgements and changes of a correct run are judged and valid."""
     with java_broker_of(tmp_path, VERSION) as broker, observing(broker.address, tmp_path / "history") as observer:
         (door,) = observer.doors.values()
         load = run_load(door, 15, pulls=False)
@@ -62,7 +61,6 @@ def test_the_clauses_of_pops_pass(tmp_path: Path) -> None:
 
 
 def record(directory: Path, seconds: float) -> Load:
-    """Record a load of pops and pulls."""
     (directory / "jars").mkdir(parents=True)
     with (
         running(resolve(directory / "jars", VERSION), directory / "home") as broker,

@@ -26,7 +26,6 @@ RUNTIME = RealRuntime()
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name server of a broker with SQL92 filters."""
     store = str(tmp_path_factory.mktemp("store"))
     with Broker.start(RUNTIME, store, config=BrokerConfig(property_filter=True)) as broker:
         yield "{}:{}".format(*broker.name_server_address)
@@ -47,7 +46,6 @@ def client_of(name: str, directory: Path) -> Client:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Client:
-    """The client under test."""
     return client_of(request.param, tmp_path_factory.mktemp(request.param))
 
 
@@ -67,7 +65,7 @@ def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, 
 def test_a_consumer_that_waits_does_not_notice_the_proxy_and_is_seen(
     client: Client, policy: Policy, tmp_path: Path
 ) -> None:
-    """The client only has the proxy's name server; every message wakes a held pull, and the verdict is valid."""
+    """The client knows only the proxy's name server, every message wakes a held pull, and the verdict is valid."""
     history = tmp_path / "history"
     with (
         Broker.start(RUNTIME, str(tmp_path / "store"), policy=policy) as broker,
@@ -112,7 +110,7 @@ def test_a_filter_by_sql_brings_what_it_asks_for(client: Client, name_server: st
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
 def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: Client, name_server: str) -> None:
-    """The message comes twice more a second apart, and then our own client reads it from `%DLQ%`."""
+    """The message comes twice more, a second apart each, and then our own client reads it from `%DLQ%`."""
     letters: list[ReceivedMessage] = []
     with new_topic(name_server) as topic:
 
@@ -129,7 +127,7 @@ def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java"], indirect=True)
 def test_a_clients_transactions_are_asked_about_and_ended(client: Client, tmp_path: Path) -> None:
-    """Of thirty messages those arrive that the Java client committed in its work or in a check."""
+    """The messages that arrive are those of thirty that the Java client committed, in its work or in a check."""
     config = BrokerConfig(transaction_timeout_ms=2_000, transaction_check_interval_ms=500)
     wanted = [number for number in range(30) if number % 3 == 0 or (number % 3 == 2 and number % 9 != 8)]
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:
@@ -177,7 +175,6 @@ def test_a_client_with_the_right_key_passes_and_one_with_a_wrong_one_is_refused(
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 def test_the_java_client_speaks_tls_to_our_broker(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """All connections use TLS, and the client refuses a broker without a certificate."""
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
@@ -195,7 +192,6 @@ def test_the_java_client_speaks_tls_to_our_broker(tmp_path: Path, tmp_path_facto
 
 
 def a_run() -> list[Received]:
-    """The lines of a faultless run of 800 messages."""
     tags = ("red", "green", "blue")
     return [
         Received(f"message-{number}", tags[number % 3], f"key-{number}", str(number), number % 8, number // 8, 0)

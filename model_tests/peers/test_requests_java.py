@@ -55,13 +55,10 @@ PATIENCE_S: Final = 600.0
 """The timeout of a request in seconds, which is not below the test's own limit."""
 FIRST: Final = "first"
 TELLS: Final = "= "
-"""The prefix of result lines of `Requests.java`; other lines are the client's log."""
 
 
 @frozen
 class JavaClient:
-    """The Java client of one version."""
-
     broker_class_path: str
     command: tuple[str, ...]
 
@@ -72,7 +69,6 @@ class JavaClient:
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[str]:
-        """Run the client within the block; yields its first result."""
         process = subprocess.Popen(
             [*self.command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -105,7 +101,6 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def name_server(
     request: pytest.FixtureRequest, client: JavaClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """The name server of our broker, or of a Java broker of the client's version."""
     home = tmp_path_factory.mktemp("broker")
     if request.param == "ours":
         with Broker.start(RUNTIME, str(home / "store")) as broker:
@@ -133,7 +128,6 @@ def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
 
 
 def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
-    """Each of our requests gets the reply of Java's consumer, also if all are sent at once."""
     with (
         new_topic(name_server, 2) as topic,
         client.running("reply", name_server, topic),
@@ -158,7 +152,6 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
 
 
 def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
-    """Java's decoder finds in our trace the sends, the receivers, and the begin and end of the consumption."""
     with (
         new_topic(name_server, 1) as topic,
         new_topic(name_server, 1) as trace_topic,
@@ -206,7 +199,7 @@ def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: st
             sent = producer.send(topic, b"traced", tag="red", keys="key-1")
         ((ours, _keys),) = lines_of(name_server, ours_at, 1)
     assert (theirs[5], ours[5]) == (msg_id, sent.msg_id)
-    different = {1, 5, 10, 12}  # Time, id, duration and broker id differ.
+    different = {1, 5, 10, 12}  # The fields for time, id, duration and broker id differ.
     assert {
         place: (theirs[place], ours[place])
         for place in range(len(ours))
@@ -223,7 +216,6 @@ PLACES: Final = {"msgId", "queueOffset", "transactionId", "offset", "nextBeginOf
 """Fields that depend on the stored messages and on their visibility."""
 
 Answered = tuple[int, int, bool, dict[str, str] | None]
-"""(Code, flag, whether there is a remark, fields) of an answer."""
 
 
 def told(reply: Command | None) -> Answered:
@@ -235,7 +227,6 @@ def told(reply: Command | None) -> Answered:
 
 
 def flags_of(client: RawClient, topic: str) -> list[Answered]:
-    """The answers to requests with each flag: a maximum offset, a pull without a message, a send, an unknown code."""
     asked: tuple[tuple[int, dict[str, str]], ...] = (
         (RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}),
         (RequestCode.PULL_MESSAGE, pull_fields(topic, 10_000)),
@@ -251,7 +242,6 @@ def flags_of(client: RawClient, topic: str) -> list[Answered]:
 
 
 def delays_of(client: RawClient, topic: str) -> list[Answered]:
-    """The answers to sends with delay levels, alone and in a batch; some levels are invalid."""
     batch = encode_batch([BatchMessage(b"x", "")])
     return [
         told(client.call(code, send_fields(topic, properties=f"DELAY\x01{level}\x02") | more, body))
@@ -271,7 +261,7 @@ def answers_of(address: Address) -> dict[str, list[Answered]]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_odd_requests_are_answered_alike(version: str, tmp_path: Path) -> None:
-    """An answer's flag is always 1, and the error for a delay level that is no number has no region."""
+    """An answer's flag is always 1, and the error for a delay level that is not a number has no region."""
     class_path = class_path_of(tmp_path, version)
     with running(class_path, tmp_path / "home") as java:
         theirs = answers_of(java.address)
@@ -287,13 +277,11 @@ TAGS = ("red", "blue")
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def member_client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Java]:
-    """The class path of a version's broker, and its client; skips the test if Java or its jars are missing."""
     return compiled(str(request.param), tmp_path_factory.mktemp("member"))
 
 
 @pytest.fixture(params=[pytest.param("ours", marks=pytest.mark.long), "java's"])
 def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, Java], tmp_path: Path) -> Iterator[str]:
-    """The name server of our broker, or of a Java broker of the client's version."""
     if request.param == "ours":
         with Broker.start(RUNTIME, str(tmp_path / "store")) as broker:
             yield "{}:{}".format(*broker.name_server_address)
@@ -307,7 +295,6 @@ def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, 
 
 @contextmanager
 def java_member(java: Java, group_name_server: str, topic: str, group: str, home: Path) -> Iterator[Told]:
-    """A Java member that subscribes to everything, with its received messages."""
     told = Told()
     member = Member("java", java_command(java, group_name_server, topic, group, "threads"), told, home)
     try:
@@ -321,7 +308,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
 def test_ours_says_so_and_nobody_is_stuck(
     member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Members get messages that the two subscriptions match; others may be lost, and the group reaches the end."""
+    """Members get messages that both subscriptions match. Other messages may be lost; the group reaches the end."""
     ours: set[int] = set()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -368,7 +355,6 @@ BODIES = (b"0123456789" * 1000, b"0123456789" * 100_000)
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_path: Path) -> None:
-    """`mqadmin` reads time, address and process from our ids, and each compression works in the two directions."""
     pytest.importorskip("lz4", reason="LZ4 NOT TRIED: the extra 'compression' is not installed")
     pytest.importorskip("zstandard", reason="ZSTANDARD NOT TRIED: the extra 'compression' is not installed")
     class_path = class_path_of(tmp_path, version)
@@ -397,7 +383,6 @@ def test_java_reads_our_ids_and_bodies_and_we_read_its_bodies(version: str, tmp_
 
 JAVA_BROKERS, OUR_BROKERS = 6, 2
 SEEDS: dict[str, int] = dict(zip(VERSIONS, (100, 200), strict=True))
-"""Version -> its first seed."""
 KNOWN = frozenset({"commit.told.kept"})
 """The clause that Java's brokers violate in a run of some minutes with changing members."""
 MEMBER = Path(__file__).parent / "java" / "Member.java"
@@ -419,7 +404,6 @@ def compiled(version: str, directory: Path) -> tuple[str, Java]:
 def test_nothing_is_lost_or_stuck_whatever_fails(
     version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In groups with members in Java everything acknowledged is consumed, and in order if requested."""
     caplog.set_level(logging.ERROR, "longpoll_client")
     class_path, java = compiled(version, tmp_path)
     first = SEEDS[version]

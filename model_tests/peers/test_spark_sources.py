@@ -58,12 +58,10 @@ again = longpoll.judge(events.select("event.*")).result
 stored = [spark.read.format("delta").load(f"/tmp/{name}").count() for name in ("findings", "counts")]
 print(json.dumps(found | {"again": told(again), "stored": stored}))
 """
-"""The test's addition to the page's program: it delivers some events again and prints the results."""
 
 
 @contextmanager
 def kafka(home: Path) -> Iterator[str]:
-    """The address of a Kafka node on free loopback ports, which ends with the block."""
     try:
         class_path = resolve_artifacts(home, KAFKA)
     except JavaUnavailableError as error:
@@ -78,20 +76,17 @@ def kafka(home: Path) -> Iterator[str]:
 
 
 def of_page(directory: Path, broker: str) -> str:
-    """The page's program with this directory for `/tmp` and this broker."""
     (program,) = re.findall(r"^```python\n(from pyspark.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     whole = f"from __future__ import annotations\n{program}\n{inspect.getsource(told)}\n{AGAIN}"
     return whole.replace("/tmp/", f"{directory}/").replace("127.0.0.1:9092", broker)  # noqa: S108
 
 
 def told(result: Result) -> list[Any]:
-    """The compared fields."""
     findings = [[one.clause, one.verdict, one.topic, one.queue, one.request, one.why] for one in result.findings]
     return [result.verdict, result.events, findings]
 
 
 def test_tables_and_topics_are_judged_as_the_history(tmp_path: Path) -> None:
-    """The unchanged program of the page finds one injected fault in each source, also after a second delivery."""
     load = Load(events=600, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "clean", simulate(load), simulated_meta(), events_per_part=200)
     plant(tmp_path / "clean", "next_wrong", tmp_path / "history")

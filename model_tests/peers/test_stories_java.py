@@ -41,19 +41,16 @@ PART = 50
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaBroker]:
-    """A fresh broker of each version; skips the test if Java or its jars are missing."""
     with java_broker_of(tmp_path_factory.mktemp("java"), str(request.param)) as broker:
         yield broker
 
 
 @pytest.fixture
 def name_server(java_broker: JavaBroker) -> str:
-    """The broker's name server, once it knows the broker."""
     return _registered(java_broker)
 
 
 def _registered(java_broker: JavaBroker) -> str:
-    """The address of the broker's name server, once it knows the broker."""
     address = "{}:{}".format(*java_broker.name_server)
     with Admin(address) as admin:
         stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
@@ -71,14 +68,12 @@ def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int)
 
 @pytest.mark.parametrize("is_loop", [False, True])
 def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str, is_loop: bool) -> None:
-    """The order uses the Java broker's locks, on threads and on an event loop."""
     with ExitStack() as stack:
         report = stories.orderly(name_server, 800, Clients(name_server, stack, is_loop=is_loop).consumer)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
 
 
 def test_an_event_loop_ends_transactions(name_server: str) -> None:
-    """A rolled-back message is not delivered."""
     with stories.new_topic(name_server, 4) as topic, ExitStack() as stack:
         clients = Clients(name_server, stack, is_loop=True)
         producer = clients.transactions(lambda _message: TransactionState.UNKNOWN)
@@ -134,7 +129,6 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
-    """The Java broker delivers committed messages, drops rolled-back ones and checks open transactions."""
     class_path = class_path_of(tmp_path, version)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     left_open = frozenset(range(2, 31, 3))
@@ -188,7 +182,6 @@ def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path
 def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_name_server(
     version: str, tmp_path: Path
 ) -> None:
-    """Producer and group continue after a restart of the two, and with the broker alone; no message is lost."""
     class_path = class_path_of(tmp_path, version)
     seen: Counter[bytes] = Counter()
 
@@ -224,7 +217,6 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
 
 
 def _send_part(producer: Producer, topic: str, part: int) -> None:
-    """Send the messages of a part, each until the broker has it."""
     for number in range(PART):
 
         def is_sent(number: int = number) -> bool:
@@ -246,7 +238,6 @@ def _answers(address: tuple[str, int]) -> bool:
 
 
 def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
-    """How many of these messages came from each broker."""
     found: dict[str, int] = {}
     with PullConsumer(name_server, group="G", topics=topic) as consumer:
         assert {queue.broker_name for queue in consumer.queues} == {"broker-a", "java-broker"}

@@ -130,7 +130,7 @@ def _many_only(state: State, action: Action) -> Bool:
     ],
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
-    """A relation between requests, an exception for one, and a guard for large numbers only are refused."""
+    """A relation between requests, an exception for one request, and a guard for large numbers only are refused."""
     made = _with_guard(change)
     whole = prove_any(STRICT, world=PLAIN, names=["answered_once"], depth_max=0, model_of=made)
 
@@ -146,7 +146,7 @@ def _holds(count: int) -> list[Bool]:
 
 
 def test_the_rest_is_read_as_quantifiers() -> None:
-    """A junction over all other requests becomes a quantifier; one over some of them, or about two, is refused."""
+    """A junction over all other requests becomes a quantifier; a junction over some, or about two, is refused."""
     everyone = _holds(4)
     rest = Rest(frozenset({1, 2, 3}))
 
@@ -172,7 +172,7 @@ def test_a_sum_over_requests_is_refused() -> None:
 
 
 def test_only_what_could_be_lost_needs_a_witness() -> None:
-    """A "for every" in the assumptions needs no witness and a "for some" needs one; within a condition each does."""
+    """In the assumptions "for every" needs no witness and "for some" needs one; in a condition each of them does."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
     every, some = all_of(everyone), any_of(everyone)
@@ -184,7 +184,7 @@ def test_only_what_could_be_lost_needs_a_witness() -> None:
 
 
 def _doubled(values: Mapping[str, int]) -> dict[str, int]:
-    """The values of a state of three requests, with a fourth that equals the third."""
+    """The values of a state of three requests, with a fourth request that equals the third."""
     again = {f"{name[:-2]}_3": value for name, value in values.items() if slot_of(name) == 2}
     return dict(values) | again
 
@@ -231,7 +231,7 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("requests", [12, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict"))
 def test_the_text_goes_on_alike(name: str, requests: int) -> None:
-    """The specification of more requests, with the additional ones removed, equals the one that was read."""
+    """The specification of more requests, with the additional ones removed, equals the specification that was read."""
     read = statements_of(lambda bounds: specification_of(preset(name), bounds), 9)
     more = statements_of(lambda bounds: specification_of(preset(name), bounds), requests)
 
@@ -242,7 +242,6 @@ def test_the_text_goes_on_alike(name: str, requests: int) -> None:
 
 
 def stated(requests: int) -> Statements:
-    """The statements of a proof of strict for a number of requests."""
     return statements_of(partial(specification_of, STRICT), requests, PLAIN)
 
 
@@ -260,7 +259,7 @@ def _with_actions(one: Statements, change: Callable[[Action], Action]) -> Statem
 
 
 def _in_holds(change: Callable[[Action], Action], *labels: str) -> Callable[[Statements], Statements]:
-    """Change every hold, or the holds with these labels."""
+    """Change every action `hold`, or those with these labels."""
     known = labels or [each.label for each in TWO.model.named("hold")]
     return lambda one: _with_actions(one, lambda each: change(each) if each.label in known else each)
 
@@ -331,7 +330,6 @@ def _closes_twice(item: Property) -> Property:
 
 
 def _closes_elsewhere(item: Property) -> Property:
-    """A property with one more action that may break it."""
     known = {label for label, _condition in item.closing}
     other = next(each.label for each in TWO.model.actions if each.label not in known)
     return attrs.evolve(item, closing=(*item.closing, (other, TRUE)))
@@ -415,7 +413,6 @@ def _anything(_state: State) -> Bool:
 
 
 def _is_behind(state: State) -> Bool:
-    """A condition about each request and the shared variables."""
     return all_of(each.offset <= int_variable("log_end") for each in state.requests)
 
 

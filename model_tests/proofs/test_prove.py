@@ -37,7 +37,6 @@ UNBOUNDED = Bounds("proof", requests=2, messages=None)
 @pytest.mark.parametrize("requests", quick_if([2, 3, 8], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if(OURS, lambda name: name == "strict-clone"))
 def test_our_policies_are_proved(name: str, requests: int) -> None:
-    """Every property of our policies is proved with every obligation, and no statement is dropped."""
     policy = preset(name)
     proof = prove(policy, requests=requests)
     wanted = [item.name for item in properties_of(proof.model) if item.kind == "always"]
@@ -107,7 +106,6 @@ def _variants() -> list[tuple[str, str]]:
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _variants())
 def test_every_knob_is_decided(name: str, setting: str) -> None:
-    """With any one knob of ours changed, each property is proved or refuted, as the exploration says."""
     policy = with_knob(preset(name), setting)
     explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=3)
@@ -120,7 +118,6 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
 
 @pytest.mark.long
 def test_z3_and_exploring_find_runs_of_one_length() -> None:
-    """For every property of rocketmq-4.9 z3 and the exploration give the same verdict and length."""
     policy = preset("rocketmq-4.9")
     explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # With the default depth the proof itself explores.
@@ -185,7 +182,6 @@ SLIPS: dict[str, tuple[str, Change]] = {
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("hold")))
 def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
-    """A run of the changed specification refutes an injected mistake in an action."""
     name, change = SLIPS[slip]
     policy = preset("strict")
     proof = prove_model(
@@ -207,7 +203,7 @@ def test_time_locked_for_ever_is_seen() -> None:
 
 
 def test_time_can_pass_while_buckets_are_traversed_for_a_master() -> None:
-    """The traversal is at a queue that it has not visited; without this statement its rank need not decrease."""
+    """Without the statement that the traversal is at a queue it has not visited, its rank need not decrease."""
     bounds = attrs.evolve(UNBOUNDED, requests=1, aspects=frozenset({"role"}))
     proof = prove_model(specification_of(preset("rocketmq-5"), bounds), names=["time_can_pass"], depth_max=0)
 
@@ -223,7 +219,6 @@ def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_what_is_asked_for_is_shown() -> None:
-    """A named property is proved alone with the strengthening that it needs; an unknown name is a usage error."""
     proof = prove(preset("strict"), requests=2, names=["answered_once"])
 
     assert proof.needed == ("answered_once",)
@@ -238,7 +233,6 @@ NAME = "deadline_is_its_pulls"
 
 
 def _renews_what_it_keeps(state: State, action: Action) -> Effect:
-    """A traversal that puts pulls back with a new deadline, as Redis did (#12998)."""
     request = _request(state, action)
     walker: Notifier = state.dispatcher if action.name == "notify_each" else state.scanner
     phase = action.effect[f"phase_{request.index}"]
@@ -247,7 +241,6 @@ def _renews_what_it_keeps(state: State, action: Action) -> Effect:
 
 
 def _stops_at_one(state: State, _action: Action) -> Effect:
-    """A tick that reduces no deadline to zero."""
     return {
         f"deadline_{each.index}": ite(each.deadline > 1, each.deadline - 1, each.deadline) for each in state.requests
     }
@@ -332,7 +325,6 @@ POLICIES = (
 
 @cache
 def _inductive(policy: Policy) -> frozenset[str]:
-    """The statements that z3 has proved to be inductive for the policy."""
     obligations = prove(policy, requests=2, depth_max=0).obligations
     return frozenset(each.property_name for each in obligations if (each.step, each.verdict) == ("inductive", "proved"))
 
@@ -401,7 +393,6 @@ def test_the_first_choice_of_each_kind_represents() -> None:
 
 
 def test_queues_are_seen_to_be_alike() -> None:
-    """Several queues are interchangeable, and a mistake in the action of one queue is noticed."""
     policy = preset("strict")
     model = specification_of(policy, Bounds("three", requests=2, messages=1, queues=3))
     slip = [

@@ -26,7 +26,6 @@ def _z3_says(query: str) -> str:
 
 @pytest.fixture
 def cvc5_says() -> Callable[[str], str]:
-    """The answer of cvc5 to one query; skips the test if cvc5 is missing."""
     try:
         import cvc5  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: PLC0415
     except ImportError:
@@ -54,7 +53,6 @@ def _broken() -> Sequence[str]:
 
 
 def test_the_command_writes_a_file_for_each_query(tmp_path: Path) -> None:
-    """Each file ends with its query and can be run alone; a folder that is not empty is refused."""
     folder = tmp_path / "queries"
     words = ["prove", "--policy", "strict", "--requests", "1", "--property", "answered_once", "--smt", str(folder)]
     done = CliRunner().invoke(main, words)

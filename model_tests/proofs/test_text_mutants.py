@@ -36,12 +36,12 @@ KNOWN: Final = {
     ),
     "State.end_to_show: `self.queues[0].log_end` for `queue.log_end`": "visible_is_monotone",
 }
-"""Mutants of `else` branches with several queues, which no earlier configuration showed."""
+"""Mutants of `else` branches with several queues, which no configuration showed in earlier versions."""
 
 
 @pytest.mark.parametrize("name", quick_if(KNOWN, lambda name: name.startswith("next_pull")))
 def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The proof for two requests fails, and so does the proof for any number, which includes two."""
+    """The proof for two requests fails. The proof for any number, which includes two, fails too."""
     mutant = MUTANTS[name]
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
     model = specification_of(STRICT, attrs.evolve(WORLDS["bare"], requests=2))
@@ -102,7 +102,7 @@ def _forgets_the_third(self: State, request: Request, fact_of: Callable[[Queue],
 
 
 def _puts_back_what_is_closed(state: State, request: Request, here: Bool) -> Pairs:
-    """A mutant of `put_back` without the check for closed channels, if these are the only feature."""
+    """A mutant of `put_back` that does not check for closed channels, if these are the only feature."""
     alone = state.bounds.aspects - set(SWITCHES) == {"channels"} and len(state.queues) == 1 and not state.filters
     refused = here & ~state.running
     if not alone:
@@ -129,13 +129,11 @@ SLIPS: Final[Mapping[str, tuple[str, Callable[..., object], Callable[..., object
     "S05": ("strict", State.at_queue_of, _forgets_the_third, "answer_is_right", "bare"),
 }
 """Mutants that one exploration refutes and that proofs once missed: policy, function, replacement, property, and the
-configuration that shows the violation.
-"""
+configuration that shows the violation."""
 
 
 @pytest.mark.parametrize("name", quick_if(SLIPS, lambda name: name == "S05"))
 def test_a_slip_of_one_exploration_is_not_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The text of the specification selects the configuration, in which the command refutes the property by a run."""
     policy, function, slip, broken, configuration = SLIPS[name]
 
     def replaced(*given: object) -> object:

@@ -60,13 +60,11 @@ from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
-"""Two properties of the plain configuration."""
 LAW: Final = partial(specification_of, STRICT)
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
 def stated(requests: int, world: Bounds = PLAIN) -> Statements:
-    """The statements of a proof of strict for a number of requests."""
     return statements_of(LAW, requests, world)
 
 
@@ -75,7 +73,6 @@ BY_NAME: Final = {item.name: item for item in TWO.stated}
 
 
 def rows_of(told: Mapping[str, Answer]) -> tuple[Obligation, ...]:
-    """For each property one obligation with this verdict, or a run if it is refuted."""
     steps: dict[Answer, StepName] = {"proved": "implies", "unknown": "bounded", "refuted": "bounded"}
     return tuple(
         Obligation(name, steps[verdict], verdict, 0, "token" if verdict == "refuted" else None)
@@ -84,12 +81,11 @@ def rows_of(told: Mapping[str, Answer]) -> tuple[Obligation, ...]:
 
 
 def whole_of(told: Mapping[str, Answer], *more: Obligation) -> AnyProof:
-    """A proof for any number in which each property has this verdict."""
     return AnyProof(Proof(TWO.model, tuple(BY_NAME[name] for name in told), 0, (*more, *rows_of(told)), {}), (1, 4))
 
 
 def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") -> WorldProof:
-    """A configuration in which each property has this verdict, and the situation occurs or not."""
+    """A configuration in which each property has this verdict, and in which the situation occurs or not."""
     return WorldProof(name, PLAIN, whole_of(told), (Situation("hold_fires", "", "reached"), Situation("s", "", found)))
 
 
@@ -97,7 +93,7 @@ def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") ->
 
 
 def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None:
-    """A configuration whose required situation was not reached proves nothing, and a run still refutes."""
+    """A configuration whose required situation was not reached proves nothing, but a run still refutes."""
     vain, seen = in_world("plain", {FIRST: "proved"}, "not found"), in_world("plain", {FIRST: "proved"})
     refuted = in_world("plain", {FIRST: "refuted"}, "not found")
 
@@ -117,7 +113,7 @@ def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None
     ],
 )
 def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: Answer) -> None:
-    """The worst verdict counts, in any order; a property that only one configuration states has its verdict."""
+    """The worst verdict counts, in any order. The only configuration that states a property gives its verdict."""
     told: dict[str, Answer] = {FIRST: one, SECOND: "proved"}
     first, second = in_world("one", told), in_world("other", {FIRST: other})
 
@@ -150,7 +146,6 @@ def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
 def test_each_world_is_asked_for_what_it_states(
     names: list[str], expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each configuration is checked for its own properties and situations only."""
     worlds = {"plain": PLAIN, "cut": attrs.evolve(PLAIN, aspects=frozenset({"truncate"}))}
     asked: list[tuple[Bounds, set[str], object]] = []
     looked: list[Bounds] = []
@@ -175,7 +170,7 @@ def test_each_world_is_asked_for_what_it_states(
 
 
 def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
-    """`whole` has all features except `lateness`, and `no-truncate` has the same ones except `truncate`."""
+    """`whole` has all features except `lateness`. `no-truncate` has the same features except `truncate`."""
     whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "no-truncate", "plain"))
 
     assert set(WORLDS) == {"plain", "bare", "no-truncate", "whole"}
@@ -183,7 +178,6 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
 
 
 def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forked processes prove each configuration once, and the results keep the order of the call."""
     monkeypatch.setattr(smt_worlds, "prove_any", lambda *_all, **_options: whole_of({FIRST: "proved"}))
     monkeypatch.setattr(smt_worlds, "situations_of", lambda *_all: (Situation(str(os.getpid()), "", "reached"),))
     worlds = {name: WORLDS[name] for name in ("plain", "whole", "bare")}
@@ -223,7 +217,7 @@ def test_a_process_that_fails_fails_the_call(
 
 
 def test_a_short_run_that_is_improbable_is_found_without_other_tags() -> None:
-    """160,000 runs with all tags do not show two notifiers at two queues, but a few thousand with one tag do."""
+    """160,000 runs with all tags do not show two notifiers at two queues, but a few thousand runs with one tag do."""
     world = world_with(("buckets", "queues", "role", "sql"))
     found = {each.name: each.found for each in situations_of(LAW, world)}
 
@@ -248,7 +242,7 @@ class ScriptedProver:
 
 
 def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A situation that a choice excludes is found without the choice, and one that needs it is found with it."""
+    """A situation that a choice excludes is found without it; a situation that needs the choice is found with it."""
     asked: list[tuple[bool, bool]] = []
 
     def scripted(model: Model, sought: Sequence[Property], **_options: object) -> dict[str, object]:
@@ -284,7 +278,6 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
 
 
 def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last obligation of such a proof is a search for runs, which proves nothing."""
     by_size: list[Outcomes] = [
         {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
         {(FIRST, "initial"): Outcome("unknown"), (FIRST, "inductive"): Outcome("proved")},
@@ -304,8 +297,6 @@ def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyP
 
 
 def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result has the reason and no numbers, and every lemma is dropped."""
-
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
@@ -319,7 +310,7 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
 
 
 def test_what_is_broken_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refuted property is not tried for any number, and the proof of the other does not assume it."""
+    """The refuted property is not tried for any number, and the proof of the other property does not assume it."""
     asked: list[Sequence[str]] = []
 
     def at_each(
@@ -454,7 +445,6 @@ def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("slip", RESTRICTED_IN_VAIN)
 def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) -> None:
-    """A run refutes these mutants for any number of requests, in each configuration and for our two policies."""
     told = RESTRICTED_IN_VAIN[slip]
     proofs = prove_worlds(preset(policy), worlds=WORLDS, names=told, model_of=partial(_planted, policy, slip))
 
@@ -463,7 +453,7 @@ def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) 
 
 
 def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
-    """The violations found by exploring the configuration, or the first smaller one, and the runs."""
+    """The violations found by exploring the configuration or the first smaller one, each with its run."""
     make = partial(_planted, policy, slip)
     for smaller in worlds_within(WORLDS[world]):
         names = [item.name for item in properties_of(make(attrs.evolve(smaller, requests=2))) if item.kind == "always"]
@@ -483,9 +473,8 @@ def _has(policy: str, slip: str, world: str) -> bool:
 
 
 NO_MISTAKE = {("notify_each renews_what_it_keeps", "plain")}
-"""Every request that a dispatcher keeps in the plain configuration arrived in the same tick, so it has this deadline
-anyway.
-"""
+"""Every request that a dispatcher keeps in the plain configuration arrived in the same tick, so a renewed deadline is
+the same deadline."""
 IN_WORLDS = [
     (policy, slip, world)
     for policy in OURS
@@ -497,7 +486,6 @@ IN_WORLDS = [
 
 @pytest.mark.parametrize("case", quick_if(IN_WORLDS, lambda case: case == ("strict", "tick stops_at_one", "plain")))
 def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str, str]) -> None:
-    """Exploring the configurations finds a run that replays on the changed specification and breaks the property."""
     policy, slip, _world = case
     found = _broken_by_runs(*case)
 
@@ -516,7 +504,6 @@ def test_the_law_itself_is_broken_by_no_run() -> None:
 
 
 def _switched_off(term: Term) -> Term:
-    """The term with every switch off, simplified like other terms."""
     off = {id(each) for each in SWITCHES.values()}
     made: dict[int, Term] = {}
     for node in nodes(term):
@@ -534,7 +521,6 @@ def _as_without(policy: str) -> tuple[Model, Model]:
 
 @pytest.mark.parametrize("policy", OURS)
 def test_a_switch_that_is_off_is_no_aspect(policy: str) -> None:
-    """With the switches off, the terms equal those of the specification without the restricted features."""
     switched, free = _as_without(policy)
 
     assert [each.label for each in switched.actions] == [each.label for each in free.actions]
@@ -561,7 +547,6 @@ def test_the_switches_do_restrict() -> None:
     quick_if([(policy, world) for policy in PRESETS for world in WORLDS], lambda case: case == ("strict", "plain")),
 )
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
-    """A run shows every known situation in every configuration, including all those of the plain one."""
     policy, world = case
     found = situations_of(partial(specification_of, preset(policy)), WORLDS[world])
     plain = specification_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
@@ -579,7 +564,6 @@ def _never_refuses(bounds: Bounds) -> Model:
 
 
 def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If an action can never happen, no run is reported for it."""
     monkeypatch.setattr(vacuity, "TRIES", ((False, 4_096, 40),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN)}
@@ -605,7 +589,6 @@ def test_what_is_proved_in_vain_is_unknown() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", OURS)
 def test_ours_are_proved_in_every_world(policy: str) -> None:
-    """Every configuration of our two policies is proved, none vacuously, and each property is stated in some."""
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
@@ -623,7 +606,7 @@ def _stated(world: Bounds) -> Mapping[str, Property]:
 
 
 def test_every_property_is_stated_in_some_world() -> None:
-    """The properties of the plain configuration hold in each, including that no request is answered early."""
+    """The properties of the plain configuration hold in each configuration, also that no request is answered early."""
     assert "not_answered_early" in _stated(PLAIN)
     assert "moved_is_told" in _stated(WORLDS["whole"])
     for world in WORLDS.values():
@@ -657,7 +640,7 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
 
 
 def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
-    """A property that holds vacuously in one configuration is stated only in those where it does not."""
+    """A property that holds vacuously in one configuration is stated only in configurations where it does not."""
     one_queue, several = stated(2), stated(2, WORLDS["bare"])
     proofs = [
         WorldProof(name, PLAIN, AnyProof(Proof(law.model, law.stated, 0, (), {}), (1,)), ())
@@ -670,7 +653,7 @@ def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
 
 
 def test_worlds_are_chosen_by_name() -> None:
-    """A name or features choose a configuration, and the text does by default; an unknown name is refused."""
+    """A configuration is chosen by name or features, or by default by the text; an unknown name is refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("no-truncate",), any_number=True, changes={}) == {"no-truncate": WORLDS["no-truncate"]}

@@ -1,8 +1,8 @@
 """Mutants of the specification's source, not of the configurations in which it is proved.
 
-Each changes one expression of an action or of the state. A condition on features always takes one branch. A branch
-extends beyond its parentheses. A term is about the first queue instead of the request's queue. Not mutated:
-properties, and code that no model is built from.
+Each mutant changes one expression of an action or of the state: a condition on features always takes one branch, a
+branch extends beyond its parentheses, or a term is about the first queue instead of the request's queue. Properties are
+not mutated, nor is code that no model is built from.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ OF_FEATURES: Final = ("filters", "bounds", "shows_flushed_only", "swept", "_find
 
 @frozen
 class TextMutant:
-    """One function with one expression changed."""
-
     name: str
     function: FunctionType
     compiled: Callable[[], CodeType]
@@ -49,7 +47,6 @@ class TextMutant:
 
 
 def drawn() -> Iterator[TextMutant]:
-    """Every mutant of these kinds in the text of the specification."""
     made: Counter[str] = Counter()
     for name in MODULES:
         module = import_module(name)
@@ -76,7 +73,7 @@ def _functions(body: list[ast.stmt], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _about_bounds(text: ast.FunctionDef) -> set[ast.AST]:
-    """The parts about the number of explored messages: no proof has it, so none can detect a mutant there."""
+    """The parts about the number of explored messages. No proof has this number, so none can detect a mutant there."""
     conditions = (node for node in ast.walk(text) if isinstance(node, ast.IfExp))
     return {inner for node in conditions if "bounds.messages" in ast.unparse(node.test) for inner in ast.walk(node)}
 
@@ -116,7 +113,6 @@ def _without_parentheses(node: ast.AST) -> ast.expr:
 
 
 def _compiled(tree: ast.Module, path: tuple[str, ...], number: int, change: Change) -> CodeType:
-    """The code of the function at `path` when its node of this number is changed."""
     whole = copy.deepcopy(tree)
     text = dict(_functions(whole.body))[path]
     target = list(ast.walk(text))[number]

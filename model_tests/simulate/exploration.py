@@ -31,7 +31,7 @@ REASONS: Final = {
     "together": "the clock releases all due pulls at once, the specification one after another",
     "behind": "a state that only one of these leads to",
 }
-"""Reason -> why no schedule reaches a state of the specification."""
+"""Name of a reason -> why no schedule reaches some states of the specification."""
 
 
 def ways_lost(world: Lockstep) -> set[str]:
@@ -46,23 +46,16 @@ def ways_lost(world: Lockstep) -> set[str]:
 
 @define
 class Explored:
-    """The results of trying schedules."""
-
     places: int = 0
     moves: Counter[str] = field(factory=Counter)
     states: set[Packed] = field(factory=set)
-    """The specification's states that were reached between two steps."""
     law: Counter[str] = field(factory=Counter)
-    """Actions of the specification -> number of occurrences."""
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
-    """The action that lost a wakeup -> the shortest schedule seen."""
     late_ms: int = 0
     """The longest time that a pull was held past its deadline."""
     dropped: tuple[Move, ...] | None = None
-    """The shortest schedule seen in which a full executor drops a pull."""
 
     def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
-        """Record the lost wakeups in this state."""
         for way in ways_lost(world):
             if way not in self.lost or len(path) < len(self.lost[way]):
                 self.lost[way] = path
@@ -72,7 +65,7 @@ class Explored:
 
 
 def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bool = False) -> Explored:
-    """Try every schedule; of two that reach the same state only one continues.
+    """Try every schedule. If two schedules reach the same state, only one of them continues.
 
     With `rejects` the executor may become full at any time. With `faults` the broker may stop and a notifier's check
     may throw.
@@ -104,7 +97,6 @@ def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bo
 
 
 def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) -> Explored:
-    """Try random schedules."""
     model = specification_of(policy, bounds)
     law = remembered(successors(model))
     draw = random.Random(seed)
@@ -126,17 +118,14 @@ def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) 
 
 @frozen
 class Coverage:
-    """The states that the schedules of one policy reached."""
-
     policy: str
     states: int
     of: int
     unreached: Counter[str]
-    """Reason -> number of states; an empty reason means unknown."""
+    """Reason -> number of states that no schedule reached; the reason is empty if it is unknown."""
 
 
 def coverage_of(policy: Policy, bounds: Bounds) -> Coverage:
-    """Try every schedule, with a full executor, a stop and throwing checks, and count."""
     model = specification_of(policy, bounds)
     with collected_errors():
         seen = explore(policy, bounds, rejects=True, faults=True).states
@@ -148,7 +137,6 @@ def coverage_of(policy: Policy, bounds: Bounds) -> Coverage:
 
 
 def why_not(model: Model, state: Packed) -> str | None:
-    """The reason why no schedule reaches a state; None if there is none."""
     values = dict(zip((variable.name for variable in model.variables), state, strict=True))
     at = [values[name] for name in NOTIFIERS]
     if model.policy.take == "in_place" and WALKING in at:
@@ -172,7 +160,6 @@ def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
 
 
 def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
-    """Every state that is reachable through allowed states only."""
     law = successors(model)
     found, edge = {model.initial}, [model.initial]
     while edge:

@@ -14,14 +14,12 @@ from longpoll_simulation.world import Grain, LineTracing, StuckError, World
 from longpoll_spec.errors import LongpollError
 
 STEPS_MAX: Final = 200_000
-"""Maximum points of a run; only an endless loop reaches it."""
+"""Maximum number of scheduling points of a run; only an endless loop reaches it."""
 FEW_SHARE: Final = 0.7
-"""Share of runs with only a few switches; the others switch every few points."""
+"""Share of runs with only a few switches; the other runs switch every few scheduling points."""
 
 
 class Preemption:
-    """One run, determined by its seed."""
-
     def __init__(
         self, seed: int, files: Iterable[str], grain: Grain = "access", *, few_share: float = FEW_SHARE
     ) -> None:
@@ -32,15 +30,12 @@ class Preemption:
 
     @property
     def switches(self) -> int:
-        """Number of switches away from the default order."""
         return len(self.world.turns)
 
     def lock(self) -> SimulatedLock:
         return SimulatedLock(self.world)
 
     def run(self, targets: dict[str, Callable[[], None]]) -> None:
-        """Run the targets as actors to their ends; raises the first exception."""
-
         def main() -> None:
             actors = [self.world.spawn(name, target) for name, target in targets.items()]
             for actor in actors:
@@ -53,19 +48,14 @@ RAISED: Final = (
     AssertionError, StuckError, LongpollError, OSError, LookupError, AttributeError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-"""Exceptions of a failing run: failed checks, and errors of tables, files and clients that changed concurrently."""
 
 
 class Run(Protocol):
-    """A run created from a seed."""
-
-    def play(self) -> None:
-        """Run and check the result; raises on a fault."""
-        ...
+    def play(self) -> None: ...
 
 
 def first_fault(seeds: Iterable[int], make: Callable[[int], Run]) -> tuple[int, BaseException] | None:
-    """Returns the first seed whose run fails, and its exception; None if none fails."""
+    """The first seed whose run fails, with its exception; None if no run fails."""
     for seed in seeds:
         run = make(seed)
         try:

@@ -35,7 +35,6 @@ QUEUES: Final = 2
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the client's log of cut connections in the block."""
     logging.disable(logging.ERROR)
     try:
         yield
@@ -44,7 +43,7 @@ def quiet() -> Iterator[None]:
 
 
 class Cluster:
-    """A broker with a topic, and its clients, in one simulation. Invariant: at the end no thread is left."""
+    """A broker with a topic, and its clients, in one simulation. At the end no thread is left."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.world = World(strategy)
@@ -55,12 +54,9 @@ class Cluster:
         return self.world.now_ns / 1e9
 
     def process(self, name: str) -> SimulatedRuntime:
-        """Create a process with its own disk."""
         return SimulatedRuntime(self.network, process=name)
 
     def run(self, scenario: Callable[[Broker, str], None]) -> None:
-        """Run a scenario with the broker and its name server's address."""
-
         def main() -> None:
             broker = Broker.start(self.process("broker"), "/store", config=CONFIG, store_config=STORE)
             broker.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
@@ -76,7 +72,6 @@ class Cluster:
     def consumer(
         self, names: str, runtime: SimulatedRuntime, listener: Callable[[Sequence[ReceivedMessage]], None], **more: Any
     ) -> PushConsumer:
-        """A member of the group, which begins at the first message unless `config` says otherwise."""
         config = more.pop("config", MemberConfig(group=GROUP, start_at="first"))
         return PushConsumer(names, topics=TOPIC, listener=listener, **member_options(config), runtime=runtime, **more)
 
@@ -84,28 +79,23 @@ class Cluster:
 # -- one run from a seed, with checks of what the consumer gets, and when ----------------------------------------------
 
 COUNT: Final = 12
-"""Messages of a run."""
 HOLD_MS: Final = 2_000
 PULL_TIMEOUT_S: Final = 4.0
 CACHED_SIZE_MAX: Final = 1_000
-"""Maximum bytes of a queue that wait for the listener: a few messages."""
 PAUSES_S: Final = (0.0, 0.0, 0.01, 0.5, 2.3)
-"""Pauses before a message: the longest is longer than a hold."""
+"""Pauses before a message, in seconds; the longest is longer than a hold."""
 SIZES: Final = (10, 100, 400)
 BEYOND: Final = 50
-"""A group's possible offset beyond the queue's end."""
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
 SETTLED_S: Final = 1.0
-"""Time after which a new consumer has its queues and held pulls."""
+"""Time after which a new consumer has its queues and its pulls are held, in seconds."""
 LOOK_S: Final = 0.01
-"""Interval of checks whether the consumer's pulls are held."""
 HELD_COUNT: Final = QUEUES + 1
-"""Pulls of a settled consumer: one per queue, and one for its retry queue."""
+"""Held pulls of a settled consumer: one per queue, and one for its retry queue."""
 PROMPT_S: Final = 0.3
-"""Time limit for consuming a message without disturbances."""
 CUT_S: Final = 2 * RETRY_S + 1.0
-"""Time limit after a cut: a pull without an answer or connection is retried later."""
+"""Time limit after a cut, in seconds: a pull without an answer or a connection is retried later."""
 END_S: Final = 60.0
 
 
@@ -113,9 +103,9 @@ END_S: Final = 60.0
 class ClientRun:
     """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first event.
 
-    A seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a stored
-    offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed: promptly,
-    and once if nothing was cut.
+    The seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a
+    stored offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed
+    promptly, and exactly once if no connection was cut.
     """
 
     seed: int
@@ -124,13 +114,10 @@ class ClientRun:
     acknowledged_s: dict[bytes, float] = field(factory=dict)
     consumed_s: dict[bytes, float] = field(factory=dict)
     counts: Counter[bytes] = field(factory=Counter)
-    """How often each body was consumed."""
     cut_s: float | None = None
-    """When every connection was cut."""
     cuts: bool = field(init=False)
     begins_beyond: bool = field(init=False)
     news: Condition = field(init=False)
-    """Protects the consumption data, and signals changes."""
 
     def __attrs_post_init__(self) -> None:
         self.draw = random.Random(self.seed)
@@ -143,7 +130,6 @@ class ClientRun:
         return self.cluster.now_s
 
     def play(self) -> None:
-        """Run the simulation and check the result; raises on a fault."""
         self.cluster.run(self.main)
         self.look()
 
@@ -162,28 +148,26 @@ class ClientRun:
                 for number in range(QUEUES):
                     self.send(producer, f"early-{number}".encode())
                     broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
-                self.acknowledged_s.clear()  # The offset is before the end to which the consumer is moved.
+                # The consumer is moved to the queue's end, so it does not consume these messages.
+                self.acknowledged_s.clear()
             with self.cluster.consumer(names, runtime, self.listen, config=config):
                 self.settle(runtime, broker)
                 self.produce(runtime, producer)
                 self.await_consumed(END_S)
 
     def settle(self, runtime: SimulatedRuntime, broker: Broker) -> None:
-        """Wait until the consumer's pulls are held."""
         until_s = self.now_s + SETTLED_S
         while len(broker.hold_service) < HELD_COUNT:
             assert self.now_s < until_s, f"the consumer's pulls are not held {SETTLED_S} s after its start"
             runtime.sleep(LOOK_S)
 
     def await_consumed(self, limit_s: float) -> None:
-        """Wait until each acknowledged message is consumed, at most `limit_s`."""
         until_s = self.now_s + limit_s
         with self.news:
             while not self.acknowledged_s.keys() <= self.consumed_s.keys() and self.now_s < until_s:
                 self.news.wait(until_s - self.now_s)
 
     def produce(self, runtime: SimulatedRuntime, producer: Producer) -> None:
-        """Send the messages with pauses; before one of them every connection may be cut."""
         cut_at = self.draw.randrange(COUNT) if self.cuts else None
         for number in range(COUNT):
             runtime.sleep(self.draw.choice(PAUSES_S))
@@ -223,7 +207,6 @@ class ClientRun:
         assert self.cut_s is not None or max(self.counts.values()) == 1, "a message is consumed twice"
 
     def granted_s(self, at_s: float) -> float:
-        """Returns the allowed time from a message's acknowledgement to its consumption."""
         if self.cut_s is None or at_s < self.cut_s - PROMPT_S:
             return PROMPT_S
         return max(self.cut_s + CUT_S - at_s, PROMPT_S)
@@ -233,7 +216,7 @@ class ClientRun:
 
 
 def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:
-    """Run producer and push consumer, perhaps through the proxy; returns bodies in order, points, virtual seconds."""
+    """Run a producer and a push consumer; returns bodies in order, scheduling points and virtual seconds."""
     cluster = Cluster(RandomWalk(seed))
     bodies: list[bytes] = []
 
@@ -269,7 +252,6 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
 
 @pytest.mark.parametrize("observed", [False, True])
 def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
-    """Each message is consumed once, no thread remains, and a seed repeats its run."""
     for seed in range(2):
         run = sent_and_consumed(seed, observed=observed)
         assert sorted(run[0]) == sorted(str(number).encode() for number in range(COUNT))
@@ -277,7 +259,6 @@ def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
 
 
 def handed_over(seed: int) -> Counter[bytes]:
-    """How often each message is consumed if a second orderly member joins while listeners run."""
     cluster = Cluster(RandomWalk(seed))
     counts: Counter[bytes] = Counter()
 

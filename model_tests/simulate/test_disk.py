@@ -25,7 +25,7 @@ BIG = SMALL_SIZE_MAX + PAGE_SIZE
 
 
 class Side:
-    """One file layer with its open files. Invariant: the two sides of a test open the same files."""
+    """One file layer with its open files. Invariant: the real side and the simulated side open the same files."""
 
     def __init__(self, files: Files, root: str) -> None:
         self.files = files
@@ -35,7 +35,6 @@ class Side:
         self.unlocks: list[Callable[[], None]] = []
 
     def do(self, operation: str, path: str, arguments: tuple[Any, ...]) -> object:
-        """The result of an operation, or the error's number."""
         try:
             return getattr(self, operation)(f"{self.root}/{path}", *arguments)
         except OSError as error:
@@ -46,7 +45,7 @@ class Side:
         return len(self.maps[-1].view)
 
     def map_write(self, _path: str, which: int, at: int, content: bytes) -> object:
-        """Write through the view of a map, which other maps of the file see."""
+        """Write through one map of a file; other maps of the file see the change."""
         if not self.maps or not (view := self.maps[which % len(self.maps)].view):
             return None
         at %= len(view)
@@ -92,7 +91,7 @@ class Side:
         return None
 
     def append_more(self, _path: str, which: int, content: bytes) -> None:
-        """Append to a file that is or was open, even if removed or closed."""
+        """Append to a file that was opened earlier, even if the file is removed or closed by now."""
         if self.appends:
             self.appends[which % len(self.appends)].write(content)
 
@@ -118,7 +117,7 @@ class Side:
             unlock()
 
     def tree(self) -> dict[str, bytes | None]:
-        """Returns every path below the root: a file's bytes, None for a directory."""
+        """Every path below the root, with a file's bytes or None for a directory."""
         found: dict[str, bytes | None] = {}
         waiting = [""]
         while waiting:
@@ -134,7 +133,6 @@ class Side:
 
 
 def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
-    """Draws an operation, its path and its further arguments."""
     content, which, at = st.binary(max_size=20), st.integers(0, 3), st.integers(0, SIZES[-1])
     map_call = st.tuples(which, st.sampled_from(["reserve", "sync", "clear"]), at, st.integers(0, 5000))
     arguments: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
@@ -163,13 +161,12 @@ def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...
     if operation != "map" or not arguments[2]:
         return False
     found = side.do("size", path, ())
-    # A removed file's maps stay valid, until another file has its name.
+    # Maps of a removed file stay valid until another file gets its name.
     return not isinstance(found, int) or found < arguments[0]
 
 
 @given(st.lists(operations(), min_size=5, max_size=40))
 def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
-    """The same operations give the same results, errors and bytes."""
     directory = tempfile.mkdtemp(prefix="longpoll-disk-")
     disk = Disk()
     disk.make_directory("/root")
@@ -189,7 +186,6 @@ def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
 
 
 def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) -> tuple[Disk, SimulatedFiles]:
-    """Create a disk with one durable directory, `/d`."""
     disk = Disk()
     files = SimulatedFiles(disk, before=before)
     files.make_directory("/d")
@@ -198,12 +194,11 @@ def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) 
 
 
 def cuts(disk: Disk, count: int = 200, order: Order = "none") -> list[SimulatedFiles]:
-    """The disks after many power cuts."""
     return [SimulatedFiles(disk.cut(random.Random(seed), order)) for seed in range(count)]
 
 
 def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
-    """A page written since its sync may be old, new or torn after the cut, and a synced page stays."""
+    """After a power cut, a page written since its sync may be old, new or torn, and a synced page stays."""
     disk, files = filled()
     mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
     mapped.view[:] = b"s" * len(mapped.view)
@@ -222,7 +217,7 @@ def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
-    """After a failed sync the system considers the page written until it changes, and clearing is a change."""
+    """After a failed sync the system considers the page written until it changes, and clearing the page is a change."""
     failing = ["sync"]
 
     def before(operation: str, _path: str) -> None:
@@ -282,7 +277,7 @@ def test_names_are_durable_with_their_directory() -> None:
 
 
 def test_lengths_are_durable_with_their_file() -> None:
-    """A file with a durable name may be empty until its sync; a cleared one keeps its length."""
+    """A file with a durable name may be empty until its sync. A file that was cleared keeps its length."""
     disk, files = filled()
     mapped = files.map("/d/f", 100, writable=True, create=True)
     files.sync_directory("/d")
@@ -295,7 +290,7 @@ def test_lengths_are_durable_with_their_file() -> None:
 
 
 def test_a_replaced_file_is_old_or_new() -> None:
-    """A replacement leaves the old or the new bytes wherever it is cut off, and the new ones once done."""
+    """A replacement that is cut off leaves the old or the new bytes; a finished one leaves the new bytes."""
     seen: list[set[bytes]] = []
 
     def before(_operation: str, _path: str) -> None:
@@ -375,7 +370,7 @@ CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
 
 @pytest.mark.parametrize("operation", CALLS)
 def test_every_operation_can_fail(operation: str) -> None:
-    """An exception of `before` comes out of the operation, which then has changed no bytes."""
+    """If `before` raises an exception, the operation raises it and has changed no bytes."""
     failing = False
 
     def before(told: str, path: str) -> None:
@@ -394,5 +389,4 @@ def test_every_operation_can_fail(operation: str) -> None:
 
 
 def test_every_operation_is_told_of() -> None:
-    """The table has every operation that may fail."""
     assert {*CALLS} == {*ERRORS}

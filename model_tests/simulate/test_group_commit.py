@@ -27,8 +27,6 @@ S = 1_000_000_000
 
 @define
 class Disk:
-    """A store whose sync takes a given time and may fail."""
-
     runtime: SimulatedRuntime
     sync_s: float = 0.0
     fails: bool = False
@@ -37,7 +35,6 @@ class Disk:
     syncs: int = 0
 
     def flush(self) -> int:
-        """Sync: data in the log at the begin is durable at the end."""
         self.syncs += 1
         end = self.log_end
         if self.sync_s:
@@ -50,20 +47,15 @@ class Disk:
 
 @define
 class Desk:
-    """The service, its disk, and the result of each send by number."""
-
     runtime: SimulatedRuntime
     disk: Disk = field(init=False)
     service: GroupCommit = field(init=False)
     begun_ns: int = field(init=False)
     answered: dict[int, tuple[bool, int]] = field(factory=dict)
-    """Send -> whether it was durable, and the time in ns after the begin."""
     own: set[int] = field(factory=set)
-    """Sends that the appending thread answered through its own outbox."""
     left: list[int] = field(factory=list)
-    """Sends whose answers were handed to the sockets."""
     shown: list[int] = field(factory=list)
-    """The number of answers at each time when durable messages became visible."""
+    """The number of answers at each time at which durable messages became visible."""
 
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
@@ -79,7 +71,7 @@ class Desk:
         return self.runtime.monotonic_ns() - self.begun_ns
 
     def append(self, number: int) -> None:
-        """Submit a send from a thread with an outbox; its number is its log end."""
+        """Submit a send from a thread with an outbox; the number of the send is also the log end."""
         outbox = Outbox()
 
         def done(is_durable: bool, used: Outbox) -> None:
@@ -154,7 +146,7 @@ def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> 
         desk.service.stop()
 
     desk = played(play)
-    # The second sync begins at 6 s, too late for the two other sends, which time out one after the other.
+    # The second sync begins at 6 s, which is too late for the two other sends, so they time out one after the other.
     assert desk.answered == {1: (False, 5 * S), 2: (False, 9 * S), 3: (False, 10 * S - 1)}
     assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
 
@@ -222,8 +214,6 @@ def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stop_answers_what_waits_and_waits_for_no_clock() -> None:
-    """A stop takes as long as the disk and leaves no thread; without waiting sends it takes no time."""
-
     def idle(desk: Desk) -> None:
         desk.service.start()
         desk.runtime.sleep(1.0)
@@ -266,14 +256,11 @@ class SlowDisk:
 
 @define
 class Played:
-    """One run: the number of answers of each send, and the duration of the stop."""
-
     answers: Counter[int] = field(factory=Counter)
     stop_s: float = 0.0
 
 
 def play_seed(seed: int) -> Played:
-    """Run three producers with a fast, slow or too slow disk, then the stop."""
     world = World(FewSwitches(seed), steps_max=200_000)
     LineTracing.of(world, [str(durability.__file__)], "access")
     runtime = SimulatedRuntime(Network(world))
@@ -300,7 +287,7 @@ def play_seed(seed: int) -> Played:
 
 
 def wrong(seeds: int) -> str:
-    """Returns the fault of the first failing run; empty without one."""
+    """The fault of the first failing run, or an empty text."""
     for seed in range(seeds):
         played = play_seed(seed)
         if played.answers != Counter([1, 2, 3]):
@@ -311,5 +298,4 @@ def wrong(seeds: int) -> str:
 
 
 def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
-    """Committer, watcher, producers and stop run under random schedules."""
     assert wrong(SEEDS) == ""

@@ -1,8 +1,8 @@
-"""Each required lock is held, and a call without it is found in the first run.
+"""Each lock that a method requires is held; a call without it is found in the first run.
 
-The tests use the lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock
-checks at every call that the caller holds it. So a removed lock shows in the first run that calls the method. Runs of
-the hold table (`test_preempted`) and a serving broker make the calls.
+The tests use the lockset method of Eraser (Savage et al., SOSP 1997) with known locks: a method that requires a lock
+checks at every call that the caller holds the lock. A removed lock therefore shows in the first run that calls the
+method. Runs of the hold table (`test_preempted`) and a serving broker make the calls.
 """
 
 from __future__ import annotations
@@ -52,25 +52,23 @@ TABLE_CALLS: Final = tuple(
 
 
 NAMED: Final[tuple[tuple[Any, str], ...]] = (
-    # An existing queue is returned without a lock; the parts of a new one need it.
+    # An existing queue is returned without a lock, but the parts of a new queue need the lock.
     *((QueueTable, call) for call in ("_segments", "forget")),
     *((QueueBuilder, call) for call in ("dispatch", "unlist")),
     *((kind, "flush") for kind in (CommitLog, ConsumeQueue)),
     (SegmentList, "remove"),
     (Deletions, "add"),
 )
-"""Methods of a store's parts, with the lock that `_watch_store` assigns to the part."""
 
 
 class Owned:
-    """A lock with a known owner. Invariant: `owner` is the acquiring thread, None while it is free."""
+    """A lock that knows its owner. Invariant: `owner` is the acquiring thread, or None while the lock is free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.owner: int | None = None
 
     def _is_owned(self) -> bool:
-        """Whether the caller owns it; used by conditions on this lock."""
         return self.owner == threading.get_ident()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -92,20 +90,15 @@ class Owned:
 
 
 class OwnedRuntime(RealRuntime):
-    """Real threads and sockets, with locks that know their owner."""
-
     def lock(self) -> Owned:
         return Owned()
 
     def condition(self) -> threading.Condition:
-        """Create a condition on such a lock."""
         lock: Any = Owned()
         return threading.Condition(lock)
 
 
 class Guarded(dict[Any, None]):
-    """A dictionary that may change only under a lock."""
-
     def __init__(self, watch: Watch, what: str, lock: object) -> None:
         super().__init__()
         self._say = partial(watch.check, what, lock)
@@ -120,7 +113,7 @@ class Guarded(dict[Any, None]):
 
 
 def held(lock: object) -> bool:
-    """Whether the caller holds this lock; false for anything but a lock."""
+    """Whether the caller holds this lock; false if the object is not a lock."""
     if isinstance(lock, Owned):
         return lock.owner == threading.get_ident()
     if isinstance(lock, SimulatedLock):
@@ -129,7 +122,7 @@ def held(lock: object) -> bool:
 
 
 class Watch:
-    """The patches. Invariant: `locks` has the required lock of each known object."""
+    """Patches methods so that they check locks. Invariant: `locks` has the required lock of each known object."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
@@ -138,7 +131,6 @@ class Watch:
         """By the object's id: the object itself, to keep the id unique, and its lock."""
 
     def name(self, shared: object, lock: object) -> None:
-        """Require this lock for calls of the object from now on."""
         self.locks[id(shared)] = (shared, lock)
 
     def check(self, what: str, lock: object) -> None:
@@ -157,12 +149,11 @@ class Watch:
         self._patch.setattr(kind, name, watched)
 
     def named(self, shared: object) -> object:
-        """Returns the lock of an object; an object without one belongs to one thread."""
+        """The lock of a shared object. An object without a lock belongs to one thread."""
         found = self.locks.get(id(shared))
         return _free() if found is None else found[1]
 
     def before(self, kind: Any, name: str, tell: Callable[[Any], None]) -> None:
-        """Call `tell` at each call of a method."""
         honest = getattr(kind, name)
 
         @wraps(honest)
@@ -203,7 +194,6 @@ def _free() -> object:
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """Check shared objects in the block; yields the violations, in order."""
     with pytest.MonkeyPatch.context() as patch:
         watch = Watch(patch)
         _watch_holds(watch)
@@ -241,7 +231,7 @@ def _watch_sends(watch: Watch) -> None:
 
 
 def _name_leaving(watch: Watch, store: Any) -> None:
-    """Stop checking these queues: they get no messages, and only their remover uses them."""
+    """Stop checking these queues, because they get no messages and only their remover uses them."""
     for topic in store._table.leaving.values():
         for queue in topic.queues.values():
             watch.name(queue.segments, store._deletion_lock)
@@ -284,7 +274,7 @@ def _watch_store(watch: Watch) -> None:
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
-    """Run stages of the hold table until a violation is found; returns their number. Ignores other faults."""
+    """Run stages of the hold table until a violation is found, and return their number. Other faults are ignored."""
     for seed in count():
         if seen or not goes_on():
             return seed
@@ -301,10 +291,6 @@ class FullFiles(RealFiles):
 
 
 def of_store() -> int:
-    """Use every locked operation of a store once; returns the number of removed log files.
-
-    Appends in every way, dispatches handed-over and read records, deletes a topic, flushes, and removes expired files.
-    """
     runtime = OwnedRuntime()
     runtime._files = FullFiles()
     body = b"b" * (SMALL.message_size_max * 3 // 4)
@@ -312,7 +298,7 @@ def of_store() -> int:
         patch.setattr(queue_builder, "HANDED_COUNT_MAX", 3)
         store = MessageStore.open(runtime, directory, attrs.evolve(SMALL, index=False))
         store.put(message(body=body))
-        store.flush_queues()  # From now on the queue's locks are known.
+        store.flush_queues()  # From here on the queue's locks are known.
         store.put_batch([message(body=body), message("gone", body=body)])
         store.put_burst([message(), message()])
         store.dispatch(10)
@@ -327,7 +313,7 @@ def of_store() -> int:
 def of_broker(examples: int = 6) -> int:
     """Send the suite's requests, and a queue lock, to a broker; returns the number of examples.
 
-    The hand-over is small, so that the dispatcher also reads the log; sends wait for the disk.
+    The hand-over to the dispatcher is small, so that the dispatcher also reads the log. Sends wait for the disk.
     """
     config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
@@ -344,13 +330,11 @@ STAGES = 30
 
 
 def some() -> Callable[[], bool]:
-    """Returns a function that is true for this number of stages."""
     left = iter(range(STAGES))
     return lambda: next(left, None) is not None
 
 
 def test_every_call_of_what_is_shared_has_its_lock() -> None:
-    """The calls come from runs of the hold table and from a serving broker."""
     with watching() as seen:
         assert of_stages(seen, some()) == STAGES
         assert of_broker(2) > 0
@@ -358,7 +342,6 @@ def test_every_call_of_what_is_shared_has_its_lock() -> None:
 
 
 def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
-    """Every operation of a store holds the lock of each part that it uses."""
     with watching() as seen:
         assert of_store() > 0
     assert seen == []

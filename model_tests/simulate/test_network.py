@@ -22,7 +22,7 @@ Pair = tuple[Network, SimulatedSocket, SimulatedSocket]
 
 
 class Storm(Weather):
-    """A network with long delays and single bytes."""
+    """A network with long delays that delivers single bytes."""
 
     def delay_ns(self) -> int:
         return self.random.randrange(1_000_000_000)
@@ -32,7 +32,6 @@ class Storm(Weather):
 
 
 def pair(world: World, weather: Weather | None = None) -> Pair:
-    """Create a network and both ends of a connection."""
     network = Network(world) if weather is None else Network(world, weather)
     listener = network.bind("server", "127.0.0.1", PORT)
     with pytest.raises(ConnectionRefusedError):
@@ -44,13 +43,11 @@ def pair(world: World, weather: Weather | None = None) -> Pair:
 
 
 def in_world(scenario: Callable[[World], None], seed: int = 1) -> None:
-    """Run a scenario as the first actor of a simulation."""
     world = World(RandomWalk(seed))
     world.run(lambda: scenario(world))
 
 
 def read_all(sock: SimulatedSocket) -> bytes:
-    """Read up to the end of the stream."""
     content, buffer = b"", bytearray(4096)
     while True:
         assert sock.wait_readable(60)
@@ -61,7 +58,6 @@ def read_all(sock: SimulatedSocket) -> bytes:
 
 
 def send_all(world: World, sock: SimulatedSocket, content: bytes) -> None:
-    """Send everything, waiting for room."""
     while content:
         try:
             content = content[sock.send(content) :]
@@ -98,7 +94,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
 
 
 def test_an_end_follows_what_was_sent() -> None:
-    """After one side has ended its sending, the other direction continues."""
+    """After one side has ended its sending, the other side can still send."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world, Storm(random=random.Random(7)))
@@ -128,8 +124,6 @@ def test_who_closes_with_something_unread_resets() -> None:
 
 
 def test_a_cut_is_heard_at_both_ends() -> None:
-    """Data in transit is lost, and the two sides get an error instead of an end."""
-
     def scenario(world: World) -> None:
         _network, near, far = pair(world)
         near.send(b"lost")

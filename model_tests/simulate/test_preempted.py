@@ -1,8 +1,8 @@
 """The hold table and what its threads share, with switches between any two bytecodes.
 
 A seed chooses a policy, queues in one shard and one queue in another, held pulls, and three to five of a broker's
-actors. At the end no pull may be lost, run twice, miscounted or forgotten by its deadline. The zoo takes each lock away
-(`mutants/zoo/lock-*.patch`).
+actors. At the end no pull may be lost, run twice, miscounted or kept beyond its deadline. The zoo removes each lock
+(`mutants/zoo/lock-*.patch`) to test these runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from longpoll_simulation.lockstep import MemoryQueues, Message
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 FILES: Final = tuple(str(module.__file__) for module in (hold, notifier, hold_service))
-"""Files in which an actor may be interrupted."""
+"""Source files in which the scheduler may interrupt an actor."""
 STRICT_LOOK: Final = attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take")
 POLICIES: Final = (
     STRICT,
@@ -60,42 +60,36 @@ POLICIES: Final = (
 )
 TOPIC: Final = "T"
 RETRIED: Final = "%RETRY%G"
-"""The topic of the queue in the other shard: messages to be retried."""
 EVERYTHING: Final = tag_filter("*", None)
 TAG: Final = "red"
 TAGS_CODE: Final = word_hash(TAG)
 MESSAGE: Final = Message(TAGS_CODE, {"color": TAG})
-"""The tag and properties of every message."""
 WANTED: Final = (EVERYTHING, tag_filter(TAG, None), sql_filter(f"color = '{TAG}'", SQL92))
 UNWANTED: Final = (tag_filter("blue", None), sql_filter("color = 'blue'", SQL92))
-"""Filters that match every message, and filters that match none."""
+"""Filters that match every message (`WANTED`), and filters that match none (`UNWANTED`)."""
 FILTER_SHARE: Final = 0.25
-"""Share of runs whose pulls have different filters."""
 UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
-"""Uptimes of the machine, including one at which deadlines need more than 31 bits."""
+"""Uptimes of the machine in ms. With the largest, deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
-"""Limit on held pulls under a policy that checks it in the lock: those held before, and one more."""
+"""Limit on held pulls under a policy that checks the limit in the lock: room for one more than are held before."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
-"""Limit on held pulls of one queue: as many as one has before, or none."""
+"""Limit on held pulls of one queue: None, or as many as one queue has before the run."""
 FIRST_QUEUES: Final = (0, 5)
-"""The topic's first queue, so that its shard is before or after the other topic's.
+"""The topic's first queue, so that the topic's shard is before or after the other topic's shard.
 
-A thread that traverses all shards must be tested with a pull that arrives in a shard before or after its position.
-"""
+A thread that traverses all shards must be tested with a pull that arrives in a shard before or after its position."""
 BURST_SHARE: Final = 0.5
-"""Share of runs in which adjacent pulls are held together."""
 STALE_MS: Final = 90
 SOON_MS: Final = 80
 DUE_MS: Final = 100
 LATER_MS: Final = 500
 LATE_MS: Final = 1_000_000
 FIRST: Final = ("arrive c", "hold c")
-"""A message arrives during the very first hold, with no pull held before."""
 MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (ROCKETMQ_LMQ, ("hold c", "hold e")),  # The first two pulls of a queue create its bucket.
-    (ROCKETMQ_4_9, ("scan", "close e")),  # The pull that is put back belongs to a channel that closes.
+    (ROCKETMQ_4_9, ("scan", "close e")),  # The pull that the scan puts back belongs to a channel that closes.
     (STRICT_CLONE, ("scan", "close e")),
-    (STRICT, ("hold a", "clock")),  # A new earliest deadline comes during the search for the earliest one.
+    (STRICT, ("hold a", "clock")),  # A new earliest deadline arrives while the clock searches for the earliest one.
     (STRICT, FIRST),
     (STRICT_CLONE, ("arrive a", "close c")),  # The first of the woken pulls belongs to a channel that closes.
     (STRICT, ("arrive b", "hold b", "hold a")),  # Two pulls and a message need the lock of one shard.
@@ -142,7 +136,6 @@ class Stage:
     preemption: Preemption = field(init=False)
     policy: Policy = field(init=False)
     wanted: tuple[str, ...] = field(init=False)
-    """Actors that always take part."""
     queues: MemoryQueues = field(factory=MemoryQueues, init=False)
     now_ms: int = field(default=0, init=False)
     service: Any = field(init=False)
@@ -155,23 +148,21 @@ class Stage:
     woken: bool = field(default=False, init=False)
     """Whether the clock's thread was woken since it last computed its sleep."""
     sleeps_until_ms: float = field(default=float("inf"), init=False)
-    """The end of its sleep."""
+    """The end of the current sleep of the clock's thread."""
     filters: random.Random | None = field(default=None, init=False)
-    """A random generator for the pulls' filters; None if all filters match everything."""
+    """A random generator for the pulls' filters; None if all filters match every message."""
     uptime_ms: int = field(default=0, init=False)
     bursts: bool = field(default=False, init=False)
     """Whether three pulls are held together instead of one."""
     before: dict[Pull, int] = field(factory=dict, init=False)
-    """The pulls held one by one before the actors began, numbered."""
+    """Pull that was held before the actors began -> its number in the order of the holds."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
-    """Queue -> the greatest of these numbers that one actor notified of a message."""
+    """(Actor, queue) -> the number in `before` of the last pull that the actor notified of a message."""
     dropped: set[Pull] = field(factory=set, init=False)
-    """The pulls dropped by a closed channel."""
     wrong: list[str] = field(factory=list, init=False)
     """Faults seen when pulls ran.
 
-    They are raised at the end, because the dispatcher survives exceptions in a traversal.
-    """
+    The run raises them at its end, because the dispatcher survives exceptions in a traversal."""
     swept: bool = field(default=False, init=False)
     """Whether a scanner may have removed a bucket in use (upstream issue #10754)."""
 
@@ -181,7 +172,7 @@ class Stage:
         self.policy, self.wanted = choose.choice(POLICIES), ()
         if choose.random() < MEETING_SHARE:
             self.policy, self.wanted = choose.choice(MEETINGS)
-        # Drawn separately, so that the other choices of a seed stay the same.
+        # These choices come from a separate random generator, so that the other choices of a seed stay the same.
         apart = random.Random(self.seed ^ 0xF117E4)
         self.filters = apart if apart.random() < FILTER_SHARE else None
         self.uptime_ms = self.now_ms = apart.choice(UPTIMES_MS)
@@ -211,14 +202,12 @@ class Stage:
         return self.preemption.lock()
 
     def monotonic_ns(self) -> int:
-        """The clock, which does not advance while actors run."""
         return self.now_ms * 1_000_000
 
     def step(self, action: str) -> None:
         """Do nothing, because every bytecode is a scheduling point."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull, and record the run and any fault."""
         if pull in self.dropped:
             self.wrong.append("a pull runs that its channel let go when it closed")
         actor = str(self.preemption.world.current)
@@ -238,23 +227,19 @@ class Stage:
             self.told[key] = number
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run and record the pulls that one message woke."""
         for pull in pulls:
             self.submit(pull, "woken", outbox)
         return ()
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Record a pull that is answered without a run."""
         self.gone[pull] += 1
 
     def wake_clock(self) -> None:
-        """Record that the clock's thread is woken."""
         self.woken = True
 
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
-        """Create a pull that missed, at the current visible end."""
         deadline_ms += self.uptime_ms
         made = Pull(channel, 1, "G", *key, self.queues.visible_end(*key), 32, 2, deadline_ms=deadline_ms)
         made.filter = EVERYTHING if self.filters is None else self.filters.choice((*WANTED, *UNWANTED))
@@ -262,23 +247,20 @@ class Stage:
         return made
 
     def hold(self, *pulls: Pull) -> None:
-        """A thread that holds one pull, or several adjacent ones."""
         for pull in pulls:
             self.service.hold(pull, Outbox())
 
     def arrive(self, key: Key) -> None:
-        """A producer's thread: append a message, make it visible, traverse its bucket."""
         self.log.append(key)
         self.dispatcher.run(Outbox())
 
     def look_at_clock(self) -> None:
-        """The deadline thread: compute its sleep, release pulls, compute its sleep again."""
+        """Run the deadline thread once: compute its sleep, release pulls, compute its sleep again."""
         self.sleep()
         self.service.run(Outbox())
         self.sleep()
 
     def sleep(self) -> None:
-        """Let the deadline thread go to sleep."""
         self.woken = False
         wait_s = self.service.wait_s()
         self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
@@ -292,7 +274,6 @@ class Stage:
         self.service.stop(Outbox())
 
     def actors(self) -> dict[str, Callable[[], None]]:
-        """Returns two to five of a broker's actors, chosen by the seed."""
         choose = self.preemption.random
         first, second, other = self.keys
         service = self.service
@@ -332,7 +313,6 @@ class Stage:
     # -- one run -----------------------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Hold some pulls, run the actors and check the result; raises on a fault."""
         if self.wanted is not FIRST:
             self.hold_some()
         self.now_ms = self.uptime_ms + DUE_MS
@@ -345,7 +325,7 @@ class Stage:
             notifier.LARGE_HERD = large_herd  # type: ignore[misc]
         self.look()
         self.look_at_sleep()
-        # Check that no deadline was lost either.
+        # Also check that no deadline was lost.
         if self.policy.expiry == "own_deadline":
             self.now_ms = self.uptime_ms + LATE_MS
             self.service.wait_s()
@@ -369,7 +349,6 @@ class Stage:
         self.service.drop_channel("x")
 
     def look(self) -> None:
-        """Check the invariants without active threads."""
         assert not self.wrong, self.wrong[0]
         self.service.assert_tidy()
         held = [pull for pull in self.pulls if pull.phase is HELD]
@@ -404,34 +383,30 @@ class Stage:
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150
-"""The number of runs of a quick test, which take a second.
+"""The number of runs of a quick test, which takes a second.
 
-The zoo's bugs (`mutants/zoo`) fail in the first hundreds or thousands of runs.
-"""
+The zoo's bugs (`mutants/zoo`) fail in the first hundreds or thousands of runs."""
 SEEDS_LONG: Final = 30_000
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Suppress thousands of log lines about dropped pulls."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def test_the_hold_table_stands_every_interleaving() -> None:
-    """No interleaving loses a pull, runs it twice, miscounts it, or keeps it beyond its deadline."""
     assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
 def test_the_hold_table_stands_many_interleavings() -> None:
-    """The test has fifty times as many runs as the quick one."""
     assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
 def commits_forward(*, seed: int) -> bool:
-    """Whether the greater of two offsets wins when two threads commit them forward only."""
+    """Whether two threads that commit offsets forward only leave the greater offset."""
     preemption = Preemption(seed, [str(offsets.__file__)])
     table = Offsets(guard=preemption.lock())
     table.commit("T", "G", 0, 1)
@@ -442,7 +417,7 @@ def commits_forward(*, seed: int) -> bool:
 
 
 def forgets_one_topic(*, seed: int) -> bool:
-    """Whether a topic's offsets are deleted while another thread's commits for another topic stay."""
+    """Whether the deletion of a topic's offsets keeps the offsets of another topic that another thread commits."""
     preemption = Preemption(seed, [str(offsets.__file__)])
     table = Offsets(guard=preemption.lock())
     for number in range(3):
@@ -459,7 +434,6 @@ def forgets_one_topic(*, seed: int) -> bool:
 
 
 def counts_all(*, seed: int) -> bool:
-    """Whether the counts of two threads are complete."""
     preemption = Preemption(seed, [str(statistics.__file__)])
     table = Statistics(preemption.lock())
 
@@ -477,7 +451,7 @@ def counts_all(*, seed: int) -> bool:
 
 
 def locks_for_one(*, seed: int) -> bool:
-    """Whether one of two clients gets a queue that both request at once."""
+    """Whether exactly one of two clients gets a queue that both clients request at once."""
     preemption = Preemption(seed, [str(lock_processor.__file__)])
     guard: Any = preemption.lock()
     no_channel: Any = None
@@ -498,12 +472,10 @@ def locks_for_one(*, seed: int) -> bool:
 
 @pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all, locks_for_one])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
-    """The tables are correct under any interleaving; patches of the zoo remove their guards."""
     assert all(keeps(seed=seed) for seed in range(80))
 
 
 def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
-    """A broker passes locks as guards to its tables."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._hold_limit.guard):
             with guard:
@@ -511,7 +483,6 @@ def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
 
 
 def reads_what_is_shown(directory: pathlib.Path, seed: int) -> bool:
-    """Whether a reader always finds every unit below the end written while a dispatcher writes."""
     preemption = Preemption(seed, [str(consume_queue.__file__), __file__])
     queue = ConsumeQueue(SegmentList(RealFiles(), str(directory / str(seed)), 4 * UNIT_SIZE), "T", 0)
     seen: list[tuple[int, int, int] | None] = []
@@ -532,5 +503,4 @@ def reads_what_is_shown(directory: pathlib.Path, seed: int) -> bool:
 
 
 def test_a_unit_is_written_before_it_is_shown(tmp_path: pathlib.Path) -> None:
-    """A reader on another thread finds every unit before the end."""
     assert all(reads_what_is_shown(tmp_path, seed) for seed in range(60))

@@ -38,7 +38,7 @@ SEED: Final = 11
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_random_schedules_follow_the_law(policy: Policy) -> None:
-    """With three pulls and three messages each segment of random schedules is a step, and every kind of step occurs."""
+    """Three pulls and three messages are enough for every kind of step to occur."""
     found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
     assert found.moves.total() > 1000
@@ -61,7 +61,6 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
-    """The executor may fill and empty at any time, and pulls are dropped only where the specification allows it."""
     found = explore(policy, TINIEST, rejects=True)
 
     assert found.moves["fill"] > 100
@@ -73,7 +72,6 @@ def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_follows_the_law(policy: Policy) -> None:
-    """All schedules of two pulls and one message are tried."""
     found = explore(policy, TINY)
 
     assert found.places > 1000
@@ -82,7 +80,7 @@ def test_every_schedule_follows_the_law(policy: Policy) -> None:
 
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make small herds settle after their hand-out, as large ones do."""
+    """Make small herds settle after they are handed out, as large herds do."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
 
@@ -96,7 +94,7 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
 
 
 def test_a_schedule_plays_again() -> None:
-    """A list of steps in which 4.9 loses a wakeup by its put-back loses the wakeup again."""
+    """A list of steps in which RocketMQ 4.9 loses a wakeup by its put-back loses the wakeup again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
     model = specification_of(ROCKETMQ_4_9, TINIEST)
     with run(model, successors(model)) as world:
@@ -107,7 +105,6 @@ def test_a_schedule_plays_again() -> None:
 
 
 def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
-    """The specification of strict-clone without its recheck allows the lost wakeup, and the search finds it."""
     policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
 
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
@@ -135,7 +132,6 @@ def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> None:
-    """All schedules of two pulls and one message are tried."""
     found = coverage_of(policy, TWO)
 
     assert found.unreached[""] == 0
@@ -148,19 +144,16 @@ QUICK: Final = ("rocketmq-4.9",)
 
 @cache
 def broken(policy: str) -> dict[str, str]:
-    """Returns a token for every property of the plain scope that a policy breaks."""
     found = longpoll.check(policy, bounds="small", engine="packed")
     return {each.name: each.token for each in found.verdicts if each.verdict == "violated" and each.token}
 
 
 def trace_of(policy: str, name: str) -> Trace:
-    """The counterexample of one property."""
     return replay(broken(policy)[name])
 
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
-    """The real hold service can do every step of each counterexample."""
     assert broken(policy)
     for name in broken(policy):
         followed = follow(trace_of(policy, name))
@@ -169,7 +162,7 @@ def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_strict_cannot_go_there(policy: str) -> None:
-    """Either strict's specification or code cannot follow the counterexample, or the run ends well."""
+    """Either the specification or the code of strict cannot follow the counterexample, or the property holds."""
     for name in broken(policy):
         trace, cannot = under(STRICT, trace_of(policy, name))
         followed = follow(trace)
@@ -179,7 +172,6 @@ def test_strict_cannot_go_there(policy: str) -> None:
 
 
 def test_a_run_with_more_than_one_queue_is_refused() -> None:
-    """The error names the missing part of this scope."""
     found = longpoll.check("rocketmq-4.9", bounds="tiny", aspects=["commits"], engine="packed")
     token = found.verdict("commit_never_regresses").token
     assert token is not None
@@ -189,7 +181,6 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
 
 
 def test_the_command_follows_a_token_of_the_law() -> None:
-    """The command exits with 0 and prints every step in words, or as JSON."""
     token = broken("rocketmq-4.9")["lost_by_keep"]
     done = CliRunner().invoke(main, ["explain", token, "--on", "code"])
     told = json.loads(CliRunner().invoke(main, ["explain", token, "--on", "code", "--json"]).stdout)

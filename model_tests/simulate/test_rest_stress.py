@@ -1,13 +1,13 @@
 """A client's connection with a resting reader thread, and switches between any two bytecodes.
 
 While the reader rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for unsent
-bytes nor for an earlier deadline. No call may wait for that: the reader must check both and fall asleep in one critical
-section. The possible fault: it checks, then a caller adds bytes or a deadline and sees it awake, and then it sleeps
-until the next answer or the old deadline.
+bytes nor for an earlier deadline. No call may wait for the end of the rest: the reader must check the bytes and the
+deadlines and fall asleep in one critical section. Otherwise the reader could check, then a caller could add bytes or a
+deadline and see the reader awake, and then the reader would sleep until the next answer or the old deadline.
 
-A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one waits for each of its
-calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no actor
-can continue, so a forgotten call uses up its whole timeout.
+A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one actor waits for each
+of its calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no
+actor can continue, so a forgotten call uses up its whole timeout.
 """
 
 from __future__ import annotations
@@ -41,22 +41,18 @@ STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=
 LONG_S: Final = 2.0
 """Timeout of answered calls: a call that uses it up was forgotten."""
 SHORT_S: Final = (0.05, 0.2)
-"""Timeouts of unanswered calls."""
 PROMPT_S: Final = 0.03
-"""Maximum delay of an answer or timeout: each scheduling point takes a microsecond."""
+"""Maximum delay of an answer or timeout, in seconds; each scheduling point takes a microsecond."""
 PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
 MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8
-"""Calls of an actor at once: more than `ALONE_COUNT_MAX` for two actors, so that the reader rests after their answers.
-"""
+"""Calls that an actor begins at once, so that the calls of two actors exceed `ALONE_COUNT_MAX` and the reader rests."""
 SWITCHED: Final = (500, 2_000, 6_000)
-"""Ranges of first points that contain a run's few switches."""
+"""The few switches of a run are drawn from so many of its first scheduling points."""
 CLOSE_SHARE: Final = 0.15
 
 
 class Resting(SimulatedRuntime):
-    """A client's process that reports when its reader rests."""
-
     is_resting = False
 
     def sleep(self, seconds: float) -> None:
@@ -66,7 +62,7 @@ class Resting(SimulatedRuntime):
 
 
 def serve(accepted: SimulatedSocket) -> None:
-    """Answer all received requests at once, except the mute ones, until the end."""
+    """Answer all received requests until the connection ends, except the requests that must stay unanswered."""
     connection, buffer = Connection(), bytearray(1 << 16)
     with suppress(BrokenPipeError, ConnectionResetError):
         while accepted.wait_readable() and (size := accepted.recv_into(buffer)):
@@ -82,8 +78,6 @@ def serve(accepted: SimulatedSocket) -> None:
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `told` has the result and time of each finished call."""
-
     seed: int
     draw: random.Random = field(init=False)
     world: World = field(init=False)
@@ -91,10 +85,8 @@ class Stage:
     runtime: Resting = field(init=False)
     client: RemotingClient = field(init=False)
     begun_ns: dict[str, tuple[int, float]] = field(factory=dict, init=False)
-    """When each call began, and its timeout."""
     told: dict[str, tuple[Answer, int]] = field(factory=dict, init=False)
     gathered_count: int = field(default=0, init=False)
-    """Number of calls that began while the reader rested."""
     is_closing: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -108,7 +100,6 @@ class Stage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, timeout_s: float, body: bytes) -> None:
-        """Begin an asynchronous call."""
         self.begun_ns[name] = (self.world.now_ns, timeout_s)
         self.gathered_count += self.runtime.is_resting
         try:
@@ -126,7 +117,7 @@ class Stage:
         self.told[name] = (answer, self.world.now_ns)
 
     def send_many(self, name: str) -> None:
-        """Begin asynchronous calls in batches, each with one mute call, with pauses as long as a rest."""
+        """Begin asynchronous calls in batches, with pauses as long as a rest. One call of each batch gets no answer."""
         for lot in range(3):
             for number in range(FIRST_COUNT):
                 self.begin(f"{name}{lot}.{number}", LONG_S, b"x")
@@ -135,13 +126,11 @@ class Stage:
             self.pause()
 
     def pause(self) -> None:
-        """Pause, or continue at once."""
         pause_s = self.draw.choice(PAUSES_S)
         if pause_s:
             self.world.wait([], "a pause", pause_s)
 
     def send_and_wait(self, name: str) -> None:
-        """Make synchronous calls."""
         for number in range(4):
             self.pause()
             each = f"{name}{number}"
@@ -168,7 +157,6 @@ class Stage:
         SimulatedThread(self.world, server).join()
 
     def play(self) -> None:
-        """Run the actors and check the result; raises on a fault."""
         self.world.run(self.main)
         assert all(actor.done for actor in self.world.actors)
         self.look()
@@ -191,12 +179,11 @@ class Stage:
 
 
 SEEDS: Final = 100
-"""The number of runs of a quick test, which take a second; each injected fault is found in one of them."""
+"""The number of runs of a quick test, which takes a second; each injected fault is found in one of them."""
 SEEDS_LONG: Final = 4_000
 
 
 def test_a_resting_reader_keeps_no_call_waiting() -> None:
-    """Each call is answered at once or ends at its timeout, and some calls began during a rest."""
     stages: list[Stage] = []
 
     def make(seed: int) -> Stage:

@@ -1,11 +1,12 @@
 """A channel, a thread pool and a store, with switches between any two accesses of their code.
 
-For a channel, a seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the
-socket has room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after
-the close; the rest must be watched for.
+For a channel, a seed chooses two or three writers with answers of several buffers, a loop that sends the remaining
+bytes when the socket has room, and sometimes a close. The socket must get each answer once, complete and contiguous,
+and nothing after the close. While bytes remain, the loop must watch the socket.
 
 For a pool, a seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer
-tasks, and the stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
+tasks, and the stop. Each accepted task must either run once or be refused once as late. A rejected task must neither
+run nor be refused.
 
 For a store, a seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light
 queue), one or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue
@@ -78,7 +79,6 @@ class ChannelStage:
         return self
 
     def modify(self, _socket: object, *, read: bool, write: bool, data: object) -> None:
-        """Start or stop watching the socket for room."""
         assert self.is_open, "a socket is watched after it was closed"
         self.watches_write = write
 
@@ -92,7 +92,6 @@ class ChannelStage:
         self.given_up = True
 
     def send(self, data: bytes) -> int:
-        """Accept as many bytes as the seed says; raises BlockingIOError for none."""
         assert self.is_open, "a socket is sent to after it was closed"
         room = self.preemption.random.randint(0, len(data))
         if not room:
@@ -106,19 +105,16 @@ class ChannelStage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def write(self, name: str) -> None:
-        """A thread that writes answers and flushes after each."""
         for frame in self.frames[name]:
             self.channel.write([frame[:1], frame[1:3], frame[3:]])
             self.channel.flush()
 
     def go_on(self) -> None:
-        """The loop: send the rest while the socket is watched for room."""
         for _ in range(3):
             if self.watches_write:
                 self.channel.flush()
 
     def play(self) -> None:
-        """Run the actors and check the result; raises on a fault."""
         names = ["a", "b", "c"][: self.preemption.random.choice((2, 3))]
         self.frames = {name: [f"<{name * (3 + number)}{number}>".encode() for number in range(3)] for name in names}
         actors: dict[str, Callable[[], None]] = {name: partial(self.write, name) for name in names}
@@ -134,7 +130,7 @@ class ChannelStage:
         self.look()
 
     def look(self) -> None:
-        """Check that each answer was sent once, complete, in its thread's order; only a prefix after a close."""
+        """Check that each answer was sent once, complete and in its thread's order; after a close, only a prefix."""
         text = bytes(self.sent)
         wanted = {name: list(frames) for name, frames in self.frames.items()}
         while text:
@@ -148,22 +144,18 @@ class ChannelStage:
 
 POOL_FILES: Final = (str(pull_pool.__file__),)
 LATE_MS: Final = 5
-"""Maximum waiting time of a task."""
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
-"""Durations of tasks: the longest makes later tasks late."""
+"""Durations of tasks, in seconds; the longest makes later tasks late."""
 TASKS: Final = 3
 
 
 @define(eq=False)
 class PoolStage:
-    """One run. Invariant: `ran` and `refused` count the outcomes of each pull."""
-
     seed: int
     preemption: Preemption = field(init=False)
     runtime: SimulatedRuntime = field(init=False)
     pool: PoolExecutor = field(init=False)
     taken: dict[str, bool] = field(factory=dict, init=False)
-    """Whether the pool accepted each pull."""
     ran: Counter[str] = field(factory=Counter, init=False)
     refused: Counter[str] = field(factory=Counter, init=False)
 
@@ -176,7 +168,6 @@ class PoolStage:
         self.pool = PoolExecutor(self.runtime, run, refuse, draw.randint(1, 2), draw.choice((1, 2, 10)), LATE_MS)
 
     def run(self, pull: str, _cause: str, _outbox: Outbox) -> None:
-        """Run a pull, which takes some time."""
         self.ran[pull] += 1
         self.runtime.sleep(self.preemption.random.choice(TAKES_S))
 
@@ -190,7 +181,6 @@ class PoolStage:
             self.runtime.sleep(self.preemption.random.choice(TAKES_S[1:3]))
 
     def play(self) -> None:
-        """Run the actors, stop the pool and check the result; raises on a fault."""
         names = "abc"[: self.preemption.random.randint(2, 3)]
         actors: dict[str, Callable[[], None]] = {name: partial(self.offer, name) for name in names}
 
@@ -210,46 +200,41 @@ class PoolStage:
 STORE_FILES: Final = tuple(
     str(module.__file__) for module in (queue_builder, message_store, burst_append, commit_log, segment, consume_queue)
 )
-"""Files in which an actor may be interrupted; for a pair only in the first."""
+"""Source files in which the scheduler may interrupt an actor. In a run of a pair, only the first file is interrupted.
+"""
 STORE_CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
 TOPIC: Final = "T"
 LIGHT: Final = "%LMQ%a"
 NAMES: Final = {"INNER_MULTI_DISPATCH": LIGHT}
 PUTS: Final = 2
-"""Number of appends of a producer."""
 LIGHT_SHARE: Final = 0.25
 BURST_SHARE: Final = 0.4
 BATCH_SHARE: Final = 0.2
 GONE: Final = "gone"
-"""The deleted topic, whose messages must only not harm others."""
+"""The deleted topic, whose deletion must not harm other messages."""
 DELETING_SHARE: Final = 0.25
 EXPIRING_SHARE: Final = 0.25
 BIG_SIZE: Final = 700
-"""Body size with expiring files: two messages fill a log file."""
+"""Body size in runs with expiring files, so that two messages fill a log file."""
 EXPIRES: Final = 4
-"""Number of attempts to remove files."""
 FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
-"""Share of runs with one producer of two messages at a time and one dispatcher, running longer.
+"""Share of runs with one producer of two messages at a time and one dispatcher, which run longer.
 
-The second message is not handed over, so the dispatcher repeatedly falls behind and catches up. The two then meet in a
-section of a few accesses.
-"""
+The second message is not handed over, so the dispatcher repeatedly falls behind and catches up. Then producer and
+dispatcher meet in a section of a few accesses."""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
 MAPS: Final = (1, 2, 1000)
-"""Maximum mapped queue files."""
 READERS: Final = 2
-"""Number of readers if files are mapped repeatedly."""
 READS: Final = 2
-"""Number of passes of each reader over all queues."""
 HANDED_MAX: Final = (1, 2, 100)
 """Records handed over to a late dispatcher; it reads the rest from the log."""
 
 
 @define(eq=False)
 class StoreStage:
-    """One run. Invariant: `bodies` has every message acknowledged to producers, by queue and offset, with its place."""
+    """One run. Invariant: `bodies` has every acknowledged message by queue and offset, with its place in the log."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -261,12 +246,11 @@ class StoreStage:
     expires: bool = field(init=False)
     readers: int = field(init=False)
     failing: int = field(default=0, init=False)
-    """Number of next calls for queue files that fail."""
+    """How many of the next calls for queue files must fail."""
     bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
     stored_ms: int = field(default=0, init=False)
-    """The greatest store time returned to a producer."""
     flushed: list[tuple[int, int]] = field(factory=list, init=False)
-    """The durable end returned by each flush, and the greatest store time before it."""
+    """The durable end that each flush returned, and the greatest store time before the flush."""
     arrivals: list[Arrival] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -288,7 +272,7 @@ class StoreStage:
         return self.preemption.random
 
     def before(self, operation: str, path: str) -> None:
-        """A file call: a scheduling point, or an error. Raises OSError."""
+        """Make a file call a scheduling point, or let it fail with OSError."""
         self.preemption.world.point(operation, path)
         if self.failing and "/consumequeue/" in path and operation in {"create", "map", "reserve"}:
             self.failing -= 1
@@ -297,7 +281,6 @@ class StoreStage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def produce(self, name: str) -> None:
-        """Append single messages, bursts of two, or batches of two."""
         for number in range(PAIR_PUTS if self.is_pair or self.expires else PUTS):
             self.runtime.unix_ahead_ms += 1
             queue_id = self.random.randrange(2)
@@ -308,14 +291,13 @@ class StoreStage:
             if self.is_pair:
                 for each in made:
                     self.put(each)
-                self.runtime.sleep(0)  # The other actor has its turn.
+                self.runtime.sleep(0)  # Let the other actor run.
             elif self.expires:
                 self.put(made[0])
             else:
                 self.put_somehow(made)
 
     def put_somehow(self, made: Sequence[MessageToStore]) -> None:
-        """Append two messages in a random way, or only the first."""
         if self.random.random() < BURST_SHARE:
             for put, arrival in zip(made, self.store.put_burst(made), strict=False):
                 self.note(put, arrival.offset_end - 1, arrival.physical_offset, arrival.store_ms)
@@ -331,7 +313,6 @@ class StoreStage:
             self.put(made[0])
 
     def put(self, made: MessageToStore) -> None:
-        """Append one message, unless its queue's file cannot be created."""
         try:
             put = self.store.put(made)
         except OSError:
@@ -339,7 +320,6 @@ class StoreStage:
         self.note(made, put.queue_offset, put.physical_offset, put.store_ms)
 
     def put_batch(self, made: Sequence[MessageToStore]) -> None:
-        """Append two adjacent messages, unless a file cannot be created."""
         try:
             puts = self.store.put_batch(made)
         except OSError:
@@ -349,7 +329,6 @@ class StoreStage:
             self.note(each, put.queue_offset, put.physical_offset, put.store_ms)
 
     def note(self, made: MessageToStore, offset: int, physical_offset: int, store_ms: int) -> None:
-        """Record the place that a producer got for its message."""
         if made.topic == GONE:
             return
         key = (made.topic, made.queue_id, offset)
@@ -358,21 +337,20 @@ class StoreStage:
         self.stored_ms = max(self.stored_ms, store_ms)
 
     def dispatch(self) -> None:
-        """Make messages visible once or twice; a pair does so as often as messages arrive."""
+        """Make messages visible once or twice; in a run of a pair, as often as messages arrive."""
         for _ in range(PAIR_PUTS if self.is_pair else self.random.randint(1, 2)):
             self.show()
             if self.is_pair:
                 self.runtime.sleep(0)
 
     def show(self) -> None:
-        """Make a few messages visible and record them; ignore a full disk, which is retried later."""
+        """Make a few messages visible and record them. A full disk is ignored, because the call is repeated later."""
         try:
             self.arrivals += self.store.dispatch(self.random.choice((1, 3, 100)) if not self.is_pair else 100)
         except OSError:
             return
 
     def read(self) -> None:
-        """Check that every acknowledged, visible message is listed at its place."""
         for _ in range(READS):
             for (topic, queue_id, offset), (physical_offset, _body) in list(self.bodies.items()):
                 start, end = self.store.ends(topic, queue_id)
@@ -391,14 +369,13 @@ class StoreStage:
             self.store.delete_topic(GONE)
 
     def expire(self) -> None:
-        """Remove expired files from the full disk while some messages are visible and durable, and some not."""
+        """Remove expired files from the full disk while some messages are visible and durable, and others are not."""
         for _ in range(EXPIRES):
             self.show()
             self.store.flush()
             self.store.remove_expired()
 
     def play(self) -> None:
-        """Run the actors and check the result; raises on a fault."""
         self.store = MessageStore.open(self.runtime, "/store", STORE_CONFIG)
         with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
             for queue_id in range(2):  # A burst is accepted only if its queues exist.
@@ -410,7 +387,6 @@ class StoreStage:
         self.look()
 
     def actors(self) -> dict[str, Callable[[], None]]:
-        """Returns producers, dispatchers and flushers by the seed, or one producer and one dispatcher."""
         draw = self.random
         counts = (1, 1, 0) if self.is_pair else (draw.randint(2, 3), draw.randint(1, 2), draw.randint(0, 2))
         producers, dispatchers, flushers = counts
@@ -428,14 +404,12 @@ class StoreStage:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Check the invariants without active threads."""
         while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
             self.show()
         self.look_at_queues()
         self.look_at_disk()
 
     def look_at_queues(self) -> None:
-        """Check that each queue reports its messages once, in order, with their bodies."""
         told: dict[tuple[str, int], list[Arrival]] = {}
         for arrival in sorted(self.arrivals, key=lambda each: (each.topic, each.queue_id, each.offset_end)):
             told.setdefault((arrival.topic, arrival.queue_id), []).append(arrival)
@@ -451,12 +425,10 @@ class StoreStage:
             assert self.body_at(self.store, unit[0]) == body, f"message {offset} of queue {queue_id} is another one"
 
     def there(self) -> dict[tuple[str, int, int], tuple[int, bytes]]:
-        """Returns the messages whose log files still exist."""
         start = self.store.log_start
         return {key: placed for key, placed in self.bodies.items() if placed[0] >= start}
 
     def body_at(self, store: MessageStore, physical_offset: int) -> bytes | None:
-        """Returns the body of a record, or None."""
         record = store.read_record(physical_offset)
         return None if record is None else bytes(record.body)
 
@@ -474,7 +446,6 @@ class StoreStage:
             assert self.body_at(again, physical_offset) == body, f"the flushed message at {physical_offset} is lost"
 
     def unit_of(self, key: tuple[str, int, int]) -> tuple[int, int]:
-        """Returns a message's place in the log, and its size."""
         unit = self.store.unit(*key)
         assert unit is not None
         return unit[0], unit[1]
@@ -482,7 +453,6 @@ class StoreStage:
 
 @contextmanager
 def handing_over(count: int) -> Iterator[None]:
-    """Limit the records handed over to a late dispatcher in the block."""
     honest, queue_builder.HANDED_COUNT_MAX = queue_builder.HANDED_COUNT_MAX, count  # type: ignore[misc]
     try:
         yield
@@ -496,12 +466,11 @@ STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
     "store": (StoreStage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
-"""For each kind: how to create a run from a seed, and the seeds of a quick and of a long test."""
+"""Kind -> how to create a run from a seed, the number of seeds of a quick test, and that of a long test."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Suppress thousands of log lines of recovering stores and refusing pools."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -509,7 +478,6 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_interleaving_is_right(name: str) -> None:
-    """The checks of each kind hold in every run."""
     make, seeds, _seeds_long = STAGES[name]
     assert first_fault(range(seeds), make) is None
 
@@ -517,13 +485,11 @@ def test_every_interleaving_is_right(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", STAGES)
 def test_many_interleavings_are_right(name: str) -> None:
-    """The same checks hold for many more seeds."""
     make, seeds, seeds_long = STAGES[name]
     assert first_fault(range(seeds, seeds_long), make) is None
 
 
 def test_the_stages_reach_what_they_are_for() -> None:
-    """Stores flush during puts, delete topics and remove files; pools run, refuse and reject tasks."""
     stores = [StoreStage(seed) for seed in range(60)]
     pools = [PoolStage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]

@@ -78,22 +78,19 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 
 @pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
 def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
-    """The broker's code may be interrupted at any line."""
     assert search(Settings(grain=grain), range(6)) is None
 
 
 def without(kind: type, name: str, result: object = None) -> Plant:
-    """Replace a method by one that does nothing."""
     return lambda: mock.patch.object(kind, name, return_value=result)
 
 
 def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
-    """Ignore queue ids above 7 in notifications."""
     _notify(service, (key[0], key[1] & 7), *rest)
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
-    """Drop the begin of a frame whose rest arrives later."""
+    """Injected fault: lose the beginning of a frame whose remaining bytes arrive later."""
 
     def receives(connection: Connection, data: bytes) -> None:
         connection._frames = FrameReader(connection._size_max)
@@ -103,7 +100,6 @@ def of_whole_frames() -> AbstractContextManager[Any]:
 
 
 def as_if_closed() -> AbstractContextManager[Any]:
-    """Recover a store as after a clean stop."""
     return mock.patch.object(
         message_store, "recover", lambda *parts, **named: recover(*parts, **(named | {"crashed": False}))
     )
@@ -116,24 +112,24 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
-        # Promise `moved`: a queue lists a message that the log has lost. `wrong message`: an offset is given again.
+        # Promise `moved`: a queue lists a message that the log has lost. Promise `wrong message`: an offset is used
+        # again.
         {"two at one offset", "told nothing", "lost", "moved", "wrong message"},
         {"power"},
     ),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
-"""Each fault -> the promises that it breaks, and the troubles of which one is necessary."""
+"""Injected fault -> the promises that it breaks, and the troubles of which the run needs at least one."""
 
 
 def troubles(seed: int) -> set[str]:
-    """Returns the troubles in the run of a seed."""
     plan = plan_of(seed)
     return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
 
 
 def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
-    """A thread's `finally` runs when the simulation ends it, but writes no longer reach the killed process's disk."""
+    """A `finally` runs when the simulation ends its thread, but no write reaches the killed process's disk."""
     spawn, start = SimulatedRuntime.spawn, Run.start
     wrote: list[str] = []
     seen: set[str] = set()
@@ -162,7 +158,6 @@ def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
 
 
 SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
-"""Faults that need many runs."""
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,6 @@ SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
     [pytest.param(*PLANTED[name], id=name, marks=[pytest.mark.long] if name in SLOW else []) for name in PLANTED],
 )
 def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
-    """Each fault is found by its broken promise in a few hundred runs, which have the necessary trouble."""
     with plant():
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -190,7 +184,6 @@ def test_an_error_that_the_broker_survives_is_a_failure() -> None:
 
 
 def flush_that_lies() -> AbstractContextManager[Any]:
-    """Injected fault: acknowledge data that could not be made durable."""
     flush = MessageStore.flush
 
     def flushes(store: MessageStore) -> int:
@@ -202,12 +195,10 @@ def flush_that_lies() -> AbstractContextManager[Any]:
 
 
 def assert_woken(runtime: SimulatedRuntime) -> None:
-    """Wait without a time limit."""
     assert runtime.event().wait()
 
 
 def start_that_leaves_a_thread() -> AbstractContextManager[Any]:
-    """Injected fault: a thread starts before the store opens, and stays when that fails."""
     opens = MessageStore.open
 
     def opened(runtime: SimulatedRuntime, *rest: Any) -> MessageStore:
@@ -230,7 +221,6 @@ BAD_DISK: Final[dict[str, tuple[Plant, set[str]]]] = {
 
 @pytest.mark.parametrize("name", quick_if(BAD_DISK, lambda name: name != "what failed is not tried again"))
 def test_a_disk_with_errors_finds(name: str) -> None:
-    """File calls fail for a while, and faults that do not depend on luck are found in a few hundred runs."""
     plant, kinds = BAD_DISK[name]
     with plant():
         found = search(Settings(), (seed for seed in range(40_000) if "disk" in troubles(seed)))
@@ -241,7 +231,6 @@ def test_a_disk_with_errors_finds(name: str) -> None:
 
 @pytest.mark.long
 def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
-    """Errors occur in the log, the queues, other files and starts, and calls of a slow disk take time."""
     met: list[tuple[str, str]] = []
     before = DiskFaults.before
     slow_ms: list[float] = []
@@ -275,7 +264,6 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
 )
 def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
-    """The simulation of the whole broker finds upstream's #7358."""
     found = search(settings, range(8_000), promises=("lost wakeup",))
 
     assert found is not None
@@ -283,7 +271,6 @@ def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
 
 
 def digest(seeds: range) -> str:
-    """Returns a hash of all results of runs: outcomes, recorded histories and stores."""
     found = hashlib.sha256()
     for seed in seeds:
         runs: list[Run] = []
@@ -332,7 +319,6 @@ def test_the_turns_of_a_run_give_it_again() -> None:
 
 
 def test_the_judge_accuses_no_simulated_run() -> None:
-    """The recorded histories, up to kills, are valid or unknown, and some are valid."""
     verdicts = []
     for seed in range(8):
         runs: list[Run] = []
@@ -350,7 +336,6 @@ def test_the_judge_accuses_no_simulated_run() -> None:
 
 
 def histories(run: Run, scratch: Path) -> list[Path]:
-    """Write a run's recorded histories, one per process, to real directories."""
     files = SimulatedFiles(run.disk)
     for path in run.disk.paths():
         if path.startswith("/record/"):
@@ -361,7 +346,6 @@ def histories(run: Run, scratch: Path) -> list[Path]:
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:
-    """For a broker that drops held pulls when another connection closes, few actions and turns still fail."""
     settings = Settings("strict", ("on_close=ignore",))
     found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
@@ -378,7 +362,6 @@ def told(*words: str) -> Any:
 
 
 def test_the_command_says_what_was_run() -> None:
-    """The exit code is 0, and the output has the counts of the runs."""
     done = told("--runs", "3", "--seed", "5")
 
     assert done.exit_code == 0, done.output
@@ -387,7 +370,6 @@ def test_the_command_says_what_was_run() -> None:
 
 
 def test_the_command_tells_a_failure() -> None:
-    """The exit code is 1, and the output has the plan."""
     done = told("--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60")
 
     assert done.exit_code == 1

@@ -22,8 +22,6 @@ STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
 
 
 def spawn_all(world: World, targets: dict[str, Callable[[], None]]) -> Callable[[], None]:
-    """Create a first actor that starts others and waits for them."""
-
     def main() -> None:
         actors = [world.spawn(name, target) for name, target in targets.items()]
         for actor in actors:
@@ -37,16 +35,12 @@ def assert_raised(flag: SimulatedEvent) -> None:
 
 
 class Shared:
-    """A number that actors increment."""
-
     def __init__(self) -> None:
         self.count = 0
         self.order: list[str] = []
 
 
 def adding(world: World, shared: Shared, name: str, lock: SimulatedLock | None) -> Callable[[], None]:
-    """Increment twice, reading and writing at different points."""
-
     def once() -> None:
         seen = shared.count
         world.point("between")
@@ -65,7 +59,6 @@ def adding(world: World, shared: Shared, name: str, lock: SimulatedLock | None) 
 
 
 def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ...]]:
-    """Let three actors increment; returns the number, their order, and the turns."""
     world, shared = World(strategy), Shared()
     lock = SimulatedLock(world) if locked else None
     world.run(spawn_all(world, {name: adding(world, shared, name, lock) for name in "abc"}))
@@ -74,14 +67,14 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_lock_is_needed_and_enough(make: Callable[[int], Strategy]) -> None:
-    """With every strategy some seed loses an increment without the lock, and no seed loses one with it."""
+    """With every strategy some seed loses an increment without the lock, and no seed does so with the lock."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[int], Strategy]) -> None:
-    """For every strategy, the turns have all differences from the default order."""
+    """The turns record every difference from the default order, for every strategy."""
     for seed in range(40):
         run = added(make(seed), locked=False)
         assert added(make(seed), locked=False) == run
@@ -90,7 +83,6 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
 
 
 def test_time_passes_only_when_nobody_can_go_on() -> None:
-    """Sleeps end in the order of their deadlines and take no real time."""
     world = World(RandomWalk(1))
     woken: list[tuple[str, int]] = []
 
@@ -108,7 +100,7 @@ def test_time_passes_only_when_nobody_can_go_on() -> None:
 
 
 def test_who_is_stuck_is_told() -> None:
-    """If all actors wait without a time limit, the error names each one's reason."""
+    """If all actors wait without a time limit, the error names the reason of each actor."""
     world = World(RandomWalk(1))
 
     with pytest.raises(StuckError, match="main waits for the end of reader; reader waits for a flag"):
@@ -132,7 +124,6 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
 
 
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
-    """An actor's exception is raised by the run; the other actors end through their `finally`."""
     world = World(Replay())
     ended: list[str] = []
 
@@ -151,7 +142,7 @@ def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
 
 
 def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
-    """With a check outside of the lock some schedule waits for ever, and with the check inside none does."""
+    """With a check outside of the lock some schedule waits for ever; with the check inside the lock none does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
         world = World(RandomWalk(seed))
@@ -184,7 +175,7 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
-    """`count += 1` on one line is lost only at the finer granularity, and on two lines at each granularity."""
+    """`count += 1` on one line loses an increment only at the finer granularity, and on two lines at each one."""
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
@@ -223,7 +214,7 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
 
 
 def test_a_failing_run_is_made_shorter() -> None:
-    """A lost increment of a random walk shrinks to two turns: a switch between reading and writing, and one back."""
+    """A lost increment of a random walk shrinks to two turns: a switch between read and write, and a switch back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]
 

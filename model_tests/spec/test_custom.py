@@ -35,7 +35,6 @@ FIX: Final = next(each.edit for each in test_lessons.commands(TEXT) if each.edit
 
 
 def _file(folder: Path, name: str, *edits: tuple[str, str], fixed: bool = False) -> str:
-    """A copy of an example file in which a text is replaced."""
     text = (EXAMPLES / name).read_text("utf-8")
     text = test_lessons.edited(text, FIX) if fixed else text
     for old, new in edits:
@@ -53,7 +52,6 @@ def _run(*words: str) -> Result:
 
 
 LONG: Final = "hold_again"
-"""The command on the page that explores a policy with all its features."""
 
 
 @pytest.mark.parametrize(
@@ -66,7 +64,6 @@ LONG: Final = "hold_again"
 def test_each_command_of_the_page_prints_the_output_on_the_page(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command of the page prints the output on the page; after a diff it runs on the changed file."""
     monkeypatch.chdir(ROOT)
     line = command.line.replace(" exported", f" {tmp_path}/exported")
     said = test_lessons.run(attrs.evolve(command, line=line), tmp_path)
@@ -196,7 +193,7 @@ FAULTS: Final = (
     ("purgatory.py", (("*completes(state, request, guard)", "(request.deadline, 0)"),), ("time_can_pass",)),
     ("purgatory.py", (('request.phases["idle"]), (request.deadline, 0)', AGAIN),), ("time_can_pass",)),
 )
-"""(example file, edit that injects a mistake, properties that the check must report as violated)."""
+"""(example file, edits that inject mistakes, properties that the check must report as violated)."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=count())
@@ -237,7 +234,6 @@ ALL: Final = sorted(each.name for each in EXAMPLES.glob("*.py"))
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_engines_agree_on_a_file(name: str) -> None:
-    """The plain engine, the packed engine and the packed engine with symmetry agree in counts, depth and verdicts."""
     policy = load(str(EXAMPLES / name))
     bounds = QUEUES if name == "purgatory.py" else Bounds("own")
     model = specification_of(policy, bounds)
@@ -310,7 +306,7 @@ def test_too_many_states_leave_a_property_of_runs_unknown() -> None:
 
 
 def test_a_derived_file_keeps_everything_of_its_policy(tmp_path: Path) -> None:
-    """A file that only names a policy has the policy's states and properties, and time can still pass."""
+    """A file that only names a policy keeps the policy's states and properties, and time can still pass."""
     (tmp_path / "same.py").write_text(
         "from longpoll_spec.custom import Specification\n\nspec = Specification('strict')\n"
     )

@@ -25,7 +25,6 @@ from longpoll_spec.render.spec_page import OPEN, action_lines
 
 
 def test_a_comparison_shows_exactly_the_knobs_and_actions_that_differ() -> None:
-    """The page shows the knobs that differ and each action whose lines differ, and nothing else."""
     for one, other in pairwise(PRESETS.values()):
         found = difference(one, other)
         assert [knob for knob, _, _ in found.knobs] == [
@@ -45,7 +44,6 @@ def test_equal_lines_are_aligned() -> None:
 
 
 def test_the_command_prints_the_knobs_that_differ() -> None:
-    """The command prints a table or JSON; one policy alone is an error, and equal policies are reported as equal."""
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none", "--json"])
     data = json.loads(told.stdout)
 
@@ -71,7 +69,6 @@ def _marks(command: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.long
 @pytest.mark.parametrize("command", [pytest.param(each, marks=_marks(each)) for each in COMMANDS])
 def test_every_command_of_the_page_runs(command: str, tmp_path: Path) -> None:
-    """Each command ends as the page says: all properties hold, or one is violated."""
     arguments = [str(LONGPOLL), *shlex.split(command)[1:]]
     done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, check=False)
 
@@ -92,7 +89,6 @@ ROOT = Path(__file__).parents[2]
 def test_the_benchmark_fails_if_engines_count_differently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Equal counts print one line each and pass; a difference of one transition is an error."""
     asked: list[list[str]] = []
 
     def measured(_: object, ways: list[explore_bench.Way], plain: bool) -> list[explore_bench.Figure]:
@@ -121,5 +117,5 @@ def test_a_comparison_shows_the_lines_of_an_action_that_differ_once() -> None:
     told = CliRunner().invoke(main, ["policies", "strict", "strict+recheck_after_hold=none"]).output
 
     assert told.count("recheck_due[r] := running") == 1
-    assert "phase[r] = missed" not in told  # This line of `hold` is the same in both policies.
+    assert "phase[r] = missed" not in told  # This line of the action `hold` is the same under the two policies.
     assert "hold also differs with channels, limit, role" in told

@@ -1,4 +1,4 @@
-"""A pinned sum over all steps of a small exploration shows faults that counts of states and steps do not show."""
+"""A pinned sum over all steps of a small exploration detects faults that counts of states and steps do not detect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ def test_the_pinned_sums_of_steps_are_found(key: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("key", [("strict", "tiny"), ("rocketmq-4.9", "buckets+crash")])
 def test_the_plain_engine_gives_the_same_sum_of_steps(key: tuple[str, str]) -> None:
-    """The plain engine shares no code with the packed one and gives the same sum."""
     model = specification_of(*_smaller(*MODELS[key]))
     step, layout = successors(model), layout_of(model)
     seen, pending, total = {model.initial}, [model.initial], 0
@@ -96,7 +95,6 @@ def _smaller(policy: Policy, bounds: Bounds) -> tuple[Policy, Bounds]:
 
 
 Planted = tuple[object, str, str]
-"""(function of the specification, a part of its source text, the replacement that injects a fault)."""
 CUT_BACK: Final[dict[str, tuple[Planted, str]]] = {
     "wakes at the end": ((faults._shrunk, "(each.offset > end)", "(each.offset >= end)"), "truncate"),
     "keeps what it read": ((faults._shrunk, "(each.offset >= end)", "(each.offset > end)"), "tags+truncate"),
@@ -173,7 +171,7 @@ def test_an_insert_that_checks_no_limit_with_another_feature_is_not_proved(
 
 
 def _old_commit(state: State, action: Action) -> Effect:
-    """Inject a fault: a consumer that turns to another queue keeps the committed offset of the former queue."""
+    """Inject a fault: a consumer that turns to another queue keeps the committed offset of its previous queue."""
     request = state.requests[int(action.actors[0])]
     return {str(each.args[0]): request.committed for each in (request.committed, request.carried) if each.op == "var"}
 
@@ -253,7 +251,6 @@ OF_MODEL: Final = frozenset({"running", "changed", "is_master"})
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_crash_forgets_all_memory(name: str) -> None:
-    """The test compares terms, with every feature."""
     state = state_of(preset(name), Bounds("all", queues=2, tags=2, aspects=frozenset(ASPECTS)))
     (crash,) = (each for each in actions_of(state) if each.name == "crash_and_recover")
     kept = {called(each.name) for each in state.variables} - set(map(called, changes(crash.effect)))

@@ -46,7 +46,6 @@ VARIANTS = [
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "rocketmq-5"))
 def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
-    """The packed engine with bounds `small`: at least 100,000 states, no vacuous property, and all pinned counts."""
     entry = pinned_entry(policy, "small")
 
     assert entry_of(explore(model_named(policy, "small"))) == entry
@@ -57,7 +56,6 @@ def test_small_bounds_find_the_pinned_numbers(policy: str) -> None:
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-5"}))
 @pytest.mark.parametrize("bounds", quick_if(TIMEOUTS, lambda name: name != "timeout-8"))
 def test_longer_timeouts_find_the_pinned_numbers(policy: str, bounds: str) -> None:
-    """The packed engine with longer timeouts finds all pinned counts; only properties of two requests are vacuous."""
     entry = pinned_entry(policy, bounds)
 
     assert entry.hold_ticks >= 3
@@ -73,7 +71,6 @@ def test_the_manifest_has_every_preset() -> None:
 
 @pytest.mark.parametrize("name", quick_if(VARIANTS, lambda name: name == "rocketmq-5"))
 def test_engines_agree(name: str) -> None:
-    """Counts of each action instance, verdicts and lengths are equal, and every token replays."""
     model = model_named(name)
     plain, fast = (explore(model, engine=engine) for engine in ("python", "packed"))
 
@@ -87,7 +84,6 @@ def test_engines_agree(name: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_limit_leaves_unknowns(engine: str) -> None:
-    """An exploration that ends early reports neither that a property holds nor that a state is unreachable."""
     result = explore(model_named("strict"), engine=engine, limit_states=200)
 
     verdicts = {verdict.verdict for verdict in result.verdicts if not verdict.by_construction}
@@ -98,7 +94,6 @@ def test_a_limit_leaves_unknowns(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupt_keeps_what_was_explored(engine: str) -> None:
-    """A real Ctrl-C in the middle gives the counts so far, and `unknown` for undecided properties."""
     reports: list[Progress] = []
 
     def interrupt(progress: Progress) -> None:
@@ -141,7 +136,6 @@ def test_an_unbounded_log_is_refused() -> None:
     ids=str,
 )
 def test_states_of_several_words_agree_with_the_python_engine(requests: int, options: Mapping[str, Any]) -> None:
-    """With states of two or three words the engine gives the Python engine's counts, verdicts and lengths."""
     policy = preset("strict-clone")
     model = specification_of(policy, named("tiny", policy, requests=requests))
     judged = [item for item in properties_of(model) if item.kind == "always"]
@@ -154,13 +148,12 @@ def test_states_of_several_words_agree_with_the_python_engine(requests: int, opt
 
 
 def entry_like(result: Exploration) -> object:
-    """The results that two searches share if they end at the same level."""
+    """The results that two searches must share if they end at the same level."""
     verdicts = [(verdict.name, verdict.verdict, verdict.depth) for verdict in result.verdicts]
     return (result.distinct_states, result.transitions, result.depth, dict(result.fired), verdicts)
 
 
 def test_wide_columns_agree_with_narrow_ones() -> None:
-    """More messages than a signed byte holds need wider columns, and give the Python engine's counts."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy, requests=1, messages=200))
 
@@ -204,7 +197,6 @@ def _survey(name: str, *names: str, alone: bool = False) -> Survey:
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_survey_has_one_row_per_property(name: str) -> None:
-    """Every property has one row, the violated ones are those of the facts, and every `sometimes` state is reached."""
     found = _survey(name)
     rows = {row.verdict.name: row.verdict.verdict for row in found.rows}
 
@@ -216,7 +208,6 @@ def test_a_survey_has_one_row_per_property(name: str) -> None:
 
 
 def test_a_named_property_is_checked_in_bounds_that_state_it() -> None:
-    """A named property is checked in the requested bounds if these state it, else only in its feature's bounds."""
     base, aspect = _survey("rocketmq-lmq", "lost_by_hold"), _survey("rocketmq-lmq", "no_orphan")
 
     assert [each.model.bounds.name for each in base.explorations] == ["tiny"]
@@ -230,14 +221,12 @@ def test_a_named_property_is_checked_in_bounds_that_state_it() -> None:
 
 
 def test_alone_explores_only_the_requested_bounds() -> None:
-    """With `alone` there is one exploration, and a property of a feature is unknown."""
     assert len(_survey("strict", alone=True).explorations) == 1
     with pytest.raises(UnknownPropertyError):
         _survey("strict", "no_orphan", alone=True)
 
 
 def test_no_exploration_follows_one_that_ends_early() -> None:
-    """A property that the first exploration leaves open stays open, whatever the exploration of a feature finds."""
     found = survey(preset("strict"), named("tiny", preset("strict")), _hastily, alone=False)
 
     assert len(found.explorations) == 1
@@ -250,7 +239,6 @@ def test_no_exploration_follows_one_that_ends_early() -> None:
     [("strict", "tiny"), ("rocketmq-4.9", "tiny"), pytest.param("rocketmq-4.9", "wide", marks=pytest.mark.long)],
 )
 def test_each_random_run_decides_its_property(policy: str, bounds: str) -> None:
-    """Each run decides its property in at least the minimal number of steps, and equal seeds give equal runs."""
     model, entry = model_named(policy, bounds), pinned_entry(policy, "tiny")
     stated = {item.name: item for item in properties_of(model)}
     found = random_runs(model, list(stated.values()), runs=2_000 if bounds == "tiny" else 20_000, steps=40, seed=3)
@@ -268,7 +256,6 @@ def test_each_random_run_decides_its_property(policy: str, bounds: str) -> None:
 
 
 def test_random_steps_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each possible first step is taken about equally often, within five standard deviations."""
     monkeypatch.setattr(chance, "LEFT_OUT", 0.0)
     model, count = model_named("strict"), 20_000
     layout = layout_of(model)
@@ -283,7 +270,6 @@ def test_random_steps_are_drawn_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_loses_the_steps_it_does_not_need() -> None:
-    """A shortened run still breaks its property, and no single step more can be left out."""
     model = model_named("rocketmq-4.9")
     item = next(each for each in properties_of(model) if each.name == "lost_by_hold")
     token = explore(model, [item]).verdicts[0].token

@@ -108,7 +108,6 @@ RESTRICTED: Final[dict[str, tuple[str, Restriction, str, dict[str, Any], str]]] 
         "offset_commit_while_held",
     ),
 }
-"""Name -> (action, condition added to its guard, changed bounds, property that is then not reached)."""
 
 
 def _verdict(model: Model, name: str) -> str:
@@ -130,7 +129,6 @@ def test_a_restricted_environment_leaves_a_property_unreached(restriction: str) 
 
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 def test_each_action_of_the_environment_is_checked_in_each_of_its_phases(policy: str) -> None:
-    """Each action of the environment has each of its phases in some bounds, and no name occurs twice."""
     chosen = preset(policy)
     sizes = [named("tiny", chosen, requests=2, messages=2)]
     sizes += [named(each, chosen) for each in ("queues", "commits", "channels", "truncate", "crash", "role")]

@@ -170,7 +170,6 @@ def test_a_statement_about_one_request_alone_cannot_be_written_as_tla() -> None:
     ],
 )
 def test_a_usage_error_is_one_line_with_exit_code_2(tmp_path: Path, words: list[str], answer: str) -> None:
-    """A usage error exits with 2 and says what to do, and writes no file."""
     code, said = _export(*words, str(tmp_path / "new"))
 
     assert code == 2
@@ -185,7 +184,6 @@ def _export(*words: str) -> tuple[int, str]:
 
 
 def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
-    """`longpoll export` writes the output of `render` under the module's name, and JSON lists the files."""
     words = ("--to", "tla", "--policy", "rocketmq-4.9", "--requests", "3", "--json")
     done = CliRunner().invoke(main, ["export", *words, str(tmp_path / "new")])
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9"), requests=3))
@@ -198,7 +196,6 @@ def test_the_command_writes_the_files_and_lists_them(tmp_path: Path) -> None:
 
 
 def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> None:
-    """The exported specification has the requested queues, tags and features, or a whole exploration by its name."""
     code, said = _export("--to", "promela", "--queues", "2", "--tags", "2", "--json", str(tmp_path / "own"))
     assert code == 0, said
     text = Path(json.loads(said)["files"][0]).read_text()
@@ -211,7 +208,6 @@ def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> No
 
 
 def test_export_overwrites_an_edited_file_only_with_force(tmp_path: Path) -> None:
-    """A file with other content is kept unless `--force` is given; the same content may be written again."""
     words = ("--to", "tla", str(tmp_path))
     assert _export(*words)[0] == _export(*words)[0] == 0
     edited = next(tmp_path.glob("*.cfg"))
@@ -227,7 +223,6 @@ def test_export_overwrites_an_edited_file_only_with_force(tmp_path: Path) -> Non
 
 
 def test_an_action_that_changes_nothing_is_still_a_step() -> None:
-    """An action with an empty effect is a step to the same state, which SPIN counts as a transition too."""
     model = model_named("strict")
     waits = attrs.evolve(model, actions=(attrs.evolve(model.actions[0], effect={}),))
 
@@ -286,7 +281,6 @@ def test_large_counts_are_read_as_spin_rounds_them() -> None:
 
 
 def test_an_error_of_spin_that_the_reader_cannot_parse_is_noticed() -> None:
-    """SPIN counts its errors, so an error that the reader cannot parse is noticed."""
     with pytest.raises(AssertionError, match="more errors than it printed"):
         spin._read(_spin().replace("some_held is reached", "some other thing"), seconds=1.0, processor_seconds=1.0)
 
@@ -334,7 +328,6 @@ def test_a_configuration_can_be_cut_to_some_invariants() -> None:
 
 
 def test_a_missing_checker_is_reported_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """If SPIN, Java or the class path is missing, the reason says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(tlc.CLASS_PATH, raising=False)
 
@@ -360,7 +353,6 @@ def _tokens() -> dict[str, str]:
 
 
 def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
-    """The numbers of the states in the JSON that the named action does not reach from the state before."""
     actions = {action.label: action for action in trace.model.actions}
     before, wrong = made["initial"], []
     for step in made["steps"]:
@@ -374,7 +366,6 @@ def _steps_that_do_not_run(made: dict[str, Any], trace: Trace) -> list[int]:
 
 @pytest.mark.parametrize("name", ["lost_by_keep", "queued_by_deadline", "dropped_by_throw"])
 def test_a_trace_has_the_shape_and_runs(name: str) -> None:
-    """Every state has every variable, and each step is a step of the specification."""
     token = _tokens()[name]
     done = CliRunner().invoke(main, ["explain", token, "--format", "json"])
     made = json.loads(done.stdout)
@@ -390,7 +381,6 @@ def test_a_trace_has_the_shape_and_runs(name: str) -> None:
 
 
 def test_explain_writes_json_to_a_file(tmp_path: Path) -> None:
-    """`--output` writes the same JSON line to a file as to standard output, and the removed format ITF is refused."""
     token, target = _tokens()["lost_by_hold"], tmp_path / "race.json"
     printed, written, former = (
         CliRunner().invoke(main, ["explain", token, "--format", *words])

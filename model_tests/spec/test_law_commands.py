@@ -53,7 +53,6 @@ def _by_name(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("engine", [pytest.param("packed", marks=pytest.mark.long), "python"])
 def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
-    """rocketmq-4.9 loses a wakeup: exit code 1, the documented JSON keys, and a token that replays and is explained."""
     made = _json("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", engine, code=1)
     entry = pinned_entry("rocketmq-4.9", "tiny")
 
@@ -84,7 +83,6 @@ def test_check_finds_the_race_of_rocketmq(engine: str) -> None:
 
 
 def test_check_explores_each_feature_after_the_sizes() -> None:
-    """The row of a feature's property names the exploration and the finding."""
     made = _json("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--property", "commit_never_regresses", code=1)
     (row,) = made["properties"]
     alone = ("check", "--policy", "rocketmq-5", "--bounds", "tiny", "--requests", "1", "--aspect", "commits")
@@ -112,7 +110,6 @@ def test_check_takes_sizes_knobs_and_properties() -> None:
 
 
 def test_an_interrupted_search_without_a_violation_is_unknown() -> None:
-    """An interrupted search says so, and exits with 3 if it found no violation."""
     made = _json("check", "--bounds", "tiny", "--max-states", "100", code=3)
     shown = _run("check", "--bounds", "tiny", "--max-states", "100")
 
@@ -126,7 +123,6 @@ def test_an_interrupted_search_without_a_violation_is_unknown() -> None:
 
 
 def test_bounds_that_do_not_reach_a_required_state_are_unknown() -> None:
-    """If a `sometimes` property is not reached, the bounds are too small for a verdict, and the exit code is 3."""
     words = ("check", "--policy", "strict-clone", "--bounds", "tiny", "--property", "bucket_in_two_lists")
     alone = _json(*words, "--requests", "1", code=3)
     two = _json(*words, "--requests", "2", code=0)
@@ -160,7 +156,6 @@ def test_prove_proves_strict() -> None:
 
 
 def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without --configuration some combinations are not proved, and --json lists them."""
     monkeypatch.setattr(configurations, "CONFIGURATIONS", {"plain": configurations.WORLDS["plain"]})
     monkeypatch.setattr(configurations, "questions_of", _one_question)
     for words, code, verdict in (("--configuration plain", 0, "proved in plain alone"), ("", 4, "proved, except ")):
@@ -172,13 +167,12 @@ def test_a_proof_of_the_chosen_configurations_has_its_own_exit_code(monkeypatch:
 
 
 def _one_question(make: partial[Model]) -> Sequence[configurations.Question]:
-    """Only one question of the proof, because finding all of them would take longer than the proof."""
+    """Only one question of the proof, because finding all questions would take longer than the proof."""
     assert make.args == (STRICT,)
     return [configurations.Question("answer", "answered_once", frozenset({"crash"}))]
 
 
 def test_prove_refutes_by_a_run() -> None:
-    """Without the recheck z3 finds the run that loses the wakeup: exit code 1, and a token that replays."""
     words = ("prove", "--requests", "2", "--knob", "recheck_after_hold=none", "--property", "no_lost_wakeup")
     made = _json(*words, code=1)
     last = made["obligations"][-1]
@@ -196,7 +190,6 @@ def test_prove_refutes_by_a_run() -> None:
 
 
 def test_prove_shows_where_induction_fails() -> None:
-    """With a small step limit the property is unknown (exit code 3), with the state and step where induction fails."""
     words = (
         "prove",
         "--requests",
@@ -221,7 +214,6 @@ def test_prove_shows_where_induction_fails() -> None:
 
 @pytest.fixture(scope="module")
 def token() -> str:
-    """A token of the race that loses a wakeup in rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("tiny", policy))
     made = explore(model, properties_of(model)).verdict("lost_by_hold").token
@@ -306,7 +298,6 @@ def test_policies_lists_the_properties() -> None:
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_usage_error_is_one_line_with_exit_code_2(words: tuple[str, ...], says: str, as_json: bool) -> None:
-    """A usage error is one line on stderr with exit code 2, and neither output on stdout nor a traceback."""
     done = _run(*words, *(["--json"] if as_json else []))
 
     assert done.exit_code == 2
@@ -329,8 +320,6 @@ def test_a_file_that_cannot_be_written_is_named(token: str, tmp_path: Path) -> N
     ids=" ".join,
 )
 def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a real Ctrl-C the JSON has the counts so far, and the exit code is 3."""
-
     def interrupting(_: Callable[[str], None]) -> Callable[[Progress], None]:
         def report(now: Progress) -> None:
             if now.depth == 6:
@@ -381,13 +370,12 @@ def run(*words: str) -> Result:
     ],
 )  # fmt: skip
 def test_violations_are_listed_from_the_worst(violated: Sequence[str], shown: Sequence[str]) -> None:
-    """Lost wakeups come before late answers, then come violations after a crash; implied ones are left out."""
+    """Lost wakeups come first, then late answers, then violations after a crash. Implied violations are left out."""
     assert worst(violated, 3) == shown
     assert worst(reversed(violated), 3) == shown
 
 
 def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each property that some preset must keep has a sentence, and a missing sentence is reported."""
     bounds = [*EXPLORATIONS.values(), TIMEOUTS["timeout"]]
     stated = {
         item.name
@@ -404,7 +392,6 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_check_lists_three_violations_and_counts_the_others() -> None:
-    """Of RocketMQ's many violations at most three are listed and the others counted, with a command for the worst."""
     words = (*TINY[:3], "--requests", "1", "--policy", "rocketmq-4.9")
     made = json.loads(run(*words, "--json").stdout)
     rows = {row["name"]: row for row in made["properties"] if row["verdict"] == "violated"}
@@ -435,7 +422,6 @@ def test_check_all_prints_every_token() -> None:
 
 @pytest.mark.long
 def test_a_valid_policy_is_reported_with_counts_and_scope() -> None:
-    """One line has the counts and the scope of all explorations, and the next line has the command for the proof."""
     done = run(*TINY[:3], "--policy", "strict")
     lines = done.stdout.splitlines()
 
@@ -448,7 +434,6 @@ def test_a_valid_policy_is_reported_with_counts_and_scope() -> None:
 
 
 def test_check_explain_prints_the_run_to_the_worst_violation() -> None:
-    """The trace of the first violation follows the verdict; without a violation a line says so."""
     done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
     token = done.stdout.split("longpoll explain ")[1].split()[0]
 
@@ -492,7 +477,7 @@ def test_every_other_value_of_every_knob_is_a_change() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", engine.POLICIES)
 def test_every_claim_of_redundancy_is_right(name: str) -> None:
-    """Every knob change breaks a property in a run that replays, or is proved redundant as claimed."""
+    """Each change of a knob breaks a property in a run that replays, or is proved redundant as claimed."""
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name, "--json"])
     rows = json.loads(done.stdout)["rows"]
 
@@ -541,7 +526,6 @@ def test_a_wrong_or_missing_claim_of_redundancy_exits_with_1(
 
 @pytest.mark.long
 def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no run breaks a property and the proof fails, the change is undecided and the exit code is 3."""
     monkeypatch.setattr(Proof, "verdict", lambda _proof, name: "unknown" if name == "answered_once" else "proved")
     row = row_of(STRICT, "empty_shortcut=false", requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
@@ -554,7 +538,6 @@ def test_what_is_not_proved_is_not_redundant(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_depth_of_a_row_is_its_shortest_run() -> None:
-    """The depth of a row is the length of its shortest run, or empty if no property breaks."""
     runs = tuple(Verdict(name, "always", "violated", depth, "lp1.x") for name, depth in (("a", 7), ("b", 4)))
 
     assert Row("strict", "x=y", runs).depth == 4
@@ -563,7 +546,6 @@ def test_the_depth_of_a_row_is_its_shortest_run() -> None:
 
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "stricter"])
 def test_only_our_own_policies_are_ablated(name: str) -> None:
-    """Another broker's policy and an unknown policy are usage errors of one line."""
     done = CliRunner().invoke(main, ["check", "--ablate", "--policy", name])
 
     assert done.exit_code == 2

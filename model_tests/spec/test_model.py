@@ -214,7 +214,6 @@ def small() -> Model:
 
 
 def changed(model: Model, **changes: Any) -> Model:
-    """The model in which the first action has these changes."""
     first, *others = model.actions
     return attrs.evolve(model, actions=(attrs.evolve(first, **changes), *others))
 
@@ -233,7 +232,6 @@ def test_equal_models_are_equal_keys() -> None:
 
 @pytest.mark.parametrize("change", ["guard", "effect", "urgent", "policy", "bounds"])
 def test_models_that_differ_in_one_part_are_different_keys(change: str) -> None:
-    """A difference in one guard, one effect, the fairness, the policy or the bounds makes another specification."""
     model = small()
     first = model.actions[0]
     other = {
@@ -249,7 +247,6 @@ def test_models_that_differ_in_one_part_are_different_keys(change: str) -> None:
 
 @pytest.mark.parametrize("part", ["here", "kind", "closing"])
 def test_a_search_checks_only_its_own_properties(part: str) -> None:
-    """A search checks its own properties, never those of an earlier search."""
     model = small()
     first, *others = properties_of(model)
     slips: dict[str, Any] = {"here": TRUE, "kind": "sometimes", "closing": ((model.actions[0].label, TRUE),)}
@@ -282,13 +279,16 @@ def test_a_variable_exists_only_where_it_can_matter() -> None:
 
 
 def test_lists_are_shared_only_under_one_lock() -> None:
-    """In place a taken request need not say which notifier took it; with a clone it must."""
+    """In a traversal in place, a taken request need not record which notifier took it; with a clone it must."""
     assert "taken" in phases_of(STRICT)
     assert "taken_by_scanner" in phases_of(with_knob(STRICT, "take=clone_and_clear"))
 
 
 def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
-    """The third tag has the first one's hash and so passes, unwanted; SQL92 pulls want what their filter passes."""
+    """The third tag has the hash of the first tag, so it passes although no pull wants it.
+
+    SQL92 pulls want exactly the messages that their filter passes.
+    """
     bounds = Bounds("tags", tags=3, aspects=frozenset({"sql"}))
     tags, (*_, sql) = tags_of(bounds), wishes_of(bounds)
 
@@ -314,7 +314,6 @@ def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, s
 
 
 def test_queues_are_named_only_where_there_are_several() -> None:
-    """A single queue's variables have no number; with two queues each variable and each slot names its queue."""
     one, two = (state_of(STRICT, named("tiny", STRICT, queues=queues)) for queues in (1, 2))
     names = {variable.name: variable for variable in two.variables}
 
@@ -345,7 +344,6 @@ MODELS = {name: specification_of(policy, named("tiny", policy, messages=2)) for 
 
 
 def test_actions_have_the_names_of_scheduling_points() -> None:
-    """The actions have exactly the names that scheduling points and histories use."""
     assert {family.name for family in FAMILIES} == set(ACTION_NAMES)
 
 
@@ -389,7 +387,6 @@ def test_no_run_leaves_the_ranges(name: str, data: st.DataObject) -> None:
 
 
 def test_the_simplest_run_answers_a_pull() -> None:
-    """The simplest run: pull, no message, hold, message, wake, answer, and the consumer's offset is one higher."""
     model = specification_of(preset("rocketmq-4.9"), named("tiny", preset("rocketmq-4.9")))
     by_label = {action.label: action for action in model.actions}
     story = [
@@ -411,12 +408,11 @@ def test_the_simplest_run_answers_a_pull() -> None:
 
 NEVER_MADE = {"strict": {PhaseChange("notify_end", "kept", "idle"), PhaseChange("scan_end", "kept", "idle")}}
 """Phase changes that are derived from the actions but occur in no run, because a stop waits for the lock of a traversal
-in place.
-"""
+in place."""
 
 
 def _made(model: Model) -> set[PhaseChange]:
-    """Every phase change of request 0 that occurs in a run."""
+    """Every phase change of request 0 that occurs in some run."""
     step, labels = successors(model), model.state.phases.labels
     place = [variable.name for variable in model.variables].index("phase_0")
     known, waiting, made = {model.initial}, [model.initial], set[PhaseChange]()
@@ -433,7 +429,7 @@ def _made(model: Model) -> set[PhaseChange]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_derived_phase_changes_are_those_of_runs(name: str) -> None:
-    """Every phase change of a run is derived from the specification, and every derived one occurs or is listed."""
+    """Every phase change of a run is derived from the specification. Every derived change occurs or is listed."""
     model = model_named(name)
     read = set(phase_changes_of(model))
 
@@ -443,7 +439,6 @@ def test_derived_phase_changes_are_those_of_runs(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_listed_name_gives_bounds(name: str) -> None:
-    """Every listed name is accepted, and bounds for traversals in place have room for as many requests or more."""
     assert named(name, STRICT).requests >= named(name, STRICT_CLONE).requests >= 1
 
 
@@ -483,7 +478,7 @@ SEEN_IN = {
     "slave": "role",
     "on_truncate": "truncate",
 }
-"""Knob that matters only with a feature -> this feature."""
+"""Knob that matters only with a feature -> the name of this feature."""
 DEAR = {knob for knob, aspect in SEEN_IN.items() if aspect in {"role", "tags", "commits"}}
 
 
@@ -493,7 +488,6 @@ def test_presets_are_found_by_name() -> None:
 
 @pytest.mark.parametrize("knob", quick_if(knob_values(), lambda knob: knob not in DEAR))
 def test_every_knob_changes_some_model(knob: str) -> None:
-    """Changing a knob changes the reachable states or the enabled steps of some policy."""
     bases = [STRICT, STRICT_CLONE, with_knob(STRICT_CLONE, "tick=free"), with_knob(STRICT, "expiry=scan")]
 
     bounds = SEEN_IN.get(knob, "tiny")
@@ -534,13 +528,11 @@ LONG = "1" * (GUESSED_MAX + 1)
     ],
 )
 def test_an_unknown_name_gets_a_suggestion(said: str, whole: str) -> None:
-    """The error suggests the most similar name, or the command that lists all names."""
     (_unknown, rest) = said.split("; ", 1)
 
     assert rest == whole
 
 
 def test_a_long_name_is_truncated_in_the_error() -> None:
-    """A long name is truncated with its length; a name for which a suggestion is searched is shown whole."""
     assert not_known("engine", LONG[1:], []).startswith(f"unknown engine {LONG[1:]!r}; ")
     assert not_known("engine", LONG, []).startswith(f"unknown engine {LONG[1:]!r}... ({len(LONG)} characters); ")

@@ -31,7 +31,6 @@ from longpoll_spec.policy import policy_named
 PAGE = Path(__file__).parents[2] / "docs" / "oracle.md"
 LONGPOLL = [sys.executable, "-m", "longpoll"]
 LOST = ("next_pull 0", "pull_read 0", "append", "make_visible", "notify_start", "notify_end", "hold 0")
-"""A run in which a message comes between a pull's read and its insert."""
 
 
 def oracle_of(policy: str = "strict", histories: Path | None = None, **law: Any) -> Oracle:
@@ -44,13 +43,11 @@ def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
 
 
 def told(oracle: Oracle, steps: Iterable[str], **more: Any) -> list[dict[str, Any]]:
-    """The oracle's answers to steps that are written as `hold 0`."""
     words = (step.split() for step in steps)
     return [asked(oracle, do="did", step=name, actors=",".join(actors), **more) for name, *actors in words]
 
 
 def walked(model: Model, seed: int, count: int) -> list[tuple[str, str]]:
-    """A random legal run, as the names and actors of its actions."""
     chance, step, state = random.Random(seed), successors(model), model.initial
     run = []
     for _ in range(count):
@@ -79,7 +76,6 @@ def _shown(variable: Any, value: int) -> Any:
 
 
 def test_the_oracle_refuses_an_illegal_step_with_the_false_part_of_its_guard() -> None:
-    """A refused step does not change the state, so the intended step is still legal."""
     oracle = oracle_of()
     before = asked(oracle, do="state")
     refused = asked(oracle, do="did", step="hold", request=0, id=7)
@@ -105,7 +101,6 @@ def test_the_oracle_reports_an_observed_value_that_differs() -> None:
 
 
 def test_the_oracle_reports_a_lost_wakeup() -> None:
-    """The oracle reports the lost wakeup of this policy; our policy requires the recheck instead."""
     lost, ours = oracle_of("rocketmq-4.9"), oracle_of("strict")
 
     assert [each["broken"] for each in told(lost, LOST)][-2:] == [[], ["lost_by_hold", "no_lost_wakeup"]]
@@ -152,7 +147,6 @@ def test_after_a_refused_step_only_earlier_violations_are_known() -> None:
 
 
 def test_hidden_steps_may_have_happened() -> None:
-    """Hidden steps make more states possible, and a later step may exclude some of them."""
     steps = ("next_pull 0", "pull_read 0", "append", "hold 0")
     hides, tells = oracle_of("rocketmq-4.9", hidden=["make_visible", "notify_start", "notify_end"]), oracle_of()
 
@@ -167,7 +161,6 @@ def test_hidden_steps_may_have_happened() -> None:
 @pytest.mark.parametrize("hidden", [(), ("tick",), ("tick", "make_visible")])
 @pytest.mark.parametrize("seed", range(4))
 def test_following_steps_agrees_with_checking_a_whole_history(seed: int, hidden: tuple[str, ...]) -> None:
-    """The follower refuses the step at which the checker of histories ends, with the same possible states."""
     checker = Checker(CompiledSpecification(policy_named("strict"), Law(requests=2)).model, frozenset(hidden))
     run = walked(checker.model, seed, 60)
     random.Random(seed).shuffle(run[40:])
@@ -226,7 +219,6 @@ def test_invalid_input_gets_an_error_and_the_session_continues(line: bytes) -> N
 
 
 def test_sessions_are_independent_and_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each session begins in the first state; above the limit a session is refused until another one closes."""
     monkeypatch.setattr(oracle_session, "SESSIONS_MAX", 2)
     oracle = oracle_of()
     told(oracle, ["next_pull 0"], session="a")
@@ -322,7 +314,6 @@ def _did(step: str, actors: str = "") -> str:
 
 
 def test_the_exit_code_says_whether_a_step_was_refused() -> None:
-    """The exit code is 1 if a step was refused; the summary goes to stderr, so stdout has only answers."""
     well = _run("--policy", "strict", lines=[_did("append"), _did("make_visible")])
     wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
 
@@ -348,7 +339,6 @@ def test_the_exit_code_claims_no_more_than_the_answers(lines: list[str], code: i
 
 
 def test_each_call_on_the_page_prints_its_output(tmp_path: Path) -> None:
-    """Each call on the page prints the output that the page shows."""
     ran = 0
     for kind, title, text in re.findall(r"```(\w+)(?: title=(\S+))?\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         call, _, expected = text.partition("\n")

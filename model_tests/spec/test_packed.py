@@ -51,13 +51,11 @@ from longpoll_spec.specification import properties_of, specification_of
 
 @pytest.fixture(autouse=True)
 def _nobody_is_left() -> Iterator[None]:
-    """Assert that each test leaves no process behind."""
     yield
     assert not multiprocessing.active_children()
 
 
 def test_a_level_expanded_in_many_batches_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that expands each level in several batches, with reused buffers, finds the same results."""
     monkeypatch.setattr(packed_part, "CHUNK_STATES", 64)
     monkeypatch.setattr(packed_part, "STRETCH_STATES", 256)
 
@@ -66,7 +64,6 @@ def test_a_level_expanded_in_many_batches_gives_the_same_result(monkeypatch: pyt
 
 
 def test_the_ranges_of_workers_cover_all_heads() -> None:
-    """The owners' ranges of heads are adjacent and cover all heads."""
     for workers in range(1, packed_workers.WORKERS_MAX + 1):
         firsts = [first_head(number, workers) for number in range(workers + 1)]
         assert firsts[0] == 0
@@ -75,8 +72,6 @@ def test_the_ranges_of_workers_cover_all_heads() -> None:
 
 
 def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
-    """A real Ctrl-C in the middle gives the counts so far, and no process is left."""
-
     def interrupt(progress: Progress) -> None:
         if progress.depth == 5:
             signal.raise_signal(signal.SIGINT)
@@ -91,7 +86,6 @@ def test_an_interrupt_ends_the_workers_and_keeps_what_is_known() -> None:
 
 
 def test_after_an_interrupt_the_current_step_of_workers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C the foreman finishes the current step, and never assigns an answer to the wrong step."""
     asked: list[int] = []
 
     def interrupted(pipes: list[object]) -> object:
@@ -159,7 +153,6 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
 @pytest.mark.parametrize("options", [{}, {"workers": 2}], ids=["alone", "workers"])
 def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], tight: None) -> None:
-    """A search on disk finds the pinned counts and verdicts, and the same tokens as a search in memory."""
     spilled = explore(model_named(policy), memory_mb=1, **options)
 
     assert entry_of(spilled) == pinned_entry(policy, "tiny")
@@ -168,7 +161,6 @@ def test_disks_find_the_pinned_numbers(policy: str, options: Mapping[str, Any], 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 2**65), max_size=20), max_size=4), max_size=8), st.integers(2, 3))
 def test_a_level_on_disk_has_exactly_the_new_states(levels: list[list[list[int]]], width: int) -> None:
-    """A level on disk has exactly the new states, however the states arrive."""
     store, seen = SpillStore(width, sorted_states=8), set[int]()
     for depth, batches in enumerate(levels):
         for batch in batches:
@@ -193,7 +185,6 @@ def test_a_full_disk_is_one_error_line(monkeypatch: pytest.MonkeyPatch, tight: N
 @given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 12), st.integers(1, 500))
 @example(101, 2, 1, 1)  # Here the smallest chunk needs more than a third of a worker's memory.
 def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int, actions: int) -> None:
-    """A plan is either refused, or its chunks and sorting together fit the limit of memory."""
     try:
         plan = plan_of(memory_mb, 100, workers, words, actions)
     except MemoryShortError as error:
@@ -208,7 +199,6 @@ def test_a_plan_stays_within_its_limit(memory_mb: int, workers: int, words: int,
 
 @pytest.mark.parametrize(("how", "workers"), [(signal.SIGINT, 1), (signal.SIGKILL, 2)])
 def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_path: Path) -> None:
-    """Files have no name from the start, so neither an interrupt nor a kill leaves any."""
     code = (
         "import os, signal, sys\n"
         "from longpoll_spec.bounds import named\n"
@@ -236,7 +226,6 @@ def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_
 
 
 def test_files_go_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tight: None) -> None:
-    """The configured directory for temporary files is used, and looks empty during the search."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made: list[str] = []
     honest = tempfile.TemporaryFile
@@ -280,7 +269,7 @@ print(peak[0], found.distinct_states, found.transitions, found.depth)
 
 @pytest.mark.long
 def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
-    """With a limit of 400 MB the search of bounds `bench` uses less at any measured time, and without it more."""
+    """The search of bounds `bench` stays below a limit of 400 MB at any measured time, and without it takes more."""
     told: list[list[int]] = []
     for limit in (400, 0):
         done = subprocess.run(
@@ -298,7 +287,6 @@ def test_a_search_that_takes_a_gigabyte_stays_within_its_limit() -> None:
 
 
 def test_check_gives_the_same_numbers_however_it_searches() -> None:
-    """The pinned states, transitions, depth and violations are found with every search option."""
     entry = pinned_entry("rocketmq-4.9", "tiny")
     named = [word for name in entry.violated for word in ("--property", name)]
     words = ["check", "--policy", "rocketmq-4.9", "--bounds", "tiny", *named, "--workers", "2", "--symmetry", "--json"]
@@ -326,7 +314,6 @@ def test_check_gives_the_same_numbers_however_it_searches() -> None:
     ],
 )
 def test_an_impossible_option_is_one_line(options: str, code: int, line: str) -> None:
-    """The line says what to do."""
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", *options.split()], env={"COLUMNS": "300"})
 
     assert done.exit_code == code
@@ -343,7 +330,6 @@ def _keys(made: words.Words) -> list[int]:
 
 
 def _wide(numbers: list[int], width: int) -> list[int]:
-    """States of this many words, each determined by a number."""
     return [sum((number * (row + 1) % 2**64) << (64 * row) for row in range(width)) for number in numbers]
 
 
@@ -359,13 +345,11 @@ def _check_is_a_set(table: WordTable, batches: list[list[int]], width: int) -> N
 @given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(1, 6), WIDTHS)
 @settings(max_examples=40)
 def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, width: int) -> None:
-    """A new state is returned once, for every history of inserts, initial size and growth."""
     _check_is_a_set(WordTable(width, bits), [_wide(batch, width) for batch in batches], width)
 
 
 @given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(2, 5), st.data())
 def test_a_table_for_one_range_of_heads_is_a_set(batches: list[list[int]], shares: int, data: st.DataObject) -> None:
-    """A table for a share of all heads uses all its slots and loses no state."""
     number = data.draw(st.integers(0, shares - 1))
     first, end = first_head(number, shares), first_head(number + 1, shares)
     own = [[first + head % (end - first) for head in batch] for batch in batches]
@@ -384,7 +368,6 @@ def test_unmixing_inverts_mixing(keys: list[int], width: int) -> None:
 
 
 def test_a_table_that_grows_block_by_block_keeps_all_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Growing block by block, with chains that wrap around, neither loses nor adds a state."""
     monkeypatch.setattr(store, "BLOCK_SLOTS", 3)
     high = [((1 << 64) - 1 - number, number) for number in range(20)]
     heads = [head for pair in high for head in pair]
@@ -398,7 +381,6 @@ def _colliding() -> list[int]:
 
 
 def test_states_with_equal_heads_are_all_kept() -> None:
-    """States with equal heads, even the head of a free slot, are all kept, each once."""
     keys = _colliding()
     table = WordTable(3, 3)
     wide = words_of([*keys, *keys[::-1], *keys], 3)
@@ -412,7 +394,6 @@ def test_states_with_equal_heads_are_all_kept() -> None:
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.lists(st.integers(0, 30), max_size=20), WIDTHS)
 def test_every_state_is_found_at_its_place(wanted: list[int], there: list[int], width: int) -> None:
-    """Every state is found at its own place only, also among equal heads."""
     keys = [[(number // 4 << 64 * (width - 1)) | number % 4 for number in numbers] for numbers in (wanted, there)]
     among = distinct(words_of(keys[1], width))
     found = words.find(words_of(keys[0], width), among).tolist()
@@ -428,7 +409,7 @@ VARIANTS = ["strict+recheck_after_hold=in_lock", "strict-clone+heap_entry=one_sh
 @pytest.mark.parametrize("requests", quick_if([2, 3], lambda requests: requests == 2))
 @pytest.mark.parametrize("name", quick_if([*PRESETS, *VARIANTS], lambda name: name == VARIANTS[-1]))
 def test_every_token_replays_to_its_violation(name: str, requests: int) -> None:
-    """A run rebuilt from its token has its real requests, the shortest length and the right end."""
+    """A run rebuilt from its token has its real requests, the shortest length and the right last state."""
     model = model_named(name, requests=requests)
     plain, folded = explore(model), explore(model, symmetry=True)
     broken = {item.name: item for item in properties_of(model)}
@@ -454,7 +435,6 @@ def _orbits(name: str, queues: int) -> Orbits:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
-    """Renaming requests and queues changes neither the canonical state nor the size of its orbit."""
     orbits = _orbits(name, data.draw(st.integers(1, 3)))
     model = orbits.model
     _, state = data.draw(runs(model))
@@ -467,7 +447,6 @@ def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject
 
 
 def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The state under every renaming, computed variable by variable."""
     values = values_of(model, state)
     made: list[tuple[int, ...]] = []
     numbers = [permutations(range(count)) for count in (model.bounds.requests, model.bounds.queues)]
@@ -487,7 +466,6 @@ def _arrangements(model: Model, state: tuple[int, ...]) -> list[tuple[int, ...]]
 
 @pytest.mark.parametrize("symmetry", [False, True], ids=["plain", "symmetry"])
 def test_queues_give_the_python_engines_counts(symmetry: bool) -> None:
-    """With two queues and three requests the counts of each action instance equal the plain engine's."""
     model = specification_of(preset("strict"), Bounds("queues", requests=3, messages=1, queues=2))
     judged = [item for item in properties_of(model) if item.kind == "always"]
     plain = explore(model, judged, engine="python", limit_states=2_000)
@@ -532,7 +510,6 @@ MODES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @pytest.fixture
 def spilling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the memory of a limited search so small that every level goes to disk in several runs."""
     monkeypatch.setattr(packed, "plan_of", lambda *_: Plan(chunk_states=512, stretch_states=4_000, sorted_states=3_000))
 
 
@@ -561,7 +538,6 @@ OWN: Final = [entry for entry in pinned() if entry.policy == "strict" and entry.
 )
 @pytest.mark.usefixtures("spilling")
 def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None:
-    """States, transitions, depth, verdicts and lengths are the pinned ones, with every feature."""
     assert entry_of(_explored(entry, MODES[mode])) == entry
 
 

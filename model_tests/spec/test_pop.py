@@ -90,7 +90,6 @@ FACTS: Final[dict[str, tuple[int, tuple[int, int, int], dict[str, int]]]] = {
         dict(zip(LOST[::2], (10, 13), strict=True)) | {"all_are_notified": 10},
     ),
 }
-"""Policy -> requests, (states, transitions, depth), and each violated property with the length of its shortest run."""
 
 
 def _model(name: str, requests: int = 2) -> Model:
@@ -100,7 +99,7 @@ def _model(name: str, requests: int = 2) -> Model:
 
 @cache
 def _found(name: str) -> Exploration:
-    """What the engine finds about a policy of the table, once for all tests."""
+    """The engine's result for a policy of the table, computed once for all tests."""
     return explore(_model(name, FACTS[name][0]))
 
 
@@ -138,7 +137,6 @@ def test_every_knob_of_rocketmq_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", POP_KNOBS)
 def test_the_engines_agree(name: str) -> None:
-    """The plain engine, and the packed engine with symmetry, find the same as the packed engine."""
     model = _model(name, 1)
     whole = _model(name)
     found = [explore(model, properties_of(model), engine="python"), explore(model)]
@@ -194,7 +192,6 @@ MUTANTS: Final = (
     ("strict-notification", "read_finds", "forgets what its guard says of notified", "takes_as_asked"),
     ("strict-notification", "set_filter", "forgets to write refuses", "some_filter_waits"),
 )
-"""(Policy, action, its mistake, the property that detects it)."""
 
 
 @pytest.mark.parametrize(("name", "action", "what", "seen_by"), MUTANTS)
@@ -230,7 +227,6 @@ def test_a_token_names_its_policy_and_replays_without_a_file() -> None:
 
 @pytest.mark.parametrize("setting", [each for each, (_, _, broken) in FACTS.items() if broken and "+" in each])
 def test_each_finding_is_explained(setting: str) -> None:
-    """The trace of each finding has a sentence for every step and ends with the property's sentence."""
     found = _found(setting)
     for each in found.verdicts:
         if each.verdict == "violated":

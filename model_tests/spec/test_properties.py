@@ -78,7 +78,7 @@ def test_each_fix_is_needed(base: str, setting: str, broken: set[str]) -> None:
 
 
 def test_a_clone_needs_its_recheck() -> None:
-    """Clone-and-clear loses a wakeup by keep without the recheck after the put-back; in place needs no recheck."""
+    """Without the recheck after the put-back, clone-and-clear loses a wakeup; a traversal in place needs none."""
     broken = {"no_lost_wakeup", "lost_by_keep", "woken_within"}
 
     assert _violated(with_knob(preset("strict-clone"), "recheck_after_keep=false")) == broken
@@ -97,7 +97,6 @@ def test_a_used_heap_entry_loses_its_deadline_if_time_is_free() -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_the_term_of_a_property_equals_its_state_and_step_parts(name: str, data: st.DataObject) -> None:
-    """A property about states equals its form about a state and its next steps."""
     model = specification_of(preset(name), named("tiny", preset(name)))
     guards = {action.label: action.guard for action in model.actions}
     _, state = data.draw(runs(model))
@@ -112,13 +111,12 @@ MOVED = offset_goes_on.__name__
 
 
 def _asks_for_the_next(state: State, action: Action) -> Effect:
-    """Inject a fault: a hold waits for the message after the next one."""
+    """Inject a fault: a hold waits for the message after the next message."""
     request = state.requests[int(action.actors[0])]
     return {str(request.offset.args[0]): request.offset + 1}
 
 
 def _turns_to_the_beginning(state: State, action: Action) -> Effect:
-    """Inject a fault: a consumer that turns to another queue begins at the end of the first queue."""
     request = state.requests[int(action.actors[0])]
     return {str(request.offset.args[0]): state.queues[0].visible_end}
 
@@ -132,12 +130,12 @@ SLIPS: dict[str, tuple[str, Change, str]] = {
 
 
 def _with_requests_in_it(state: State, action: Action) -> Effect:
-    """Inject a fault: a sweep removes a bucket that has held requests."""
+    """Inject a fault: a sweep removes a bucket that holds requests."""
     return {queue.present.args[0]: FALSE for queue in state.queues if queue.present.args[0] in action.effect}
 
 
 def _commits_the_end(state: State, action: Action) -> Effect:
-    """Inject a fault: a commit commits the queue's end, whether the messages were handled or not."""
+    """Inject a fault: a commit commits the queue's end, even if the messages were not handled."""
     request = state.requests[int(action.actors[0])]
     return {str(request.committed.args[0]): state.queues[0].log_end}
 
@@ -160,16 +158,14 @@ def test_a_fault_in_a_feature_is_found(fault: str) -> None:
 
 OUTLIVES: Final = ("truncate", "queue_deleted", "crash_and_recover")
 COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "truncate"), "crash_and_recover": "crash"}
-"""Action that may leave a committed offset beyond its queue's end -> the feature with this action."""
+"""Action that may leave a committed offset beyond its queue's end -> the feature that has this action."""
 
 
 def _keeps_the_commit(_state: State, action: Action) -> Effect:
-    """Inject a fault: truncation and loss keep the committed offsets."""
     return {name: int_variable(name) for name in action.effect if name.startswith("committed")}
 
 
 def _commits_what_comes(state: State, action: Action) -> Effect:
-    """Inject a fault: any offset is committed, explicitly or by a pull."""
     request = state.requests[int(action.actors[0])]
     told = request.offset if action.name == "offset_commit" else request.carried
     return {str(request.committed.args[0]): told}
@@ -182,7 +178,6 @@ def _in_queue(model: Model) -> str:
 
 @pytest.mark.parametrize("action", COMMITS)
 def test_a_committed_offset_beyond_its_queue_is_found(action: str) -> None:
-    """A truncated, deleted or lost queue is a new generation, in which no old committed offset stays."""
     chosen = with_knob(STRICT, "visible_after=append")
     bounds = named(COMMITS[action], chosen, requests=1, aspects=["commits"])
     change = with_effect(_keeps_the_commit if action in OUTLIVES else _commits_what_comes)
@@ -262,7 +257,8 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
     "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
-"""Mistake in a helper that effects and properties once shared -> (action where it shows, violated property)."""
+"""Mistake in a helper that effects and properties once shared -> (action where the mistake shows, violated property).
+"""
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
@@ -294,7 +290,6 @@ ANSWERED_BY: Final = {
 @pytest.mark.parametrize("change", ["role_change", "master_returns"])
 @pytest.mark.parametrize("steps", ANSWERED_BY.values(), ids=ANSWERED_BY)
 def test_a_change_of_role_answers_requests_outside_the_buckets(steps: Sequence[str], change: str) -> None:
-    """The insert or the put-back answers a request that missed before the change of role."""
     policy = with_knobs(preset("rocketmq-5"), ["on_role_change=answer", "on_master_return=answer"])
     model = specification_of(policy, named("role", policy, requests=1))
     by_label = {action.label: action for action in model.actions}
@@ -401,7 +396,6 @@ QUICK = {("channels", "on_close=ignore"), ("crash", "visible_after=append")}
 
 @pytest.mark.parametrize("broken", quick_if(BROKEN_BY_ASPECTS, lambda case: case in QUICK), ids="-".join)
 def test_each_knob_of_strict_is_needed_with_its_feature(broken: tuple[str, str]) -> None:
-    """Each change of a knob of strict breaks exactly the properties that the knob exists for; strict breaks none."""
     aspect, setting = broken
 
     assert _violated_aspects(specification_of(_changed(setting), EXPLORATIONS[aspect])) == BROKEN_BY_ASPECTS[broken]
@@ -409,14 +403,14 @@ def test_each_knob_of_strict_is_needed_with_its_feature(broken: tuple[str, str])
 
 
 def test_an_unsafe_removal_orphans_a_bucket_even_under_strict() -> None:
-    """Arrivals never find a bucket that was removed because it looked empty, until its request's deadline."""
+    """Arrivals never find a bucket that was removed because it looked empty, so its request waits for its deadline."""
     changed = _changed("bucket_removal=if_empty_unsafe")
 
     assert "no_orphan" in _violated_aspects(specification_of(changed, EXPLORATIONS["buckets"]))
 
 
 def test_announcing_by_tag_is_safe_for_each_message_and_not_for_batches() -> None:
-    """The tag of a batch's last message says nothing about the others; waking on any arrival loses nothing."""
+    """The tag of a batch's last message says nothing about the other messages, but a wake on any arrival loses none."""
     batch = _changed("notify_grain=batch")
 
     assert "no_lost_wakeup" in _violated_aspects(specification_of(batch, EXPLORATIONS["tags"]))
@@ -438,7 +432,6 @@ def test_an_announcement_may_come_at_the_append_but_not_before_the_message_is_vi
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 def test_strict_keeps_all_properties_with_all_features(name: str) -> None:
-    """With all features, two queues and two tags, values stay in range and strict keeps every property."""
     aspects = frozenset(set(ASPECTS) - {"lateness"})
     bounds = Bounds("all", requests=1, messages=1, queues=2, tags=2, aspects=aspects)
     model = specification_of(preset(name), bounds)
@@ -475,7 +468,7 @@ def test_the_token_of_a_model_without_features_has_its_old_form() -> None:
 @pytest.mark.parametrize("scan_ticks", [2, 3, 4])
 @pytest.mark.parametrize("name", PRESETS)
 def test_tight_bounds_on_answers(name: str, scan_ticks: int) -> None:
-    """RocketMQ answers up to a scan's period less one tick late and wakes within a period; strict does so at once."""
+    """RocketMQ answers up to a scan's period less one tick late and wakes within a period; strict is never late."""
     aspects = frozenset({"lateness"})
     found = response_bounds(preset(name), Bounds("lateness", requests=1, scan_ticks=scan_ticks, aspects=aspects))
     ticks = {bound.name: bound.ticks for bound in found}
@@ -496,7 +489,6 @@ def test_response_bounds_need_the_feature_lateness() -> None:
 
 
 def test_an_early_answer_violates_a_property() -> None:
-    """An `expire` that ignores the deadline answers a pull early, and a property detects this."""
     policy = preset("strict")
     tiny = named("tiny", policy)
     model = specification_of(policy, tiny)
@@ -515,7 +507,7 @@ FOUND_ON = {
     "m": {"rocketmq-5", "rocketmq-pr7359", "rocketmq-lmq"},
     "slave": {"rocketmq-4.9"},
 }
-"""Finding that only some policies of RocketMQ have -> these policies."""
+"""Finding that only some policies of RocketMQ have -> the names of these policies."""
 WITNESS = {"a": "lost_by_hold", "b": "lost_by_keep", "c": "queued_by_deadline", "d": "nothing_dropped"}
 """Finding -> the property that distinguishes it from other findings with the same violated property."""
 
@@ -526,13 +518,11 @@ def _broken_hazards(entries: list[Entry], policy: str) -> set[str]:
 
 @pytest.mark.parametrize("policy", PRESETS)
 def test_each_preset_breaks_exactly_the_properties_of_its_findings(policy: str) -> None:
-    """The violated properties are exactly those of the listed findings."""
     assert _broken_hazards(pinned(), policy) == set(FACTS[policy])
 
 
 @pytest.mark.parametrize("hazard", [*FOUND_ON, "c", "d", "e", "g", "h", "o", "p"])
 def test_each_finding_occurs_with_exactly_its_presets(hazard: str) -> None:
-    """Each finding occurs with exactly the presets of RocketMQ that have it."""
     rocketmq = {name for name in PRESETS if name.startswith("rocketmq")}
     witness = WITNESS.get(hazard)
     found = {
@@ -567,7 +557,6 @@ QUICK_PROGRESS: Final = {("strict", "two-tags"), ("strict-clone", "two-tags")}
     "case", quick_if(product(OURS_PROGRESS, WORLDS), lambda case: case in QUICK_PROGRESS), ids="-".join
 )
 def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
-    """No fair run of our policies leaves a pull open for ever, whatever is appended, truncated or lost."""
     policy, world = case
 
     assert unanswered(specification_of(preset(policy), WORLDS[world])) is None
@@ -619,7 +608,6 @@ def test_a_pull_that_is_held_for_ever_is_found() -> None:
 
 @pytest.mark.parametrize(("leads_to", "is_fair"), [(2, False), (1, True)])
 def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bool) -> None:
-    """If time has no effect any more, a continuously enabled action must occur in the cycle, or the run is unfair."""
     graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
     parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
     assert parts == ([{(1,)}] if is_fair else [])
@@ -654,7 +642,6 @@ def _widest(policy: str) -> Model:
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-lmq", "rocketmq-pr7359"])
 @pytest.mark.parametrize("above", [True, False])
 def test_each_variable_that_leaves_its_range_violates_a_property(policy: str, above: bool) -> None:
-    """`stays_in_range` covers every variable, so one effect that leaves the range of one variable breaks it."""
     model = _widest(policy)
     numbers = [each for each in model.variables if not each.truth]
     tick = next(each for each in model.actions if each.name == "tick")
@@ -672,12 +659,11 @@ def test_each_variable_that_leaves_its_range_violates_a_property(policy: str, ab
 
 
 def _is_full_of_held(self: State) -> Bool:
-    """Inject a fault: `State.is_full` does not count requests in a notifier's list."""
     return self.is_limited & any_of(each.is_("held") for each in self.requests)
 
 
 def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request in a notifier's list counts as held, so another one may not be held too."""
+    """A request in a notifier's list counts as held, so it leaves less room for other requests."""
     monkeypatch.setattr(State, "is_full", property(_is_full_of_held))
     model = specification_of(preset("strict-clone"), EXPLORATIONS["limit"])
     found = explore(model, select(properties_of(model), ["hold_limit_kept"]))
@@ -686,8 +672,6 @@ def test_a_limit_that_counts_only_the_table_is_broken(monkeypatch: pytest.Monkey
 
 
 def test_a_shrinking_queue_lowers_no_commit_of_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault needs commits, two queues and a truncation together."""
-
     def cut(request: Request, _queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
         committed = request.committed
         return committed, ite(committed > end, end, committed) if cuts else committed

@@ -75,7 +75,6 @@ def _flat(shown: str) -> str:
 
 
 def test_suspend_after_notify_is_described() -> None:
-    """Race (a): the dispatcher finds the bucket empty between the pull thread's read and its hold."""
     story = _story("lost_by_hold")
     told = _flat(story_text(story))
     steps = {scene.action: scene for scene in story.scenes}
@@ -127,7 +126,6 @@ def test_a_late_answer_of_another_cause_does_not_name_the_scan() -> None:
 
 
 def test_a_run_without_a_violation_has_no_diagnosis() -> None:
-    """Neither a witness of a `sometimes` property nor a run without a property shows a fault."""
     story = _story("answered_after_wake")
     bare = story_of(attrs.evolve(_trace("answered_after_wake"), property_name=""))
 
@@ -139,7 +137,6 @@ def test_a_run_without_a_violation_has_no_diagnosis() -> None:
 
 @pytest.mark.parametrize("name", VIOLATED)
 def test_mermaid_is_well_formed(name: str) -> None:
-    """Every line is a participant, a comment, an arrow between known participants, or a note over known ones."""
     lines = story_mermaid(_story(name)).splitlines()
     participants = {found[1] for line in lines if (found := re.fullmatch(r"    participant (\w+) as [^;]+", line))}
     arrows = [re.fullmatch(r"    (\w+)->>(\w+): \d+\. \S.*", line) for line in lines]
@@ -156,7 +153,7 @@ def test_mermaid_is_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIOLATED)
 def test_svg_is_xml_within_its_sheet(name: str) -> None:
-    """The picture parses, has a mark for each step, loads nothing, and has every text within the sheet."""
+    """The picture parses, has a mark for each step, loads nothing, and keeps every text within the sheet."""
     story = _story(name)
     shown = lanes.render(_trace(name))
     root = ET.fromstring(shown)  # noqa: S314 - made a line above
@@ -200,7 +197,6 @@ def test_the_page_has_the_picture_the_steps_and_the_token() -> None:
 
 
 def test_plain_data_has_every_state() -> None:
-    """The JSON has each step with its words and the state after it."""
     trace = _trace("lost_by_hold")
     made: dict[str, Any] = trace_json(trace, story_of(trace), "token")
 
@@ -235,7 +231,6 @@ def _models() -> list[Model]:
 
 @given(data=st.data())
 def test_every_run_has_a_description(data: st.DataObject) -> None:
-    """Every run of every policy has a description: each step with its actor, its target and fitting words."""
     model = data.draw(st.sampled_from(_models()))
     actions, _state = data.draw(runs(model))
     trace = trace_of(model, actions)
@@ -251,7 +246,6 @@ def test_every_run_has_a_description(data: st.DataObject) -> None:
 
 
 def test_every_action_has_a_performer_and_a_place() -> None:
-    """Every action of the specification has an actor and a place in RocketMQ's source."""
     seen: set[str] = set()
     for model in _models():
         for action in model.actions:
@@ -264,7 +258,6 @@ def test_every_action_has_a_performer_and_a_place() -> None:
 
 
 def test_a_state_is_shown_by_its_differences_from_the_first_state() -> None:
-    """The text shows the differences between a state and the first state, with labels for values that have them."""
     policy = preset("strict-clone")
     model = specification_of(policy, named("tiny", policy))
     values = dict(zip((each.name for each in model.variables), model.initial, strict=True))
@@ -301,7 +294,6 @@ def _told(policy: str, bounds: str, name: str) -> Story:
 
 
 def test_a_race_between_queues_names_its_queue() -> None:
-    """With several queues each step names its queue, and each bucket is a separate lifeline."""
     story = _told("rocketmq-4.9", "queues", "lost_by_keep")
     told = _flat(story_text(story))
 
@@ -355,8 +347,6 @@ TOKENS: Final = re.findall(r"^longpoll explain (\S+)$", FINDINGS.read_text("utf-
 
 @frozen
 class Written:
-    """A text in a picture, with its position and size."""
-
     text: str
     left: float
     right: float
@@ -364,13 +354,11 @@ class Written:
     bottom: float
 
     def meets(self, other: Written) -> bool:
-        """Whether two texts overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not apart and not (self.bottom <= other.top or other.bottom <= self.top)
 
 
 def written(element: ET.Element, x: float = 0.0, y: float = 0.0) -> list[Written]:
-    """Every text of a picture, including texts in translated groups."""
     moved = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", element.get("transform", ""))
     if moved:
         x, y = x + float(moved[1]), y + float(moved[2])
@@ -390,7 +378,6 @@ def _placed(element: ET.Element, x: float, y: float) -> Written:
 
 
 def wrong(picture: str) -> list[str]:
-    """The texts that overlap the edge of the picture, the edge of their box or another text."""
     root = ET.fromstring(picture)  # noqa: S314 - it is our own text
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     texts = written(root)
@@ -418,7 +405,6 @@ def _boxes(root: ET.Element) -> list[Written]:
 
 
 def _leaves(text: Written, box: Written) -> bool:
-    """Whether the middle of a text is in the box and its end is outside."""
     x, y = (text.left + text.right) / 2, (text.top + text.bottom) / 2
     inside = box.left < x < box.right and box.top < y < box.bottom
     return inside and (text.left < box.left or text.right > box.right)
@@ -426,7 +412,6 @@ def _leaves(text: Written, box: Written) -> bool:
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_every_finding_is_drawn(token: str) -> None:
-    """Each picture has a numbered mark and words for each step and the fault, and no text is cut off."""
     trace = replay(token)
     story = story_of(trace)
     picture = lanes.render(trace)
@@ -450,7 +435,6 @@ def test_every_finding_of_the_page_has_a_token() -> None:
 
 
 def test_a_moving_picture_has_the_same_steps() -> None:
-    """The steps appear one by one, and a reader who prefers reduced motion sees all of them at once."""
     trace = replay(TOKENS[0])
     moving = lanes.render(trace, moving=True)
 
@@ -478,7 +462,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "polling.md").read_text("utf-8")
 
 
 def test_the_page_has_the_measured_figures() -> None:
-    """The table and the machine of the page are those of the file of measurements."""
     found = figures.measured()
 
     assert figures.table(found) in PAGE
@@ -486,7 +469,6 @@ def test_the_page_has_the_measured_figures() -> None:
 
 
 def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:
-    """An empty file, one that is not JSON and one without latencies each get an error that says how to create it."""
     path = tmp_path / "polling.json"
     for content in (None, "no", "{}", json.dumps({"results": []}), json.dumps({"results": [{"way": "a"}]})):
         if content is not None:

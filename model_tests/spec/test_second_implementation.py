@@ -75,7 +75,7 @@ def urgent(s: State, strict: bool) -> Iterator[Step]:
 
 
 def others(s: State, strict: bool, waits: bool) -> Iterator[Step]:
-    """The steps of actions that are not urgent, and of `make_visible`, which is urgent only in `strict`."""
+    """The steps of actions that are not urgent. `make_visible` is urgent only in `strict`."""
     if s["running"] and s["visible"] < s["log"] and s["dispatcher"] == "idle":
         waits |= strict
         yield "make_visible", changed(s, visible=s["visible"] + 1, dispatcher="due")
@@ -102,7 +102,6 @@ def others(s: State, strict: bool, waits: bool) -> Iterator[Step]:
 
 
 def wrong(name: str, s: State, t: State) -> Iterator[str]:
-    """The properties that this step or the state after it violates."""
     for r in REQUESTS:
         before, lost = (
             u[f"phase{r}"] == "held"
@@ -130,7 +129,6 @@ def wrong(name: str, s: State, t: State) -> Iterator[str]:
 
 @pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
 def test_a_program_written_from_the_page_finds_the_pinned_numbers(policy: str) -> None:
-    """The second implementation finds the same states, transitions, depth and lengths of shortest violations."""
     start = START | {f"{name}{r}": value for r in REQUESTS for name, value in SLOT.items()}
     depths, transitions, violated = {tuple(start.values()): 0}, 0, dict[str, int]()
     todo = deque([start])

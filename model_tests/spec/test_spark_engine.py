@@ -38,13 +38,11 @@ from longpoll_spec.specification import properties_of, specification_of
 
 @pytest.fixture
 def session(spark_engine: SparkEngine) -> SparkSession:
-    """The Spark session that all tests share."""
     return spark_engine.session
 
 
 @pytest.fixture
 def by_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Spark jobs expand every level, even if it has few states."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 0)
 
 
@@ -53,19 +51,17 @@ def _model_of(policy: str, bounds: str) -> Model:
 
 
 def _least() -> Model:
-    """The smallest model: one request and one message."""
     return specification_of(preset("rocketmq-4.9"), Bounds("least", requests=1, messages=1))
 
 
 def _same(first: Exploration, second: Exploration) -> bool:
-    """Assert equal counts by action instance, depth, verdicts and tokens."""
     counts = [(each.distinct_states, each.depth, dict(each.fired), each.verdicts) for each in (first, second)]
     return counts[0] == counts[1]
 
 
 @pytest.fixture(params=quick_if([True, False], bool), ids=lambda tight: "tight" if tight else "roomy")
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The numbers of states that are expanded and sorted at once: few, so that there are several runs, or many."""
+    """Limit how many states are expanded and sorted at once, so that there are several runs; or set no limit."""
     if request.param:
         monkeypatch.setattr(partition, "STRETCH_STATES", 30)
         monkeypatch.setattr(partition, "SORTED_STATES", 20)
@@ -78,7 +74,6 @@ def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def test_runs_give_the_packed_engines_numbers(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch, here_max: int
 ) -> None:
-    """Jobs and the driver find the same states, transitions, depth, verdicts and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _least()
 
@@ -98,7 +93,6 @@ def _of(found: Exploration) -> tuple[int, int]:
     ids=lambda each: f"{each.policy}-{each.bounds}",
 )
 def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> None:
-    """Every preset at tiny and small, and ours with features, gives the pinned counts, with and without jobs."""
     model = _model_of(entry.policy, entry.bounds)
 
     assert entry_of(explore(model, engine="spark", session=session)) == entry
@@ -109,7 +103,6 @@ def test_spark_finds_the_pinned_numbers(session: SparkSession, entry: Entry) -> 
 def test_the_driver_expands_small_levels_and_jobs_large_ones(
     session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver expands small levels and jobs the others, with the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", 8)
     model, jobs = _least(), []
     honest = spark._Search._by_shares
@@ -131,7 +124,7 @@ def test_the_driver_expands_small_levels_and_jobs_large_ones(
 def test_a_search_resumes_from_its_checkpoint(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
-    """The search continues from the middle, with a half-written later level; a forgotten first state is noticed."""
+    """The search continues from the middle, after a half-written level; a missing first state is noticed."""
     model, path = _model_of("strict", "tiny"), tmp_path / "part"
     explore(model, [], engine="spark", session=session, checkpoint=path, limit_states=100)
     depth = len(list(path.glob("level-*")))
@@ -154,7 +147,6 @@ def test_a_search_resumes_from_its_checkpoint(
 def test_an_interrupted_and_resumed_search_gives_the_same_numbers(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_states: int | None, here_max: int
 ) -> None:
-    """Ctrl-C leaves whole levels, from which the next call continues to the packed engine's numbers and tokens."""
     monkeypatch.setattr(spark, "HERE_STATES_MAX", here_max)
     model = _model_of("strict", "tiny")
 
@@ -228,7 +220,7 @@ def test_a_checkpoint_that_cannot_be_resumed_is_refused(session: SparkSession, t
 @pytest.mark.xdist_group("spark")
 @pytest.mark.usefixtures("by_jobs")
 def test_a_shard_without_an_answer_is_an_error(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark must answer for every share of the current step; answers of an earlier step do not count."""
+    """Spark must answer for every shard of the current step; answers of an earlier step do not count."""
     honest, jobs = SparkSession.range, itertools.count()
 
     def loses(self: SparkSession, start: int, end: int, step: int, parts: int) -> Any:
@@ -244,7 +236,6 @@ def test_a_shard_without_an_answer_is_an_error(session: SparkSession, monkeypatc
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_a_second_search_in_one_directory_is_refused(session: SparkSession, tmp_path: Path) -> None:
-    """The second search is refused, the first one finishes, and then the directory is free."""
     model, refused = _model_of("strict", "tiny"), []
 
     def again(progress: Progress) -> None:
@@ -323,7 +314,6 @@ LEVELS = st.lists(st.lists(st.integers(1, (1 << 128) - 1), max_size=12), min_siz
 @settings(max_examples=15)
 @given(LEVELS, st.integers(1, 3), st.integers(1, 8))
 def test_seen_runs_have_every_state_once(levels: list[list[int]], shares: int, sorted_states: int) -> None:
-    """After any merges, also a killed one, the runs have every state of the levels so far once."""
     known: set[int] = set()
     with tempfile.TemporaryDirectory() as name:
         kept = Checkpoint(Path(name))

@@ -1,4 +1,4 @@
-"""The quantified actions of the TLA+ module take the steps of our engines, at sizes other than those of its terms."""
+"""The quantified actions of the TLA+ module take the steps of our engines, also at sizes other than the module's."""
 
 from __future__ import annotations
 
@@ -24,26 +24,22 @@ from longpoll_spec.specification import specification_of
 Values: TypeAlias = dict[str, int]
 Env: TypeAlias = Mapping[str, int]
 Steps: TypeAlias = Counter[tuple[str, tuple[int, ...]]]
-"""(Name of an action, next state) -> how many steps of it lead there."""
+"""(Name of an action, next state) -> the number of the action's steps to this state."""
 
 
 @frozen(eq=False, slots=False)
 class Text:
-    """Evaluates the expressions of a module in the states of a model with two queues."""
-
     module: Module
     model: Model
 
     def members(self, kind: str) -> range:
-        """The numbers of the participants of a kind."""
         return range(len(self.model.state.requests if kind == "request" else self.model.state.queues))
 
     def name(self, base: str, kinds: tuple[str, ...], index: tuple[int, ...]) -> str:
-        """The model's name of a variable."""
+        """The model's name of a variable of the module."""
         return base + "".join(f"_{'q' * (kind == 'queue')}{at}" for kind, at in zip(kinds, index, strict=True))
 
     def kinds(self, base: str) -> tuple[str, ...]:
-        """The kinds of participants that a variable of the module belongs to."""
         name = self.module.variables[base].name
         return tuple("queue" if part[0] == "q" else "request" for part in name.removeprefix(base).split("_")[1:])
 
@@ -98,7 +94,6 @@ class Text:
         raise AssertionError(expression)
 
     def written(self, base: str, new: Expression, state: Values, env: Env) -> Iterator[tuple[str, int]]:
-        """The model's variables that one assignment of the module writes, with their values."""
         cases: list[tuple[tuple[int, ...], Expression, Env]] = [((), new, env)]
         if new[0] == "function":
             cases = [((each,), new[3], {**env, new[1]: each}) for each in self.members(new[2])]
@@ -112,7 +107,6 @@ class Text:
 
     @cached_property
     def actions(self) -> list[tuple[Operator, Expression, dict[str, Expression]]]:
-        """Each operator with its guard and its assignments; `tick` is the last one."""
         read = self.module.read
         return [
             (each, generalised(read.expression(each.action.guard), each.bound), dict(_changes(self.module, each)))
@@ -120,7 +114,6 @@ class Text:
         ]
 
     def steps(self, state: Values) -> Steps:
-        """Every step of the module from a state."""
         found: Steps = Counter()
         urgent = False
         for operator, guard, changes in self.actions:
@@ -139,7 +132,7 @@ class Text:
 
 
 def _walked(policy: str, steps: int, requests: int = 2) -> Iterator[tuple[Model, Text, tuple[int, ...]]]:
-    """The states of a random run, which begins again where no action is left."""
+    """The states of a random run, which starts again whenever no action is enabled."""
     chosen = policy_from(policy)
     model = specification_of(chosen, named("tiny", chosen, requests=requests, queues=2, messages=2))
     text = Text(Module(model), model)
@@ -152,7 +145,6 @@ def _walked(policy: str, steps: int, requests: int = 2) -> Iterator[tuple[Model,
 
 @pytest.mark.parametrize("policy", POP_KNOBS)
 def test_the_module_takes_the_steps_of_the_specification(policy: str) -> None:
-    """With two requests and two queues, the module of three has the same steps, and as many."""
     seen = set()
     for model, text, state in _walked(policy, 100):
         ours = Counter((action.name, after_step(model, action, state)) for action in enabled_actions(model, state))

@@ -31,7 +31,6 @@ MODELS = {name: specification_of(policy, named("tiny", policy)) for name, policy
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
 @given(data=st.data())
 def test_a_token_replays_to_its_run(name: str, data: st.DataObject) -> None:
-    """A token is short, safe in a URL, and replays to the same actions and the same last state."""
     model = MODELS[name]
     taken, state = data.draw(runs(model))
     token = token_of(model, taken, "no_lost_wakeup")
@@ -91,12 +90,10 @@ STEPS: Final = 6
 
 
 def exact(labels: Sequence[str]) -> list[SeenStep]:
-    """Steps with exact times."""
     return [SeenStep((label,), at, at) for at, label in enumerate(labels)]
 
 
 def walk(model: Model, draw: random.Random, count: int) -> list[str]:
-    """The labels of a random run of enabled steps."""
     state, labels = model.initial, []
     for _ in range(count):
         action = draw.choice([each for each in enabled_actions(model, state) if each.name != "stop"])
@@ -106,7 +103,6 @@ def walk(model: Model, draw: random.Random, count: int) -> list[str]:
 
 
 def is_run(model: Model, labels: Sequence[str]) -> bool:
-    """Whether these actions form a run, by the simplest engine."""
     actions = {action.label: action for action in model.actions}
     state = model.initial
     for label in labels:
@@ -117,7 +113,7 @@ def is_run(model: Model, labels: Sequence[str]) -> bool:
 
 
 def orders(steps: Sequence[SeenStep]) -> Iterator[tuple[SeenStep, ...]]:
-    """Every order in which no step comes after a step that began after its end."""
+    """Every order that the times allow: a step that ended before another step began comes first."""
     for order in permutations(steps):
         if all(
             order[later].before_ns >= order[first].after_ns for later in range(len(order)) for first in range(later)
@@ -126,7 +122,6 @@ def orders(steps: Sequence[SeenStep]) -> Iterator[tuple[SeenStep, ...]]:
 
 
 def seen(draw: random.Random) -> list[SeenStep]:
-    """A few steps of a run with intervals that may overlap. Sometimes one step is replaced by another."""
     labels = walk(MODEL, draw, STEPS)
     if draw.random() < 0.5:
         labels[draw.randrange(STEPS)] = draw.choice(LABELS)
@@ -152,7 +147,6 @@ def agrees_with_every_order(runs: int) -> bool:
 
 
 def test_the_checker_agrees_with_trying_every_order() -> None:
-    """On random steps with random times, the set of possible states gives the same verdict as every permutation."""
     assert agrees_with_every_order(60)
 
 
@@ -169,7 +163,7 @@ def test_a_checker_that_ignores_overlaps_is_detected(monkeypatch: pytest.MonkeyP
 
 
 def test_an_impossible_step_is_refused_with_the_false_part_of_its_guard() -> None:
-    """A hold is reported before its read has missed: the part of the guard about the phase is false."""
+    """A hold is reported before its read has missed, so the part of the guard about the phase is false."""
     found = Checker(MODEL).check(exact(["next_pull(0)", "hold(0)", "pull_read(0)"]))
 
     assert (found.conforms, found.placed, found.certain) == (False, 1, 1)
@@ -179,7 +173,7 @@ def test_an_impossible_step_is_refused_with_the_false_part_of_its_guard() -> Non
 
 
 def test_an_observed_value_must_agree_with_the_state() -> None:
-    """A step is refused if the observed visible end differs from the specification's, with the two values."""
+    """A step is refused if the observed visible end differs from the specification's; the error has the two values."""
     steps = exact(["append", "make_visible"])
     right, wrong = (attrs.evolve(steps[1], known=(("visible_end", end),)) for end in (1, 2))
 
@@ -233,7 +227,6 @@ def test_the_number_of_followed_orders_is_limited() -> None:
 
 
 def test_a_long_run_conforms_in_any_order_of_its_events() -> None:
-    """Two hundred overlapping and shuffled steps form a run, and without one of them they do not."""
     model = specification_of(STRICT, attrs.evolve(WORLD, queues=2))
     draw = random.Random(3)
     labels = walk(model, draw, 200)

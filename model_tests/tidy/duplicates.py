@@ -24,26 +24,24 @@ PLACES_MAX: Final = 8
 """Lines that stand in more places than this are a common idiom, not a copy."""
 
 Line: TypeAlias = tuple[int, str]
-"""The line's number in its file, from 1, and its text with single spaces."""
+"""(Number of a line in its file, from 1; its text with single spaces)."""
 
 
 @frozen(order=True)
 class Pair:
-    """Two places with the same lines; both names are paths from the root, both numbers lines from 1."""
+    """Two places with the same lines. The names are paths from the root, and the numbers are lines from 1."""
 
     one: str
     one_line: int
     other: str
     other_line: int
     shared: int
-    """The number of lines that the two places share."""
 
     def __str__(self) -> str:
         return f"{self.one}:{self.one_line} ~ {self.other}:{self.other_line}, {self.shared} lines"
 
 
 def telling(source: str) -> list[Line]:
-    """The lines of a module that can make a pair: no blank lines, comments, imports or lone brackets."""
     passed: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -66,7 +64,7 @@ def _runs(files: Mapping[str, Sequence[Line]]) -> Iterator[tuple[tuple[str, int]
 
 
 def pairs(files: Mapping[str, str]) -> list[Pair]:
-    """The pairs of places in these files, in order; overlapping matches are joined to the longest pair."""
+    """The pairs of places in these files, in order. Overlapping matches are joined to the longest pair."""
     lines = {name: telling(source) for name, source in files.items()}
     starts = set(_runs(lines))
     found = []
@@ -83,6 +81,5 @@ def pairs(files: Mapping[str, str]) -> list[Pair]:
 
 
 def sources(root: Path) -> dict[str, str]:
-    """The text of every module of the project, by its path from the root."""
     paths = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     return {str(path.relative_to(root)): path.read_text() for path in paths}

@@ -28,7 +28,6 @@ PINNED: Final = Path(__file__).with_name("prose.json")
 WORDS_MIN: Final = 5
 """The fewest words of a sentence; shorter texts are headings or table cells."""
 WORST: Final = 15
-"""The number of files that the command lists."""
 MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
     "a relative clause as subject": re.compile(
         r"^(?:What|Who|Whoever|Those that|Those who|One that|One who)\b(?!.*\?$)"
@@ -55,7 +54,6 @@ MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
         r"throw|end|begin|find|stand|say|tell|read|write|answer|keep)\b"
     ),
 }
-"""Name of a marked phrase -> the pattern that finds it."""
 _FENCE: Final = re.compile(r"^(`{3,}|~{3,})[^\n]*\n.*?^\1[`~]*$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"`[^`]*`")
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
@@ -68,15 +66,11 @@ _DOCSTRING: Final = re.compile(r'^[ ]*(?:r)?"""(.*?)"""', re.MULTILINE | re.DOTA
 
 @define
 class Count:
-    """The counts of some texts."""
-
     words: int = 0
     sentences: int = 0
     marked: dict[str, int] = field(factory=dict)
-    """Name of a marked phrase -> how often it occurs."""
 
     def add(self, sentence: str) -> None:
-        """Count one sentence."""
         words = len(sentence.split())
         self.words += words
         self.sentences += 1
@@ -85,12 +79,10 @@ class Count:
                 self.marked[name] = self.marked.get(name, 0) + hits
 
     def rates(self) -> dict[str, float]:
-        """Marked phrases in 1,000 words."""
         return {"marked": round(1_000 * sum(self.marked.values()) / max(self.words, 1), 1)}
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of plain prose; code counts as one word."""
     text = _CODE.sub("X", _LINK.sub(r"\1", text))
     for part in _END.split(" ".join(text.split())):
         if len(part.split()) >= WORDS_MIN:
@@ -127,13 +119,11 @@ def of_comments(text: str) -> Iterator[str]:
 
 
 def tracked(*patterns: str) -> list[str]:
-    """The files that git tracks."""
     listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
 
 
 def _helped(command: click.Command) -> Iterator[str]:
-    """The help of a command, of its options, and of the commands below it."""
     context = click.Context(command)
     for block in re.split(r"\n\s*\n", command.help or ""):
         if not block.lstrip().startswith("\b"):
@@ -159,7 +149,6 @@ def _read(names: list[str], read: Callable[[str], Iterator[str]]) -> dict[str, l
 
 
 def texts() -> dict[str, dict[str, list[str]]]:
-    """Group -> file -> the sentences of the file."""
     docs = [name for name in tracked("docs/*.md") if "/zh/" not in name]
     return {
         "readme": _read(tracked("README.md", "CONTRIBUTING.md"), of_markdown),
@@ -173,7 +162,6 @@ def texts() -> dict[str, dict[str, list[str]]]:
 
 
 def counted(all_sentences: Iterator[str] | list[str]) -> Count:
-    """The counts of some sentences."""
     count = Count()
     for sentence in all_sentences:
         count.add(sentence)
@@ -181,20 +169,17 @@ def counted(all_sentences: Iterator[str] | list[str]) -> Count:
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Group -> what is counted -> the number."""
     return {
         group: counted([each for read in files.values() for each in read]).rates() for group, files in texts().items()
     }
 
 
 def pinned() -> dict[str, dict[str, float]]:
-    """The largest numbers that are allowed, as `measured` gives them."""
     found: dict[str, dict[str, float]] = json.loads(PINNED.read_text("utf-8"))
     return found
 
 
 def grown(found: Mapping[str, Mapping[str, float]], allowed: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """One sentence for each number that is larger than the pinned one."""
     return [
         f"{group}: {name} {number} of at most {allowed[group][name]}; python -m model_tests.tidy.prose lists the files"
         for group, numbers in found.items()
@@ -204,7 +189,6 @@ def grown(found: Mapping[str, Mapping[str, float]], allowed: Mapping[str, Mappin
 
 
 def command() -> int:
-    """Print the counts and the worst files; with --lower, write the counts that have fallen."""
     found, allowed = measured(), pinned()
     if sys.argv[1:] == ["--lower"]:
         least = {

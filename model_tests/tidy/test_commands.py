@@ -32,7 +32,6 @@ PAGES: Final = sorted(
 TARGETS: Final = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
 FENCED: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPECIFIED: Final = {"check", "prove", "export"}
-"""The commands that also accept the policies for pops."""
 SHELL: Final = {"", "console", "sh", "bash"}
 SPAN: Final = re.compile(r"(?<!`)`((?:longpoll|make|python -m) [^`\n]+)`(?!`)")
 TYPED: Final = re.compile(
@@ -44,15 +43,12 @@ ACTIVATED: Final = "source .venv/bin/activate"
 
 @frozen
 class Typed:
-    """A command in a page."""
-
     line: str
     whole: bool
     """Whether the command stands in a block; a command within a sentence may leave out required options."""
 
 
 def commands(text: str) -> Iterator[Typed]:
-    """Our commands on a page, in blocks and in sentences."""
     for kind, block in FENCED.findall(text):
         if kind in SHELL:
             yield from (Typed(line, whole=True) for line in TYPED.findall(block))
@@ -60,7 +56,6 @@ def commands(text: str) -> Iterator[Typed]:
 
 
 def wrong(typed: Typed) -> str | None:
-    """The reason why a command cannot be typed as it stands; None if it can."""
     words = shlex.split(typed.line, comments=True)
     ends = [place for place, word in enumerate(words) if word in {"|", "&", ">", "..."} or word.startswith((">", "<"))]
     program, *words = words[: min(ends, default=len(words))]
@@ -84,7 +79,6 @@ def _wrong_module(words: list[str]) -> str | None:
 
 
 def _check_call(words: list[str], *, whole: bool) -> None:
-    """Parse a call of `longpoll` and look up the names that it uses; raises click's UsageError and UserError."""
     command: click.Command = main
     name = "longpoll"
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
@@ -155,7 +149,6 @@ def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
     ],
 )
 def test_a_planted_command_is_seen(planted: str) -> None:
-    """A wrong command is reported in a block of a page with PATH instructions and of a page without them."""
     (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
 
     assert wrong(typed)

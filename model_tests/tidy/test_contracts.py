@@ -130,14 +130,12 @@ PLANTS = {
 
 
 def contract_names() -> list[str]:
-    """The names of the contracts in .importlinter."""
     config = configparser.ConfigParser()
     config.read(ROOT / ".importlinter")
     return [config[section]["name"] for section in config.sections() if section.startswith("importlinter:contract:")]
 
 
 def lint(tree: Path) -> tuple[int, str]:
-    """Exit code and text of import-linter over the packages of a tree."""
     done = subprocess.run(
         [LINT_IMPORTS, "--no-cache"],
         cwd=tree,
@@ -152,7 +150,6 @@ def lint(tree: Path) -> tuple[int, str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the packages and their contracts."""
     for folder in ("spec", "reference"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / ".importlinter", tmp_path)
@@ -165,7 +162,6 @@ def test_every_contract_has_a_plant() -> None:
 
 
 def test_contracts_hold() -> None:
-    """The tree as it stands keeps every import contract."""
     code, text = lint(ROOT)
 
     assert code == 0, text
@@ -174,7 +170,6 @@ def test_contracts_hold() -> None:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_contract_fails_on_a_planted_import(tree: Path, name: str) -> None:
-    """A forbidden import breaks the contract that forbids it."""
     path, line = PLANTS[name]
     file = tree / path
     file.write_text(file.read_text() + f"\n{line}\n")

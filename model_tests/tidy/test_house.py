@@ -32,7 +32,6 @@ def unpinned(lock: str) -> list[str]:
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
 def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
-    """Every package of a lock file has an exact version and a hash, and no line names an address."""
     assert unpinned(lock.read_text()) == []
 
 
@@ -41,19 +40,16 @@ def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
     ["attrs>=24\n", "attrs==24.2.0\n", "--index-url https://example.org\n", "attrs @ https://example.org/a\n"],
 )
 def test_an_unpinned_lock_is_seen(planted: str) -> None:
-    """A missing hash, a version range and an address are each reported."""
     assert unpinned(LOCKS[0].read_text() + planted) != []
 
 
 def test_make_help_lists_every_promised_target() -> None:
-    """`make help` names each target of the contract."""
     text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
     assert set(re.findall(r"make ([a-z-]+)", text)) >= TARGETS
 
 
 def test_readme_gives_the_two_commands() -> None:
-    """The README names `make run` and `make test`."""
     text = (ROOT / "README.md").read_text()
 
     assert "make run" in text
@@ -61,7 +57,6 @@ def test_readme_gives_the_two_commands() -> None:
 
 
 def test_wheel_is_named_as_the_contents_check_expects() -> None:
-    """The packages of the wheel are those that check-wheel-contents allows at top level."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         tool = tomllib.load(file)["tool"]
     packages = [Path(package).name for package in tool["hatch"]["build"]["targets"]["wheel"]["packages"]]
@@ -72,7 +67,6 @@ def test_wheel_is_named_as_the_contents_check_expects() -> None:
 
 
 def test_what_a_host_of_repositories_reads_is_true() -> None:
-    """CITATION.cff has the project's version, and the workflow and the hooks use only what this tree has."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -94,7 +88,6 @@ GITHUB = ROOT / ".github"
 
 
 def unknown_references(workflow: dict[str, Any]) -> list[str]:
-    """The jobs, make targets, actions and action inputs that a workflow names and this tree does not have."""
     jobs, targets = workflow["jobs"], re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     steps = [step for job in jobs.values() for step in job["steps"]]
     needed = set(re.findall(r"\w+", str([job.get("needs", "") for job in jobs.values()])))
@@ -120,7 +113,6 @@ def test_the_workflows_name_what_is_there() -> None:
 
 
 def test_the_action_calls_conform_with_its_inputs(tmp_path: Path) -> None:
-    """Each input of the action becomes an option of `longpoll conform`, and an empty input is left out."""
     action = yaml.safe_load((GITHUB / "actions" / "conform" / "action.yml").read_text())
     script = action["runs"]["steps"][-1]
     program = tmp_path / "longpoll" / "bin" / "longpoll"
@@ -146,7 +138,6 @@ def test_the_action_calls_conform_with_its_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_help_with_examples(name: str) -> None:
-    """`longpoll NAME --help` works and shows how to call it."""
     result = CliRunner().invoke(main, [name, "--help"])
 
     assert result.exit_code == 0, result.output
@@ -154,7 +145,6 @@ def test_each_command_has_help_with_examples(name: str) -> None:
 
 
 def test_an_unknown_command_is_one_clear_line() -> None:
-    """A mistyped command exits 2 without a traceback."""
     done = subprocess.run(
         [Path(sys.executable).with_name("longpoll"), "chekc"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -165,7 +155,6 @@ def test_an_unknown_command_is_one_clear_line() -> None:
 
 
 STRAY = re.compile(r"(?:^|/)(?:abort|lock|.*\.(?:orig|rej|bak|tmp|log|pyc))$")
-"""Names of files that a broker, an editor or Python leaves behind."""
 KNOWN_AT_TOP = {
     *(".ci", ".devcontainer", ".github", "docs", "model_tests", "packaging", "reference", "requirements", "spec"),
     *(".dockerignore", ".gitignore", ".importlinter", ".pre-commit-config.yaml", "CHANGELOG.md", "CITATION.cff"),
@@ -198,5 +187,4 @@ def test_no_stray_file_is_tracked() -> None:
     "path", ["None/abort", "store/commitlog/0", "docs/page.md.orig", "reference/lock", "nohup.out"]
 )
 def test_a_stray_file_is_seen(path: str) -> None:
-    """A broker's file, an editor's backup and an unknown name are each reported."""
     assert strays(["README.md", path]) == [path]

@@ -60,7 +60,6 @@ def test_that_passes(): ...
 
 
 def run(directory: Path, tests: str, *plugin: str) -> str:
-    """The output of pytest for some tests."""
     file = directory / "test_left.py"
     file.write_text(tests)
     words = ["-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(directory), *plugin, str(file)]

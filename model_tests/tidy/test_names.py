@@ -39,7 +39,6 @@ def exists(path: str) -> bool:
 
 
 def importable(name: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
     for cut in range(name.count(".") + 1):
         module, *attributes = name.rsplit(".", cut)
         try:
@@ -53,7 +52,6 @@ def importable(name: str) -> bool:
 
 
 def in_package(folder: str, name: str) -> bool:
-    """Whether a package has a module or a package of this name."""
     return exists(f"{folder}/{name}.py") or exists(f"{folder}/{name}/")
 
 

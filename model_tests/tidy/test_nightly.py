@@ -53,14 +53,12 @@ RIGHT = Part("a", 1, (), (), 0, 1.0)
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command line that makes pytest run a small suite, with its logs in a scratch directory."""
     monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
     (tmp_path / "test_suite.py").write_text(SUITE)
     return ["-p", "no:cacheprovider", str(tmp_path / "test_suite.py")]
 
 
 def order(tmp_path: Path) -> list[str]:
-    """The tests of the last run, in the order in which they started."""
     lines = (tmp_path / "logs" / "shared.jsonl").read_bytes().splitlines()
     return [row.test for row in (msgspec.json.decode(line, type=Line) for line in lines) if row.outcome == "started"]
 
@@ -79,7 +77,6 @@ def test_the_long_tests_run_in_the_order_of_the_seed(suite: list[str], tmp_path:
 
 
 def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
-    """Tests that had no time to start are counted as not run."""
     part = run_tests("shared", 0.0, 1, [*suite, "-n", "2"])
 
     assert (part.passed, part.failed, part.not_reached) == (0, (), 7)
@@ -122,7 +119,6 @@ def test_a_failure_is_shown_before_the_end(suite: list[str], tmp_path: Path, mon
 
 
 def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:
-    """The report names the test that ran in the crashed worker."""
     Path(suite[-1]).write_text("import os, pytest\n@pytest.mark.long\ndef test_crash():\n    os._exit(70)\n")
     part = run_tests("shared", 1.0, 1, [*suite, "-n", "1"])
 
@@ -131,7 +127,6 @@ def test_a_worker_that_crashes_is_a_failure(suite: list[str]) -> None:
 
 
 def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None:
-    """A suite that cannot be collected ran no test, so the run fails."""
     Path(suite[-1]).write_text("import no_such_module")
     part = run_tests("shared", 1.0, 1, suite)
 

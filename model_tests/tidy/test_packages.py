@@ -21,34 +21,29 @@ from longpoll_spec.tables import WITH_TABLE
 
 ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
-"""The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 20,  # The modules are the chapters of the specification, in reading order.
     "reference/longpoll_judge/kernel": 21,  # Each module has one rule, or helpers that several rules share.
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
-"""A module with its package, and perhaps a name in the module, as a docstring writes it."""
 
 
 def packages() -> Iterator[Path]:
-    """Every shipped package."""
     for folder in ("spec", "reference"):
         yield from (path.parent for path in (ROOT / folder).rglob("__init__.py"))
 
 
 def siblings(package: Path) -> list[str]:
-    """The modules of a package without `__init__`."""
     inside = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
     return sorted(path.stem for path in inside if not path.name.startswith("__"))
 
 
 def sizes() -> Mapping[str, int]:
-    """Package -> the number of its modules."""
     return {path.relative_to(ROOT).as_posix(): len(siblings(path)) for path in packages()}
 
 
 def too_large(found: Mapping[str, int]) -> set[str]:
-    """Packages with too many modules, and packages whose exception is not needed."""
+    """Packages with too many modules, and packages that have an exception without needing it."""
     large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
     return large | {name for name, size in LARGER.items() if found.get(name) != size}
 
@@ -115,7 +110,6 @@ ALLOWED = {
 
 
 def started_in(text: str) -> list[int]:
-    """The lines of a text that start a thread directly."""
     tree = ast.parse(text)
     imported = {
         name.asname or name.name
@@ -128,7 +122,6 @@ def started_in(text: str) -> list[int]:
 
 
 def _made_of(node: ast.AST) -> list[ast.expr]:
-    """The name of the called function or of the base class."""
     if isinstance(node, ast.ClassDef):
         return node.bases
     return [node.func] if isinstance(node, ast.Call) else []
@@ -147,7 +140,6 @@ def test_threads_are_started_in_one_place() -> None:
 
 
 SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
-"""The name that the code gives to a thread."""
 SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
 """Code that runs in the processes of `longpoll serve` and `longpoll observe`."""
 
@@ -192,12 +184,11 @@ sections = cache(protocol_page.sections)
 
 
 def section_of(code: RequestCode, text: str) -> str:
-    """The section of the page about one request code."""
     return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
 
 
 def test_every_code_is_listed_and_told() -> None:
-    """The page has each code in the table at the top, with a link; a code less changes the page."""
+    """The page has each code in the table at the top, with a link. If a code is missing, the page changes."""
     found, text = sections(), page()
 
     assert len(found) > 35

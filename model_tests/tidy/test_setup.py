@@ -101,7 +101,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_set_up_runs_where_something_is_lacking(tmp_path: Path, stamp: str | None, extras: str, runs: bool) -> None:
-    """A plain `make setup` completes an environment that lacks packages, and leaves a complete one as it is."""
+    """A plain `make setup` completes an environment that lacks packages, and does not change a complete one."""
     if stamp is not None:
         (tmp_path / ".fresh").write_text(f"{stamp}\n")
     done = make("--dry-run", "setup", f"VENV={tmp_path}", f"EXTRAS={extras}")

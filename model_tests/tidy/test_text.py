@@ -35,7 +35,6 @@ PLANTS = {
 
 
 def tracked() -> Iterator[Path]:
-    """Every text file that git tracks or would track."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -59,7 +58,6 @@ def offences(name: str, text: str) -> list[str]:
 
 
 def test_text_is_clean() -> None:
-    """No file has an unfinished mark, a machine's path, or another line that the rules forbid."""
     found = [line for path in tracked() for line in offences(str(path.relative_to(ROOT)), path.read_text("utf-8"))]
 
     assert found == []
@@ -90,7 +88,6 @@ SLEEPERS = {f"{SUPPORT}/brokers.py": "polls for a condition, with a limit"}
 
 
 def test_tests_do_not_sleep() -> None:
-    """No test sleeps; one helper polls."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = {str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())}
 
@@ -101,7 +98,7 @@ SPEAKS = re.compile(r"\bassert\b|pytest\.(raises|fail)|run_state_machine_as_test
 
 
 def silent_tests(source: str) -> list[str]:
-    """Test functions without an assertion, whose helpers in the same module have none either."""
+    """Test functions without an assertion, also in the helpers of the same module that they call."""
     lines = source.splitlines()
     functions = {
         node.name: "\n".join(lines[node.lineno - 1 : node.end_lineno])
@@ -146,7 +143,6 @@ def anchors(text: str) -> set[str]:
 
 
 def lost_links(page: Path, text: str) -> list[str]:
-    """The relative links of a page whose file or heading does not exist."""
     lost = []
     for target, anchor in LINK.findall(text):
         file = page.parent / target if target else page
@@ -158,14 +154,12 @@ def lost_links(page: Path, text: str) -> list[str]:
 
 
 def test_markdown_links_lead_somewhere() -> None:
-    """Every relative link of the docs leads to an existing file and heading."""
     pages = [path for path in tracked() if path.suffix == ".md"]
 
     assert {path.name: lost for path in pages if (lost := lost_links(path, path.read_text("utf-8")))} == {}
 
 
 def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
-    """Broken links to a file, to a heading of another page and to one of the same page are reported."""
     page = ROOT / "README.md"
     good = "[a](docs/safety.md) [b](docs/safety.md#access-control) [c](#here)\n## Here\n"
 

@@ -59,7 +59,6 @@ main()
 
 
 def python(script: str, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a Python script in its own process."""
     command = [sys.executable, "-c", script, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
 
@@ -73,7 +72,6 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 @contextmanager
 def faults_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Collect the tracebacks of the faults that occur in the block."""
     monkeypatch.setattr("tempfile.tempdir", str(directory))
     yield
 
@@ -113,7 +111,7 @@ def test_every_fault_of_a_command_is_one_sentence_and_not_exit_code_1(  # noqa: 
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A fault of the caller's files exits with 2 and any other fault with 3; the traceback goes only to a file."""
+    """A fault of the caller's files exits with 2 and any other fault with 3. The traceback goes only to a file."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
         exit_codes.ended(raising(error), ["judge", GIVEN])
 
@@ -213,7 +211,6 @@ def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatc
     [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt.any_number", ["prove"])],
 )
 def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) -> None:
-    """From the first import on, Ctrl-C prints one sentence and the process exits with 3."""
     done = python(AT_IMPORT, mark, *words)
 
     assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {exit_codes.STOPPED}")
@@ -313,7 +310,6 @@ def test_a_full_disk_for_output_is_exit_code_3(redirected: str, code: Exit, said
 
 @pytest.mark.parametrize("words", [["--help"], ["policies", "--json"]], ids=" ".join)
 def test_a_closed_pipe_ends_a_command_without_a_message(words: list[str]) -> None:
-    """A closed pipe gives exit code 3 without a message, where rich and click would exit with 1."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", "from longpoll.entry import main; main()", *words]
@@ -329,7 +325,6 @@ DEEP = 100_000
 
 
 def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: Path) -> None:
-    """A directory named like a part of a history, and deeply nested JSON, are reported as damage."""
     (tmp_path / "meta.json").write_text('{"format_version": 1, "sources": [], "more": ' + "[" * DEEP)
     (tmp_path / "part-deep.ndjson").write_text('{"event": "x", "more": ' + "[" * DEEP + "]" * DEEP + "}\n")
     for suffix in ("ndjson", "ndjson.zst", "parquet"):

@@ -56,15 +56,12 @@ PATIENCE_MS = 300
 
 
 def job_for(place: tuple[str, int], directory: Path, known: Declared | None = None) -> command.Job:
-    """The job that `verify --broker` would create for this broker."""
     known = known or declared(STRICT)
     return command.Job(known, known.policy.name, (), place, None, 0.1, directory / "history", directory, RealRuntime())
 
 
 @pytest.fixture
 def page_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, int]], Page]:
-    """Run the stages against the broker at an address, with a small load and short waits, judged without Spark."""
-
     def judge_locally(paths: list[Path], **options: object) -> Result:
         limits = {name: options[name] for name in ("wake_ms", "late_ms")}
         return judge(paths, engine="local", **limits)  # type: ignore[arg-type] # numbers, both
@@ -90,7 +87,6 @@ def silent(_peer: Peer, _command: Command) -> None:
 
 
 def closing(peer: Peer, _command: Command) -> None:
-    """Close the connection at the first request."""
     peer.close()
 
 
@@ -99,12 +95,10 @@ def babbling(peer: Peer, _command: Command) -> None:
 
 
 def hollow(peer: Peer, request: Command) -> None:
-    """Answer success with header fields and a body that cannot be parsed."""
     peer.answer(request, 0, {"queueOffset": "x", "nextBeginOffset": "1e9", "msgId": "?"}, b"\x01" * 200)
 
 
 def dying(peer: Peer, _command: Command) -> None:
-    """Close the connection at the first request and accept no further connection."""
     peer.server.refuse_connections()
     peer.close()
 
@@ -140,7 +134,6 @@ def test_a_failing_stage_is_a_row_and_its_traceback_is_kept(tmp_path: Path, monk
 
 
 def test_an_interrupt_leaves_a_page_with_the_results_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C the page has the earlier rows and one for the interrupt; the exit code is 3, or 1 if violated."""
     outcomes: list[Outcome] = ["ok", "violated"]
     for outcome in outcomes:
         page = Page()
@@ -184,7 +177,6 @@ def test_a_usage_error_of_verify_is_reported_before_the_work(
 
 
 def test_a_policy_must_keep_the_properties_that_its_specification_has() -> None:
-    """Policy 4.9 declares its race and its scan, and strict neither; a changed knob is checked in the spec."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     timed = declared(with_knob(STRICT, "expiry=scan"))
 
@@ -199,14 +191,13 @@ def test_a_policy_must_keep_the_properties_that_its_specification_has() -> None:
 
 @pytest.fixture
 def late_history(tmp_path: Path) -> Path:
-    """A history in which one pull is answered half a second after its deadline."""
     write(tmp_path / "made", simulate(Load(events=3_000)), simulated_meta())
     plant(tmp_path / "made", "answer_delayed", tmp_path / "late")
     return tmp_path / "late"
 
 
 def test_a_declared_delay_is_reported_and_another_one_is_a_violation(late_history: Path) -> None:
-    """The scan of 4.9 permits a delay of half a second; strict has no scan, and a scan every 0.1 s is too fast."""
+    """The scan of 4.9 permits a delay of half a second. Strict has no scan, and a scan every 0.1 s permits less."""
     directory = late_history
     limits = limits_of(0)
     found = judge([directory], engine="local", wake_ms=limits.wake_ms, late_ms=limits.late_ms)
@@ -229,7 +220,6 @@ def test_limits_follow_the_slowest_echo() -> None:
 
 
 def test_an_echo_measures_a_slow_broker_and_stops_with_a_silent_one() -> None:
-    """The longest echo is at least the broker's delay, and a broker that stops answering does not block the end."""
     asked = RealRuntime().event()
     waited_s = 0.05
 
@@ -309,8 +299,6 @@ def said(verdict: Verdict, *findings: Finding, gaps: Sequence[str] = (), request
 
 @define
 class Script:
-    """A judge that returns scripted findings, one list for each call."""
-
     says: list[Result] = field(factory=list)
     asked: list[tuple[float, float]] = field(factory=list)
     """The limits of each call: lateness of a wake and of a deadline, in ms."""
@@ -322,7 +310,6 @@ class Script:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """A judge that returns scripted findings for the rows of this history."""
     one = Script()
     monkeypatch.setattr(command, "judge", one.judge)
     monkeypatch.setattr(limits_module, "judge", one.judge)
@@ -330,14 +317,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 
 def promised(script: Script, known: Declared, found: Result, again: Result) -> tuple[Result, dict[str, int]]:
-    """(findings that remain with the longer limits, findings that the policy permits)."""
     script.says.append(again)
     result, excused = by_promises(found, Path("h"), known, LIMITS)
     return result, dict(excused)
 
 
 def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIMITS) -> Sequence[Row]:
-    """The rows of the page for each scripted result."""
     script.says += [result, result]
     return command.judged(Path("h"), known, limits, lambda _text: None)[1]
 
@@ -350,7 +335,7 @@ def row_of(script: Script, known: Declared, result: Result, limits: Limits = LIM
 def test_each_limit_is_extended_by_its_own_fallback(
     known: Declared, asked: tuple[float, float], script: Script
 ) -> None:
-    """The fallback for lost wakeups extends only the limit for wakes, and the scan only that for deadlines."""
+    """The fallback for lost wakeups extends only the limit for wakes, and the scan only the limit for deadlines."""
     (name, *_rest) = known.broken
     found = said("invalid", finding(name))
     result, excused = promised(script, known, found, said("valid"))
@@ -380,7 +365,7 @@ MIXED: Final = (
         # No fallback repairs a lost answer, so the property remains permitted when the judge finds it again.
         *((OTHERS, [finding(each)], [finding(each)], [], {each: 1})
           for each in (ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES)),
-        # A promised finding and a permitted one are counted side by side, under either name.
+        # A permitted finding and a violation in one result are counted separately.
         *((RACES, [finding(NO_LOST_WAKEUP), each], [each], [each], {NO_LOST_WAKEUP: 1}) for each in MIXED),
         # Rows with violations come first.
         (RACES, [EARLY, LATE, DOUBTED], [LATE, EARLY], [EARLY, LATE, DOUBTED], {}),
@@ -406,7 +391,7 @@ def test_unlisted_late_answers_are_counted(script: Script) -> None:
 
 
 def test_only_policy_4_9_permits_a_pull_to_lower_an_offset(tmp_path: Path) -> None:
-    """Policy 4.9 lets a pull overwrite a newer offset (finding h); strict promises that no pull does."""
+    """Policy 4.9 lets a pull overwrite a newer offset (finding h); strict promises that no pull does so."""
     events: list[dict[str, Any]] = []
     for number, (code, asked, told) in enumerate([(15, {"commit_offset": 9}, {}), (14, {}, {"offset": 5})]):
         about = {"topic": "T", "queue": 0, "connection": "2", "request": f"2-{number}", "at": 50 + 10 * number}
@@ -445,7 +430,6 @@ def test_only_policy_4_9_permits_a_pull_to_lower_an_offset(tmp_path: Path) -> No
 def test_a_row_has_longer_limits_only_after_a_valid_run(
     known: Declared, result: Result, coarse: bool, outcome: str, script: Script
 ) -> None:
-    """The longer limits apply only to a valid run, and only if the policy promises a timing property."""
     rows = row_of(script, known, result, Limits(100, 50, are_coarse=coarse))
 
     assert [row.outcome for row in rows] == [outcome]
@@ -455,7 +439,6 @@ def test_a_row_has_longer_limits_only_after_a_valid_run(
 
 
 def test_permitted_findings_have_their_own_row(script: Script) -> None:
-    """The row has the count, name and bounds of the permitted findings; the run matches the declared policy."""
     script.says += [said("invalid", finding(NO_LOST_WAKEUP)), said("valid")]
     result, rows = command.judged(Path("h"), RACES, LIMITS, lambda _text: None)
 

@@ -117,7 +117,6 @@ def _wide() -> Iterator[None]:
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_a_hostile_text_in_a_call_is_escaped(path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hostile text as the value of an option or argument is a usage error, or is escaped in the output."""
     monkeypatch.chdir(tmp_path)
     for words in calls(path, ALL):
         assert_harmless(run(words), words)
@@ -131,7 +130,6 @@ TEXTS: Final = ("x" * 5_000, "(" * 2_000, "nan", "1e300", "-1", "", "lp1.x", "12
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
 def test_every_usage_error_is_one_sentence(path: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong file, a wrong directory or an invalid text for an option or argument gives one sentence."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     (tmp_path / "deep_file").write_text("[" * 100_000)
@@ -187,7 +185,6 @@ WIDE: Final = 400
 
 
 def assert_shown(text: str, hostile: str) -> None:
-    """Assert that the output has the name in escaped form and no sequence that controls the terminal."""
     assert UNSEEN.search(text) is None, repr(text)
     shown = plain(hostile)
     assert shown in " ".join(text.replace("│", " ").split()) or shown in text, (shown, text)
@@ -195,7 +192,6 @@ def assert_shown(text: str, hostile: str) -> None:
 
 @contextmanager
 def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """The text that was written to the two consoles and to standard output."""
     file = io.StringIO()
     with monkeypatch.context() as patch:
         for console in (out, err):
@@ -206,7 +202,6 @@ def consoles(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 
 
 def received(name: str) -> ReceivedMessage:
-    """A message as a consumer receives it, with this tag and body."""
     body = name.encode("utf-8", "surrogatepass")
     return ReceivedMessage("T", 0, 0, body, {"TAGS": name}, "id", 0, "h", 0, "h", 0, 0, 0, 0)
 

@@ -85,7 +85,6 @@ BORDERS: Final = re.compile("[┏┓┗┛━┃┳╇┡┩└┘┴│├┤�
 
 
 def assert_within(text: str, width: int) -> None:
-    """Assert that no line has more characters than there are columns."""
     assert text
     assert [line for line in text.splitlines() if cell_len(line) > width] == []
 
@@ -109,7 +108,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, columns: str | None) -> str:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """With any COLUMNS, stacked rows keep each cell in one piece, and a table keeps each word in one piece."""
     text = shown(monkeypatch, str(width))
 
     assert_within(text, width)
@@ -140,7 +138,7 @@ def test_a_table_fits_and_no_letter_is_lost(monkeypatch: pytest.MonkeyPatch, wid
 def test_the_width_follows_the_variable_columns(
     monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
 ) -> None:
-    """An invalid COLUMNS gives a pipe its default width, and the width never falls below the smallest readable one."""
+    """An invalid COLUMNS gives a pipe its default width, and no width is below the smallest readable width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
@@ -152,7 +150,6 @@ def test_the_width_follows_the_variable_columns(
 def test_a_page_and_a_judgement_fit_forty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Forty columns are enough for the table of the main job and for all output of `judge`."""
     monkeypatch.setenv("COLUMNS", "40")
     page = Page([Row("law", "each engine", "ok", "5,043 states"), Row("law", "strict", "violated", "no_lost_wakeup")])
     page.print()
@@ -208,7 +205,6 @@ def test_prose_is_wrapped_only_if_the_width_is_known() -> None:
 
 
 def offered(*words: str) -> list[str]:
-    """The values that zsh offers for the last word of a command line."""
     kind = get_completion_class("zsh")
     assert kind is not None
     found = kind(main, {}, "longpoll", COMPLETING).get_completions(list(words[:-1]), words[-1])
@@ -216,7 +212,6 @@ def offered(*words: str) -> list[str]:
 
 
 def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Completing a name imports no command, and a command whose extra is missing has no completions."""
     assert set(offered("")) == set(COMMANDS)
     assert offered("check", "--policy", "strict", "--prop") == ["--property"]
     assert offered("export", "out", "--to", "tl") == ["tla"]
@@ -280,7 +275,6 @@ def test_load_notices_a_lost_message(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the broker's process ends before its ready line, the user gets one error and no process remains."""
     monkeypatch.setattr(sys, "executable", "/bin/true")
 
     with pytest.raises(ServeError, match="ended before it was ready"):
@@ -294,7 +288,6 @@ LONGPOLL = Path(sys.executable).with_name("longpoll")
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_the_main_job_succeeds_and_writes_its_report(tmp_path: Path) -> None:
-    """The main job exits with 0 and writes a page with a row for every part and a chart of the race."""
     done = subprocess.run(
         [LONGPOLL, "verify", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600
     )

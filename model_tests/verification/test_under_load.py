@@ -74,7 +74,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The options of a load of a few hundred messages and of a race that gives a result after few deliveries."""
     monkeypatch.setattr(under_load, "LoadPlan", partial(LoadPlan, message_count=400, queue_count=4))
     monkeypatch.setattr(races, "DELIVERIES_MIN", 20)
 
@@ -85,7 +84,7 @@ def seen(address: Address, directory: Path, *names: str, policy: Policy = STRICT
 
 
 def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcomes:
-    """The outcomes of a load; if a busy machine leaves the wanted ones unknown, the load runs up to three times."""
+    """The outcomes of a load. If a busy machine leaves the wanted outcomes unknown, the load runs up to three times."""
     outcomes: Outcomes = {}
     for number in range(3):
         place = directory / f"{directory.name}-{number}"
@@ -97,8 +96,6 @@ def seen_in_time(address: Address, directory: Path, wanted: Outcomes) -> Outcome
 
 
 def late(every: int) -> Fault:
-    """Inject a fault: some of the held pulls are answered seconds late."""
-
     def fault(asked: Asked, command: dict[str, Any], frame: bytes) -> Told | None:
         fields = asked.command.get("extFields") or {}
         if asked.command.get("code") != 11 or not int(fields.get("sysFlag", 0)) & HELD or command["code"] != 0:
@@ -182,7 +179,7 @@ def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: B
 
 @pytest.mark.parametrize(("verdict", "outcome"), [("violated", "FAIL"), ("unknown", "UNTESTED")])
 def test_a_clause_fails_only_by_its_own_finding(verdict: FindingVerdict, outcome: Outcome) -> None:
-    """A dropped answer may violate one property, while another that follows from it is only unknown."""
+    """A dropped answer may violate one property, while another property that follows from it is only unknown."""
     follow = Follow(
         property="commit_is_told", clause="commit.told.some", verdict=verdict, topic="T", queue=3, count=1,
         requests=["2-7"], why="no offset came",
@@ -291,7 +288,6 @@ FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A race that gives a result after few deliveries and waits only briefly for lost ones."""
     monkeypatch.setattr(races, "DELIVERIES_MIN", 20)
     monkeypatch.setattr(races, "PATIENCE_MS", 200.0)
 
@@ -315,7 +311,7 @@ def raced(broker: Broker, seconds: float) -> races.Told:
 def test_a_race_passes_a_good_broker_and_finds_a_wake_of_the_wrong_queue(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the broker searches pulls of queues above 7 in another queue, the race reports the first such pull."""
+    """If the broker searches for pulls of queues above 7 in another queue, the race reports the first such pull."""
     honest = HoldService.notify
 
     def astray(self: HoldService, key: tuple[str, int], *told: object) -> None:
@@ -378,7 +374,6 @@ def test_a_declared_loss_is_counted_and_violates_nothing(tmp_path: Path) -> None
 
 
 def of_eight(peer: Peer, request: Command) -> None:
-    """Create no topics and accept messages for eight queues, of which the first starts at offset 5."""
     fields = request.ext_fields or {}
     if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
         peer.answer(request, 3)
@@ -440,13 +435,12 @@ def test_the_reason_for_an_incomplete_race_is_reported(handler: object, said: st
 def report_of(
     *delays_ms: float, overtaken: int = 1_000, stalled_ms: float = 0.0, delivered: int = 10_000
 ) -> RaceReport:
-    """The report of a race of ten thousand deliveries, of which these were late."""
     late = tuple(Delivery(9, 3, delay, stalled_ms, overtaken, 7.0, 8.0, 8.0 + delay) for delay in delays_ms)
     return RaceReport(delivered, late, 50.0)
 
 
 def test_a_declared_delay_is_counted_and_a_longer_one_is_a_violation() -> None:
-    """Policy 4.9 may lose a wake until its scan, strict may not, and no policy permits a delay of seven seconds."""
+    """Policy 4.9 may lose a wake until its scan, and strict may not. No policy permits a delay of seven seconds."""
     old, ours = declared(ROCKETMQ_4_9), declared(STRICT)
     lost, lost_for_long = report_of(2_000, 4_000), report_of(2_000, 7_000)
 
@@ -462,7 +456,7 @@ def test_a_declared_delay_is_counted_and_a_longer_one_is_a_violation() -> None:
 
 
 def test_a_pause_of_the_host_is_no_violation() -> None:
-    """If no client was served meanwhile, a late delivery may be the host's fault, unless the delay is extreme."""
+    """If no client was served at that time, a late delivery may be the host's fault, unless the delay is extreme."""
     ours = declared(STRICT)
 
     assert races.told(report_of(2_000, stalled_ms=1_500), FOUR, ours, LIMITS).outcome == "ok"
@@ -471,7 +465,6 @@ def test_a_pause_of_the_host_is_no_violation() -> None:
 
 
 def test_a_race_that_shows_little_is_unknown() -> None:
-    """Few deliveries, an interrupted race, a broker that does not hold, or slow echoes give an unknown result."""
     ours, whole = declared(STRICT), report_of()
     slow = limits_of(1_500)
     cases = (
@@ -489,7 +482,6 @@ def test_a_race_that_shows_little_is_unknown() -> None:
 
 
 def test_most_pulls_arrive_together_with_their_message() -> None:
-    """For any wake and trip times most pulls arrive together with their message, and some earlier or later."""
     sequence = random.Random(5)
     aim = PullTiming(gap_ms=1.5)
     for _ in range(4_000):
@@ -519,7 +511,6 @@ sys.stdin.read()
 
 @contextmanager
 def killed_parent(store: Path) -> Iterator[int]:
-    """A descriptor of the broker's process after its parent was killed; the fixture ends the broker."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:

@@ -34,7 +34,6 @@ BODIES: Final = [kind for kind in vars(bodies).values() if isinstance(kind, type
 
 
 def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None:
-    """Read a command as every kind of request and reply, and encode it again."""
     fields = command.ext_fields or {}
     for kind in HEADERS:
         try:
@@ -62,7 +61,6 @@ def read_command(command: Command, covered: tuple[type[Exception], ...]) -> None
 
 
 def read_stream(content: bytes, covered: tuple[type[Exception], ...]) -> None:
-    """Read bytes in two pieces as a peer's stream."""
     connection = Connection()
     try:
         for piece in (content[: len(content) // 2], content[len(content) // 2 :]):
@@ -74,7 +72,6 @@ def read_stream(content: bytes, covered: tuple[type[Exception], ...]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Write valid requests as the first corpus, and fuzz from there."""
     planted = arguments[0] == "planted"
     corpus, *options = arguments[planted:]
     for number, (code, fields, body) in enumerate(SEEDS):

@@ -82,14 +82,13 @@ json_values = st.recursive(
 
 @given(json_values)
 def test_proper_json_is_untouched(value: Any) -> None:
-    """Text that looks like a bare key inside a string is not changed."""
+    """Text inside a string that looks like a bare key is not changed."""
     found = load_json(json.dumps(value).encode())
     assert found == value
 
 
 @given(st.dictionaries(st.integers(-(2**60), 2**60), st.text(), min_size=1))
 def test_bare_keys_become_quoted_ones(table: dict[int, str]) -> None:
-    """A map written by fastjson reads as the same map with text keys."""
     raw = "{" + ",".join(f"{key}:{json.dumps(value)}" for key, value in table.items()) + "}"
     assert load_json(raw.encode()) == {str(key): value for key, value in table.items()}
 
@@ -146,13 +145,13 @@ def test_the_limits_of_a_body() -> None:
 @pytest.mark.parametrize("pattern", [bodies._STRING_OR_BARE_KEY, bodies._STRING_OR_KEY])
 @pytest.mark.parametrize("end", [b"", b"\\", b'\\"', b" {1:2}"])
 def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], end: bytes) -> None:
-    """Without this rule the parser would try each quote of the string as a string that reaches to the end."""
+    """Otherwise the parser would try each quote of the text as the beginning of a string that reaches to the end."""
     text = b'"' + b'\\"' * 1000 + end
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 
 
 def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checking each value of 4 MiB takes half a second, so only small bodies get this repair."""
+    """Checking each value of 4 MiB takes half a second, so only small bodies are repaired."""
     looked: list[Buffer] = []
     load = bodies.load_json
 

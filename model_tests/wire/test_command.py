@@ -37,7 +37,6 @@ from longpoll_protocol.frames import (
 
 
 def read(stream: bytes) -> Command:
-    """The only command of a stream."""
     reader = FrameReader()
     reader.feed(stream)
     frame = present(reader.next_frame())
@@ -51,7 +50,6 @@ def read_json(text: str | bytes, body: bytes = b"") -> Command:
 
 
 def as_plain(command: Command) -> dict[str, Any]:
-    """The command as a dict, in the form of the independent codec."""
     return {
         "code": command.code,
         "language": command.language,
@@ -66,19 +64,16 @@ def as_plain(command: Command) -> dict[str, Any]:
 
 @given(commands())
 def test_what_is_written_is_read_back(command: Command) -> None:
-    """Encoding and decoding gives an equal command, with each encoding."""
     assert read(b"".join(encode(command))) == command
 
 
 @given(commands())
 def test_the_second_codec_reads_what_we_write(command: Command) -> None:
-    """An independent decoder finds the same values in our bytes."""
     assert plain_codec.decode_command(b"".join(encode(command))) == as_plain(command)
 
 
 @given(commands())
 def test_we_read_what_the_second_codec_writes(command: Command) -> None:
-    """Our decoder finds the same values in the bytes of an independent encoder."""
     assert read(plain_codec.encode_command(as_plain(command), command.serialisation.name)) == command
 
 
@@ -93,7 +88,6 @@ def test_rocketmq_bytes_are_the_second_codecs(command: Command) -> None:
 @example(Serialisation.JSON, b'{"more":' + b"[" * 100_000)
 @example(Serialisation.JSON, b'{"extFields":{"a":' + b"[" * 100_000)
 def test_any_header_is_a_command_or_a_remote_error(kind: Serialisation, header: bytes) -> None:
-    """For any bytes the decoder returns a command or raises RemoteProtocolError."""
     try:
         found = decode_frame(Frame(kind, memoryview(header), memoryview(b"")))
     except RemoteProtocolError:
@@ -112,7 +106,6 @@ json_names = st.sampled_from(["code", "language", "version", "opaque", "flag", "
 
 @given(st.dictionaries(json_names, json_values))
 def test_any_json_object_is_a_command_or_a_remote_error(header: dict[str, Any]) -> None:
-    """Values of any type under known keys never crash the decoder, and an accepted command can be answered."""
     try:
         found = read_json(json.dumps(header))
     except (RemoteProtocolError, UnicodeEncodeError):
@@ -124,7 +117,7 @@ def test_any_json_object_is_a_command_or_a_remote_error(header: dict[str, Any]) 
 
 @given(commands(Serialisation.ROCKETMQ), st.data())
 def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.DataObject) -> None:
-    """Every proper prefix of a binary header raises RemoteProtocolError; 4.9.7 closes the connection then."""
+    """Every proper prefix of a binary header raises RemoteProtocolError, and 4.9.7 closes the connection for it."""
     header = encode_head(command, 0)[8:]
     cut = data.draw(st.integers(0, len(header) - 1))
     with pytest.raises(RemoteProtocolError):
@@ -135,7 +128,6 @@ def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.Da
     "text", ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"]
 )
 def test_json_that_is_no_object_is_refused(text: str) -> None:
-    """Garbage, arrays and truncated JSON close the connection."""
     with pytest.raises(RemoteProtocolError):
         decode_frame(Frame(Serialisation.JSON, memoryview(text.encode()), memoryview(b"")))
 

@@ -26,7 +26,6 @@ INSTALLED: Final = importlib.util.find_spec("atheris") is not None
 
 
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Fuzz in a separate process, which writes its findings to the directory."""
     if not INSTALLED:
         pytest.skip("no coverage-guided fuzzing: atheris is not installed: make setup")
     (directory / "corpus").mkdir()
@@ -55,7 +54,6 @@ def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
 
 @pytest.mark.long
 def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The fuzzer tries a hundred thousand inputs."""
     done = run(tmp_path, "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(count) for count in re.findall(r"cov: (\d+)", done.stderr)]
@@ -66,7 +64,6 @@ def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog
 
 @pytest.mark.long
 def test_planted_an_error_that_is_not_covered_is_found(tmp_path: Path) -> None:
-    """If the protocol's own errors count as unexpected, the fuzzer finds one."""
     done = run(tmp_path, "planted", "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
     assert done.returncode != 0
     assert list(tmp_path.glob("crash-*"))

@@ -16,7 +16,6 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_each_example_runs(number: int, tmp_path: Path) -> None:
-    """The examples use an embedded broker, and their assertions hold."""
     assert "assert" in EXAMPLES[number]
     with Broker.start(RealRuntime(), str(tmp_path / "store")) as broker:
         address = "{}:{}".format(*broker.name_server_address)

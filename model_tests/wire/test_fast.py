@@ -63,7 +63,6 @@ either_code = pytest.mark.parametrize("code", HEADERS, ids=["send", "pull"])
 
 
 def told(command: Command) -> object:
-    """All fields of a command."""
     fields: object = command.ext_fields
     if isinstance(command, SendCommand | PullCommand):
         fields = command.header
@@ -77,7 +76,6 @@ def told(command: Command) -> object:
 
 
 def read_both(header: bytes) -> list[list[object]]:
-    """A frame with this JSON header, read by the fast path and by the general one."""
     frame = frame_of(header, b"body")
     return [events_of(connection, [frame]) for connection in (TypedConnection(), Connection())]
 
@@ -171,7 +169,6 @@ FRAMES = st.one_of(
 
 
 def events_of(connection: Connection, chunks: list[bytes], *, in_bursts: bool = False) -> list[object]:
-    """The commands that a connection reads, with or without bursts, and its error."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -283,7 +280,6 @@ def answer(changed: object = (), **others: object) -> bytes:
 
 
 def answer_told(read: Command) -> object:
-    """All fields of an answer, with its header class and without."""
     fields: object
     try:
         fields = header_of(read).encode()

@@ -34,7 +34,6 @@ from longpoll_protocol.frames import (
 
 
 def read_all(reader: FrameReader, chunks: list[bytes]) -> list[tuple[Serialisation, bytes, bytes]]:
-    """Every frame of the chunks, which are fed one by one, as bytes."""
     found = []
     for chunk in chunks:
         reader.feed(chunk)
@@ -103,7 +102,6 @@ def test_a_length_below_four_is_refused(length: int) -> None:
 
 
 def test_the_limits_of_a_frame() -> None:
-    """A frame of the maximal length passes, and reading or writing one more byte is refused."""
     limit = 100
     header = b"{}"
     body = bytes(limit - 4 - len(header))
@@ -179,8 +177,6 @@ def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pyt
         total = 0
 
         class Counting(FrameReader):
-            """A reader that counts the gathered bytes."""
-
             def _gather(self) -> Frame | None:
                 nonlocal total
                 before = len(self._gathered)
@@ -201,7 +197,6 @@ GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "fram
 
 
 def events(connection: Connection) -> list[Command]:
-    """Every command that is available."""
     found = []
     while isinstance(event := connection.next_event(), Command):
         found.append(event)
@@ -269,7 +264,7 @@ def test_the_end_of_the_stream() -> None:
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["id"] for case in GOLDEN])
 def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
-    """Frames for which 4.9.7 closed the connection are refused; other answers have its opaque, flag and encoding."""
+    """Frames for which 4.9.7 closed the connection are refused. Other answers have its opaque, flag and encoding."""
     connection = Connection()
     connection.receive_data(base64.b64decode(case["raw"]))
     recorded = case["response"]
@@ -298,6 +293,5 @@ def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
 
 
 def test_the_recording_has_both_kinds() -> None:
-    """Some recorded frames were answered, and some closed the connection."""
     kinds = {"closed" if case["response"] == {"closed": True} else type(case["response"]).__name__ for case in GOLDEN}
     assert (kinds, len(GOLDEN)) == ({"closed", "dict", "NoneType"}, 11)

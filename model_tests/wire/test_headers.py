@@ -54,7 +54,6 @@ ALL: list[type[Header]] = [
 
 
 def values_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
-    """Values of the field's type."""
     if isinstance(kind, msgspec.inspect.UnionType):
         return st.one_of(*(values_of(part) for part in kind.types))
     if isinstance(kind, msgspec.inspect.IntType):
@@ -69,7 +68,6 @@ def values_of(kind: msgspec.inspect.Type) -> st.SearchStrategy[object]:
 
 @st.composite
 def any_header(draw: st.DrawFn) -> Header:
-    """A header of any class with any values."""
     cls = draw(st.sampled_from(ALL))
     described = msgspec.inspect.type_info(cls)
     assert isinstance(described, msgspec.inspect.StructType)
@@ -81,7 +79,6 @@ def any_header(draw: st.DrawFn) -> Header:
 
 @given(any_header())
 def test_what_is_written_is_read_back(header: Header) -> None:
-    """Every header class is equal after encoding and decoding, and its encoding is text."""
     fields = header.encode()
     assert all(type(value) is str for value in fields.values())
     assert type(header).decode(fields) == header
@@ -90,7 +87,6 @@ def test_what_is_written_is_read_back(header: Header) -> None:
 
 @given(any_header(), st.data())
 def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) -> None:
-    """Without any required field a HeaderError names it."""
     required = [field.encode_name for field in msgspec.structs.fields(type(header)) if field.required]
     if not required:
         assert type(header).decode({}) is not None
@@ -134,7 +130,7 @@ def test_the_range_of_a_number(number: int, fits: bool) -> None:
     ("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("yes", False), ("", False)]
 )
 def test_a_boolean_as_java_reads_it(text: str, value: bool) -> None:
-    """Any text except "true" is false and never an error."""
+    """Any text except "true" is read as false and causes no error."""
     fields = {"queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0", "unitMode": text}
     assert SendMessageRequestHeader.decode(fields).unit_mode is value
 
@@ -188,7 +184,7 @@ plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x
 
 @given(st.dictionaries(plain_texts, plain_texts))
 def test_properties_are_read_back(properties: dict[str, str]) -> None:
-    """Properties are read with a final separator or, as old producers write them, without."""
+    """Properties are read with a final separator or, as old producers write them, without it."""
     text = encode_properties(properties)
     assert read_properties(text) == properties
     assert read_properties(text.removesuffix("\x02")) == properties
@@ -255,7 +251,6 @@ def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.Monkey
 
 @given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))
 def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None:
-    """Message ids of the two lengths, for IPv4 and IPv6, are equal after encoding and decoding."""
     text = message_id(str(host), port, offset)
     assert text == text.upper()
     assert len(text) in {32, 56}
@@ -264,7 +259,6 @@ def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None
 
 @pytest.mark.parametrize("text", ["", "xyz", "7F000001", "7F00000100002A9F000000000000000500"])
 def test_a_wrong_message_id_is_a_header_error(text: str) -> None:
-    """An id that has neither 32 nor 56 hexadecimal digits raises HeaderError."""
     with pytest.raises(HeaderError, match="msgId"):
         message_id_position(text)
 
@@ -274,7 +268,6 @@ batches = st.lists(st.builds(BatchMessage, body=st.binary(max_size=50), properti
 
 @given(batches)
 def test_batches_are_read_back(messages: list[BatchMessage]) -> None:
-    """Flag, body and properties of every message are read back in order."""
     found = decode_batch(encode_batch(messages))
     assert [(bytes(message.body), message.properties, message.flag) for message in found] == [
         (message.body, message.properties, message.flag) for message in messages
@@ -295,7 +288,6 @@ def test_bytes_and_limits_of_a_batch() -> None:
 
 
 def check_any_bytes(raw: bytes) -> None:
-    """The bytes are a batch that encodes to the same size, or raise a HeaderError."""
     try:
         messages = decode_batch(raw)
     except HeaderError:
@@ -305,7 +297,6 @@ def check_any_bytes(raw: bytes) -> None:
 
 @given(batches.filter(bool), st.data())
 def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: st.DataObject) -> None:
-    """A truncated message is refused, and a changed byte is refused or read, and never a crash."""
     raw = encode_batch(messages)
     ends = {len(encode_batch(messages[:count])) for count in range(len(messages) + 1)}
     cut = data.draw(st.integers(1, len(raw) - 1))
@@ -339,7 +330,6 @@ def test_rocketmqs_own_levels() -> None:
     ],
 )
 def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -> None:
-    """A level is a number of seconds, minutes, hours or days, in any order."""
     assert delay_levels_ms(text) == levels_ms
 
 
@@ -363,7 +353,6 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
     ],
 )
 def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:
-    """The error names the level and the allowed values."""
     with pytest.raises(ValueError, match=said) as caught:
         delay_levels_ms(text)
     assert len(str(caught.value)) < 200

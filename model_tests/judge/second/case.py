@@ -13,27 +13,25 @@ from model_tests.judge.second.reading import FAR, LAW_EVENTS, PULLS, WAKE_NS, Qu
 from longpoll_spec.policy import PRESETS
 
 DELETED_NS: Final = 5_000 * MS
-"""A deletion (request 215) may take effect until this time after its receipt, because no event shows its answer."""
+"""A deletion of a topic (request 215) may take effect until this long after its receipt, because no event shows its
+answer."""
 
 RESTART_NS: Final = 1_000 * MS
-"""A broker that has no connection for this long may have been restarted."""
+"""A broker may have been restarted if it had no connection for this long."""
 KEPT_NS: Final = 15_000 * MS
-"""A killed broker loses no message that is older, because by then it has been written."""
+"""A killed broker loses no message older than this, because by then the message has been written to disk."""
 STARTED_NS: Final = 60_000 * MS
-"""A broker that is back within this time after an orderly stop was restarted."""
+"""A broker that returns within this time after an orderly stop was restarted."""
 STOPPING_NS: Final = 5_000 * MS
-"""A stopping broker closes the connections of the pulls that it has answered within this time."""
+"""After a stopping broker has answered its pulls, it closes their connections within this time."""
 STOPPED_NS: Final = 15_000 * MS
-"""A broker that reports its stop and continues for longer than this did not stop."""
+"""A broker that continues for longer than this after it reports its stop did not stop."""
 
 
 @frozen
 class Said:
-    """A violation or a possible violation of a clause."""
-
     verdict: str
     source: str
-    """The source whose events show it."""
     why: str
 
 
@@ -48,13 +46,13 @@ def unknown(one: Seen, why: str) -> Said:
 
 
 def absent(record: Record, one: Seen, lo: int, hi: int, why: str) -> Iterator[Said]:
-    """A missing event between two times: a violation if the record is whole there, otherwise unknown."""
+    """Reports an event missing between two times: a violation if the record is complete there, otherwise unknown."""
     if record.is_whole(one.source, lo, hi):
         yield violated(one, why)
 
 
 def unrecorded(record: Record, request: Seen, hi: int, why: str) -> Iterator[Said]:
-    """A queue's log lacks an event by some time: a violation if the broker's record is whole, otherwise unknown."""
+    """Reports that a queue's log lacks an event: a violation if the broker's record is complete, otherwise unknown."""
     tellers = {one.source for one in record.events if one.broker == request.broker}
     if all(record.is_whole(source, -FAR, hi) for source in tellers):
         yield violated(request, why)
@@ -64,31 +62,27 @@ def unrecorded(record: Record, request: Seen, hi: int, why: str) -> Iterator[Sai
 
 @frozen
 class Exchange:
-    """A pull, and its first answer if it has one."""
-
     request: Seen
     answer: Seen | None
 
     @property
     def code(self) -> int:
-        """The answer's code; -1 without one."""
+        """The code of the answer, or -1 without an answer."""
         return -1 if self.answer is None else int(self.answer.code)
 
     @property
     def name(self) -> str:
-        """The name of the pull in a finding."""
         return f"{self.request.source} {self.request.request}"
 
 
 def first_answers(record: Record) -> dict[tuple[str, str], Seen]:
-    """The first answer to each request."""
     return {one.about: one for one in reversed(record.of("answer_sent"))}
 
 
 def exchanges(record: Record) -> Iterator[Exchange]:
-    """Every pull that has an identifier and is judged.
+    """Returns every pull that has an identifier and can be judged.
 
-    A pull is not judged if its answer names another queue, or another request of the queue has its identifier.
+    A pull is not judged if its answer names another queue, or if another request of the queue has the same identifier.
     """
     answers = first_answers(record)
     for one in record.of("request_received"):
@@ -98,13 +92,13 @@ def exchanges(record: Record) -> Iterator[Exchange]:
 
 
 def is_sole(record: Record, one: Seen) -> bool:
-    """Whether a request has an identifier, and it is the only one of its queue with that."""
+    """Whether a request has an identifier that no other request of its queue has."""
     others = [each for each in record.of("request_received") if (each.about, each.place) == (one.about, one.place)]
     return bool(one.request) and len(others) == 1
 
 
 def is_after_close(record: Record, one: Seen) -> bool:
-    """Whether the answer's connection was closed after the request and before the answer, so the name was reused."""
+    """Whether the connection was closed between the request and the answer, so that its name was reused."""
     name = one.source, one.connection
     closes = [close for close in record.of("connection_closed") if (close.source, close.connection) == name]
     request = next((each for each in record.of("request_received") if each.about == one.about), None)
@@ -115,19 +109,18 @@ def is_after_close(record: Record, one: Seen) -> bool:
 
 
 def read_answers(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Pulls that were answered after a read of the store, with the answers."""
     for one in exchanges(record):
         if one.answer is not None and one.code in {0, 19, 20, 21}:
             yield one.request, one.answer
 
 
 def is_own(record: Record) -> bool:
-    """Whether the broker has this project's own design: only our specification applies, and there are no slaves."""
+    """Whether the broker has this project's own design: only our specification applies, and it has no slaves."""
     return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
 
 
 def may_follow(record: Record, request: Seen) -> bool:
-    """Whether a slave may answer the pull: its observer sees no sends, and another observer exists outside."""
+    """Whether a slave may answer the pull: the pull's observer sees no sends, and there is another outside observer."""
     senders = {one.source for one in record.of("message_acknowledged")}
     of_master = {
         one.source
@@ -144,12 +137,11 @@ def seen_inside(record: Record, queue: Queue) -> bool:
 
 
 def is_inside(record: Record, source: str) -> bool:
-    """Whether this source records the events of the specification from inside the broker."""
     return any(one.source == source and one.event in LAW_EVENTS for one in record.events)
 
 
 def policy_says(record: Record, name: str, value: str, *, unnamed: bool) -> bool:
-    """Whether every policy of the history has this value of a knob; `unnamed` if the history names none."""
+    """Whether every policy of the history has this value of a knob; `unnamed` if it names no policy."""
     for text in record.policies:
         preset, *knobs = text.split("+")
         if preset not in PRESETS:
@@ -173,7 +165,6 @@ def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
 
 
 def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, int]]:
-    """Intervals in which no connection is open, between times at which one is open."""
     moments: list[tuple[int, int, int]] = []
     for opened in record.of("connection_opened"):
         if opened.source in sources:
@@ -195,7 +186,7 @@ def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, i
 
 
 def ended_in_order(record: Record, source: str) -> bool:
-    """Whether an observer outside saw all connections close, and stopped soon after."""
+    """Whether an observer outside saw all connections close and stopped soon afterwards."""
     opened = [one for one in record.of("connection_opened") if one.source == source]
     stops = [one.lo for one in record.of("source_stopped") if one.source == source]
     if not opened or not stops or is_inside(record, source):
@@ -211,7 +202,7 @@ def ended_in_order(record: Record, source: str) -> bool:
 
 
 def kills(record: Record, broker: str) -> list[tuple[int, int]]:
-    """The restarts before which some observer did not see the broker end in order."""
+    """The restarts before which some observer did not see the broker stop in order."""
     tellers = {one.source for one in record.events if one.broker == broker}
     found = []
     for since, until in restarts(record, broker):
@@ -244,7 +235,6 @@ def deleted_between(record: Record, queue: Queue, first: Seen, second: Seen) -> 
 
 
 def is_other_log(record: Record, queue: Queue, first: Seen, second: Seen, *, in_order: bool = False) -> bool:
-    """Like `deleted_between`, whatever a restart or an orderly stop loses."""
     one, other = sorted((first, second), key=lambda event: event.lo)
     # The source that begins first may end last.
     end = max(one.hi, other.hi)
@@ -286,7 +276,7 @@ def _begun_anew(record: Record) -> Iterator[tuple[Queue, int, int]]:
 def unwatched(record: Record, broker: str, *, in_order: bool = False) -> list[tuple[int, int]]:
     """Intervals in which a broker may have run without an observer.
 
-    With `in_order`, a source that ends in order ends together with its broker.
+    With `in_order`, a source that ends in order counts as ending together with its broker.
     """
     if (broker, in_order) not in record.unwatched:
         record.unwatched[broker, in_order] = _unwatched(record, broker, in_order=in_order)
@@ -294,7 +284,6 @@ def unwatched(record: Record, broker: str, *, in_order: bool = False) -> list[tu
 
 
 def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int, int]]:
-    """The intervals of `unwatched`; a source inside the broker leaves no such interval."""
     tellers = {one.source for one in record.events if one.broker == broker}
     spans = sorted((record.first(source).lo, record.last(source).lo, source) for source in tellers)
     found: list[tuple[int, int]] = []
@@ -309,7 +298,7 @@ def _unwatched(record: Record, broker: str, *, in_order: bool) -> list[tuple[int
 
 
 def lasts_until(record: Record, gone: Seen) -> int:
-    """The time until which a deletion may take effect; without a bound if the clock may have been set."""
+    """The time until which a deletion may take effect; unbounded if the clock may have been set."""
     return FAR if gone.source in record.loose else gone.hi + DELETED_NS
 
 
@@ -336,24 +325,21 @@ def holds(record: Record) -> list[Seen]:
 
 
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
-    """The reported tags of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
     for kind in ("append", "message_acknowledged", *(() if seen_inside(record, request.place) else ("message_seen",))):
-        # A producer may get a wrong answer, so the append decides. If a later run of a broker that was stopped in order
-        # has another message at the offset, the first append decides.
+        # A producer may get a wrong answer, so the append decides which message is at an offset. If a broker was
+        # stopped in order and a later run has another message at the offset, the first append decides.
         for one in sorted(messages(record, request, kind), key=lambda told: told.lo):
             found.setdefault(one.queue_offset, {one.tag})
     return found
 
 
 def takes(request: Seen, tag: str) -> bool:
-    """Whether a pull with a known subscription accepts a message with this tag."""
     codes = wanted(request)
     return codes is None or (not isinstance(codes, str) and java_hash(tag) in codes)
 
 
 def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int] | None:
-    """The interval in which this offset became visible, as far as events show it."""
     if seen_inside(record, request.place):
         past = [one for one in messages(record, request, "make_visible") if one.visible_end > offset]
     else:
@@ -362,7 +348,6 @@ def became_visible(record: Record, request: Seen, offset: int) -> tuple[int, int
 
 
 def deliveries(record: Record, request: Seen) -> list[tuple[Seen, int]]:
-    """Answers to any client that show a visible end of the pull's queue from outside, with this end."""
     if seen_inside(record, request.place):
         return []
     mine = {id(one) for one in messages(record, request, "answer_sent")}
@@ -376,7 +361,6 @@ def deliveries(record: Record, request: Seen) -> list[tuple[Seen, int]]:
 
 
 def certain_end(record: Record, request: Seen, *, delivered: bool = False) -> int:
-    """The visible end that certainly existed before a pull was received, also as shown by answers to other pulls."""
     if seen_inside(record, request.place):
         ends = [one.visible_end for one in messages(record, request, "make_visible") if before(one, request)]
     else:
@@ -387,7 +371,6 @@ def certain_end(record: Record, request: Seen, *, delivered: bool = False) -> in
 
 
 def emptied_before(record: Record, request: Seen) -> list[Seen]:
-    """The deletions of a pull's topic that certainly took effect before the pull."""
     return [
         gone
         for gone in record.deletions()
@@ -403,7 +386,7 @@ def left_to(record: Record, request: Seen, *kinds: str) -> list[Seen]:
 
 
 def first_known(record: Record, request: Seen) -> int:
-    """The offset from which on the record has every message of the pull's queue."""
+    """The offset from which the record has every message of the pull's queue."""
     shown = [one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")]
     return 0 if emptied_before(record, request) else min(shown, default=FAR)
 
@@ -412,14 +395,13 @@ def possible_end(record: Record, request: Seen, moment: Seen) -> int | None:
     """The highest possible visible end before the end of an event; None if any end is possible."""
     if not seen_inside(record, request.place) or deleted_between(record, request.place, request, moment):
         return None
-    # The end in an earlier run of the queue, unless the queue was deleted, can only raise the possible end.
+    # An end in an earlier run of the queue can only raise the possible end, unless the queue was deleted.
     ends: list[int] = [one.visible_end for one in left_to(record, request, "make_visible") if one.lo <= moment.hi]
     base = first_known(record, request)
     return max([0, *ends, 0 if base == FAR else base])
 
 
 def closed_after(record: Record, request: Seen, answer: Seen) -> list[Seen]:
-    """The closes of the request's connection that may have come after its answer."""
     mine = (request.source, request.connection)
     closes = [one for one in record.of("connection_closed") if (one.source, one.connection) == mine]
     return [one for one in closes if not before(one, answer)]
@@ -445,7 +427,6 @@ def _is_known(record: Record) -> bool:
 
 
 def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
-    """Whether every connection that was opened before may be closed by then, as seen from outside."""
     opened = [one for one in record.of("connection_opened") if one.source == answer.source and one.lo <= answer.lo]
     closed = [one for one in record.of("connection_closed") if one.source == answer.source and one.lo <= soon]
     gone = [any(end.connection == one.connection and end.lo >= one.lo for end in closed) for one in opened]
@@ -453,7 +434,7 @@ def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
 
 
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
-    """The violation or doubt about a response 19, unless the broker stops and closes its connections."""
+    """Reports a wrong response 19, unless the broker is stopping and closes its connections."""
     told = told_to_stop(record, request, answer)
     if told == "yes":
         return

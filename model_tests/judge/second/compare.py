@@ -20,17 +20,13 @@ from longpoll_judge.run.pipeline import judge
 
 @frozen
 class Judged:
-    """The part of the judge's result that is compared."""
-
     verdict: str
     violated: frozenset[str]
-    """The clauses that are certainly violated; for each answer only the first of them."""
+    """The clauses that are certainly violated, but only the first clause of each answer."""
     reasons: tuple[str, ...]
-    """Each finding and gap as a sentence."""
 
 
 def judge_it(history: History, directory: Path) -> Judged:
-    """The judge's verdict, by the engine without Spark."""
     write(history, directory)
     result = judge([directory], engine="local")
     return Judged(
@@ -44,11 +40,11 @@ def judge_it(history: History, directory: Path) -> Judged:
 
 
 def disagreement(first: Judged, second: Opinion) -> str:
-    """Why the two disagree; empty if they agree.
+    """Why the two judges disagree; empty if they agree.
 
-    If the judge says `valid`, the second judge must not find a violation; if it says `invalid`, the second judge must
-    report the same clauses. The judge may answer `unknown` where the second does not. That is caution, and its rate has
-    a bound over many histories.
+    If the judge says `valid`, the second judge must not find a violation. If the judge says `invalid`, the second judge
+    must report the same clauses. The judge may answer `unknown` where the second judge does not; the rate of such
+    answers has a limit over many histories.
     """
     if first.verdict == "valid" and second.verdict != "valid":
         return f"the judge says valid, the second {second.verdict}: {second.clauses}"
@@ -61,7 +57,6 @@ def disagreement(first: Judged, second: Opinion) -> str:
 
 
 def caution(first: Judged, second: Opinion) -> str:
-    """The findings that only the judge, not the second judge, leaves unknown; empty if there is none."""
     if first.verdict == "unknown" and second.verdict != "unknown":
         return f"unknown for {second.verdict}"
     if first.verdict == "invalid" and second.violated - first.violated:
@@ -70,48 +65,39 @@ def caution(first: Judged, second: Opinion) -> str:
 
 
 def difference(history: History) -> str:
-    """The disagreement of the two judges about one history; empty if there is none."""
     with tempfile.TemporaryDirectory(prefix="longpoll-second-") as directory:
         return disagreement(judge_it(history, Path(directory) / "history"), weigh(history.meta, history.events))
 
 
 Judge = Callable[[History, Path], Judged]
 EVIDENCE_FIELDS: Final = ("event", "source", "sequence", "after_ns", "before_ns")
-"""Fields that make an event usable as evidence; if one of them is wrong, the verdict is mostly `unknown`."""
+"""Fields that an event needs to count as evidence; if one of them is wrong, the verdict is mostly `unknown`."""
 OF_EVIDENCE: Final = ("forget", "write twice", "say-moved", *(f"set {name}" for name in EVIDENCE_FIELDS))
-"""Faults that give an event a wrong timestamp or number."""
 
 
 def kind_of(operation: str) -> str:
-    """The operation of a fault without numbers and value classes, such as `move` or `set offset`."""
     words = operation.partition(" (")[0].split(" ")
     return " ".join(words[:2] if words[0] in {"set", "write"} else [words[0]])
 
 
 @define
 class Agreement:
-    """The results of many comparisons between the two judges."""
-
     judge: Judge = judge_it
     pairs: Counter[tuple[str, str]] = field(factory=Counter)
     """(Verdict of the judge, verdict of the second judge) -> number of histories."""
     sound_pairs: Counter[tuple[str, str]] = field(factory=Counter)
-    """Like `pairs`, only for histories that were valid before the fault.
+    """Like `pairs`, but only for histories that were valid before the fault.
 
-    Renumbering an incomplete history may hide its gap, and then the missing events look like a fault.
-    """
+    Renumbering an incomplete history may hide its gap, and then the missing events look like a fault."""
     by_kind: Counter[tuple[str, str]] = field(factory=Counter)
-    """(Kind of operation, verdict of the judge) -> number.
-
-    Only for histories that were valid before and lack no field.
-    """
+    """(Kind of operation, verdict of the judge) -> number of histories that were valid before and lack no field."""
     cautions: Counter[str] = field(factory=Counter)
     disagreements: list[tuple[str, History]] = field(factory=list)
 
     def compare(self, history: History, what: str, directory: Path, *, was_open: bool = False) -> None:
         """Write one more history to the directory and compare the two judges on it.
 
-        `was_open`: before the fault it could not be `valid`.
+        If `was_open` is true, the history could not be `valid` even before the fault.
         """
         first, second = self.judge(history, directory), weigh(history.meta, history.events)
         self.pairs[first.verdict, second.verdict] += 1
@@ -127,7 +113,6 @@ class Agreement:
 
     @property
     def count(self) -> int:
-        """The number of compared histories."""
         return self.pairs.total()
 
     def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
@@ -140,13 +125,11 @@ class Agreement:
         return sum(count for (first, _second), count in told.items() if first == verdict) / max(told.total(), 1)
 
     def unknown_share(self, *, of_evidence: bool) -> float:
-        """The share of `unknown` among histories whose fault took evidence away, or among the others."""
         mine = {pair: count for pair, count in self.by_kind.items() if (pair[0] in OF_EVIDENCE) == of_evidence}
         unknown = sum(count for (_kind, verdict), count in mine.items() if verdict == "unknown")
         return unknown / max(sum(mine.values()), 1)
 
     def told(self) -> str:
-        """The table of verdicts, and the first disagreements, shrunk to the smallest histories."""
         rows = [f"judge {first}, second {second}: {count}" for (first, second), count in sorted(self.pairs.items())]
         rows += [f"unknown after {kind}: {count}" for (kind, what), count in self.by_kind.items() if what == "unknown"]
         rows += [f"caution: {text}: {count}" for text, count in self.cautions.most_common()]
@@ -159,7 +142,6 @@ class Agreement:
 
 
 SHOWN: Final = 3
-"""At most so many disagreements are shrunk and shown."""
 
 
 def _differs_so(kind: str, history: History) -> bool:
@@ -167,7 +149,6 @@ def _differs_so(kind: str, history: History) -> bool:
 
 
 def shrunk(history: History, differs: Callable[[History], bool]) -> History:
-    """A smallest part of the history on which the judges still disagree, found by leaving events out."""
     events = list(history.events)
     size = len(events) // 2
     while size:
@@ -183,13 +164,12 @@ def shrunk(history: History, differs: Callable[[History], bool]) -> History:
 
 
 def _without(events: list[Event], start: int, size: int) -> list[Event]:
-    """The events without a part; later numbers are reduced, so that gaps and repeats stay."""
+    """Drops a part of the events and reduces the later numbers, so that gaps and repeats stay."""
     gone = Counter(one["source"] for one in events[start : start + size])
     later = [one | {"sequence": one["sequence"] - gone[one["source"]]} for one in events[start + size :]]
     return events[:start] + later
 
 
 def as_text(history: History) -> str:
-    """The history as text: `meta.json`, then one event per line."""
     encoder = msgspec.json.Encoder()
     return "\n".join(encoder.encode(one).decode() for one in (history.meta, *history.events))

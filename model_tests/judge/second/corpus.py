@@ -1,4 +1,4 @@
-"""Which simulated brokers are used and how they are observed, as a function of a seed."""
+"""Chooses simulated brokers and their observers from a seed."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ ORDERLY: tuple[Plan, ...] = (
 
 
 def calm(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker that is completely observed, from inside and from outside in turn."""
     chance = random.Random(f"{seed} calm")
     plan = chance.choice(ORDERLY)
     return plan.of(seed, events), Sight(inside=seed % 2 == 0)
 
 
 def troubled(seed: int, events: int) -> tuple[Plan, Sight]:
-    """A correct broker that has one random trouble or all of them, or whose observer has.
+    """A correct broker, where the broker or its observer has one random trouble or all troubles.
 
-    A cut record, gaps or a clock that was set back allow only `unknown`; they test for false positives. The others test
-    deletions, restarts and the like.
+    A cut record, gaps and a clock that was set back allow only `unknown`, so they test for false positives. The other
+    troubles test deletions, restarts and the like.
     """
     chance = random.Random(f"{seed} troubled")
     share = chance.choice((0.1, 0.3, 0.6))
 
     def perhaps(*ways: Any) -> Any:
-        """One of these values if this trouble is chosen, else None."""
         return chance.choice(ways) if chance.random() < share else type(ways[0])()
 
     inside = chance.random() < 0.5

@@ -24,16 +24,11 @@ OTHER_TEXT: Final = "another"
 
 @frozen
 class Changed:
-    """A history with one fault."""
-
     history: History
     seed: int
     operation: str
-    """Name of the operation, for instance `drop` or `set offset_next huge`."""
     event: str
-    """The kind of the changed event."""
     place: int
-    """The place of the changed event in the history."""
 
 
 def renumbered(events: Sequence[Event], source: str) -> Events:
@@ -64,7 +59,6 @@ def write_twice(events: Events, place: int) -> Events:
 
 
 def swap(events: Events, place: int) -> Events:
-    """Swap the times and numbers of an event and the next event of its source."""
     one = events[place]
     others = [at for at in range(place + 1, len(events)) if events[at]["source"] == one["source"]]
     if not others:
@@ -78,7 +72,6 @@ def swap(events: Events, place: int) -> Events:
 
 
 def swap_contents(events: Events, place: int) -> Events:
-    """Swap the contents of an event with those of the next event of its kind."""
     one = events[place]
     kept = ("event", "after_ns", "before_ns", "sequence", "source", "broker")
     others = [
@@ -133,7 +126,6 @@ def say_moved(events: Events, place: int, by_ns: int) -> Events:
 
 
 def widen(events: Events, place: int, by_ns: int) -> Events:
-    """Widen the interval of an event."""
     one = events[place]
     changed = list(events)
     changed[place] = one | {"after_ns": one["after_ns"] - by_ns, "before_ns": one["before_ns"] + by_ns}
@@ -144,7 +136,6 @@ VALUES: Final = ("default", "0", "-1", "less", "more", "other", "huge", "empty",
 
 
 def value_of(kind: str, name: str, events: Events, place: int, chance: random.Random) -> Any:
-    """A value of this class for a field; None if the class has none."""
     old: Any = events[place].get(name, DEFAULTS.get(name))
     of_type = FIELD_TYPES[name]
     if kind == "other":
@@ -169,7 +160,6 @@ def value_of(kind: str, name: str, events: Events, place: int, chance: random.Ra
 
 
 def set_field(events: Events, place: int, name: str, kind: str, chance: random.Random) -> Events:
-    """Set a field to another value, or remove it."""
     changed = list(events)
     one = dict(events[place])
     if kind == "default":
@@ -193,18 +183,18 @@ PLAIN: Final[dict[str, Operation]] = {
     "swap contents": swap_contents,
 }
 FIELDS: Final = tuple(name for name in FIELD_TYPES if name != "actors")
-"""The fields to change; `actors` occurs only in histories of steps, which are judged against the specification."""
+"""The fields to change. `actors` is not one of them, because it occurs only in histories of steps, which are judged
+against the specification."""
 
 
 def operations(event: Event) -> Iterator[str]:
-    """The names of all operations on this event."""
     yield from PLAIN
     for by_ns in MOVES_NS:
         yield f"move {by_ns}"
         yield f"say-moved {by_ns}"
     yield from (f"widen {by_ns}" for by_ns in MOVES_NS if by_ns > 0)
     for name in FIELDS:
-        # Fields that its kind does not have are set too, but only to one value class.
+        # A field that the event's kind does not have is set too, but only to one class of values.
         kinds: tuple[str, ...] = VALUES if name in event else ("other",)
         yield from (f"set {name} {kind}" for kind in kinds)
 
@@ -220,7 +210,7 @@ def apply(events: Events, place: int, operation: str, chance: random.Random) -> 
 
 
 def changed_histories(history: History, seed: int, count: int, used: Counter[tuple[str, str]]) -> Iterator[Changed]:
-    """A number of changed histories; `used` counts operations by kind of event, and the rarest come first."""
+    """Yields changed histories, preferring operations that `used` has counted least for their kind of event."""
     chance = random.Random(f"{seed} changed")
     events = [dict(one) for one in history.events]
     given = 0

@@ -19,7 +19,6 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     **offsets.CLAUSES,
     **pops.CLAUSES,
 }
-"""Clause -> its property and its function."""
 TIMELESS: Final = (
     *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
     *("send.acknowledged.same_connection", "send.acknowledged.tag", "pull.code.known", "pull.found.some"),
@@ -37,26 +36,21 @@ TIMELESS: Final = (
     *("send.code.known", "send.batch.gapless", "message.one_value"),
     *pops.TIMELESS,
 )
-"""Clauses that compare no times, so they hold whatever the clock did; times of deletions are treated separately."""
+"""Clauses that compare no times, so they hold whatever the clock did. Times of deletions are treated separately."""
 
 
 @frozen
 class Opinion:
-    """The second judge's result for a history."""
-
     verdict: str
     violated: frozenset[str]
-    """Clauses that are certainly violated."""
     reasons: tuple[str, ...]
 
     @property
     def clauses(self) -> str:
-        """The ids of the clauses that are violated or possibly violated."""
         return ", ".join(sorted({reason.split(": ")[0].removeprefix("? ") for reason in self.reasons}))
 
 
 def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opinion:
-    """Judge a history."""
     record = read(meta, events)
     gaps = list(record.gaps)
     broken: dict[str, set[str]] = {"violated": set(), "unknown": set()}
@@ -73,14 +67,12 @@ def weigh(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Opini
 
 
 def is_astray(request: Seen | None, answer: Seen) -> bool:
-    """Whether an answer has no request, or names another queue than that."""
     if request is not None and request.code in pops.CODES:
         return pops.is_elsewhere(request, answer) or (answer.queue >= 0 and answer.place != request.place)
     return request is None or request.place != answer.place
 
 
 def not_judged(record: Record) -> Iterator[str]:
-    """What could not be judged (clauses `evidence.nothing_judged` and `evidence.not_judged`)."""
     pulled = list(exchanges(record))
     judged = [one for one in pulled if one.code in READS and wanted(one.request) != "undecidable"]
     queries = [one for one in record.of("request_received") if one.code == QUERY and one.request]

@@ -1,4 +1,4 @@
-"""The contract's clauses about logs and sends, each a function of its id."""
+"""The contract's clauses about logs and sends, one function per clause."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def _of_one_log(record: Record, *kinds: str) -> Iterator[tuple[Seen, Seen]]:
 
 
 def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
-    """Pairs of `_pairs` whose first event certainly came before the second."""
     for one, other in _pairs(record, kind):
         if before(one, other):
             yield one, other
@@ -55,25 +54,21 @@ def _successive(record: Record, kind: str) -> Iterator[tuple[Seen, Seen]]:
 
 
 def _repeated(record: Record, kind: str) -> Iterator[Seen]:
-    """Events that have the same offset as a later event of their pair."""
     return (one for one, other in _pairs(record, kind) if one.queue_offset == other.queue_offset)
 
 
 def append_once(record: Record) -> Iterator[Said]:
-    """Check the clause `log.append.once`."""
     for one in _repeated(record, "append"):
         yield violated(one, f"{one.place} has two messages at {one.queue_offset}")
 
 
 def append_ordered(record: Record) -> Iterator[Said]:
-    """Check the clause `log.append.ordered`."""
     for first, last in _successive(record, "append"):
         if last.queue_offset < first.queue_offset:
             yield violated(first, f"{first.place} has {last.queue_offset} after {first.queue_offset}")
 
 
 def append_gapless(record: Record) -> Iterator[Said]:
-    """Check the clause `log.append.gapless`."""
     for one, other in _pairs(record, "append"):
         low, high = sorted((one.queue_offset, other.queue_offset))
         between = {
@@ -88,7 +83,6 @@ def append_gapless(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_once(record: Record) -> Iterator[Said]:
-    """Check the clause `log.acknowledged.once`."""
     for one, other in _of_one_log(record, "message_acknowledged"):
         if one.queue_offset == other.queue_offset:
             old, new = sorted((one, other), key=lambda each: each.hi)
@@ -98,14 +92,12 @@ def acknowledged_once(record: Record) -> Iterator[Said]:
 
 
 def visible_monotone(record: Record) -> Iterator[Said]:
-    """Check the clause `log.visible.monotone`."""
     for first, last in _successive(record, "make_visible"):
         if last.visible_end < first.visible_end:
             yield violated(first, f"the end of {first.place} falls from {first.visible_end} to {last.visible_end}")
 
 
 def visible_appended(record: Record) -> Iterator[Said]:
-    """Check the clause `log.visible.appended`."""
     for shown in record.of("make_visible"):
         if deleted_between(record, shown.place, shown, shown):
             continue
@@ -137,21 +129,19 @@ def _sends(record: Record) -> dict[tuple[str, str], Seen]:
 
 
 def acknowledged_after_request(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.after_request`."""
     for send, one in _told_of(record):
         if before(one, send):
             yield violated(one, f"{one.request} is acknowledged before it came")
 
 
 def acknowledged_same_connection(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.same_connection`."""
     for send, one in _told_of(record):
         if send.connection and one.connection and send.connection != one.connection:
             yield violated(one, f"{one.request} is acknowledged on another connection")
 
 
 def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Sends with a unique identifier, in whatever requests, each with one of its acknowledgements."""
+    """Sends with a unique identifier, each paired with each of its acknowledgements."""
     asked = [one for one in record.of("request_received") if one.request]
     for one in record.of("message_acknowledged"):
         mine = [request for request in asked if request.about == one.about]
@@ -160,14 +150,12 @@ def _told_of(record: Record) -> Iterator[tuple[Seen, Seen]]:
 
 
 def acknowledged_open_connection(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.open_connection`."""
     for _send, one in _told_of(record):
         if is_after_close(record, one):
             yield violated(one, f"{one.request} is acknowledged on a closed connection")
 
 
 def acknowledged_only_once(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.once`."""
     for _send, one in _told_of(record):
         again = any(other.about == one.about and before(other, one) for other in record.of("message_acknowledged"))
         if again or any(other.about == one.about for other in record.of("answer_sent")):
@@ -175,7 +163,6 @@ def acknowledged_only_once(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_place(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.place`."""
     for send, one in _told_of(record):
         moved = one.topic != send.topic or send.queue not in {-1, one.queue}
         if moved and send.topic and not one.topic.startswith(OWN_TOPICS):
@@ -183,7 +170,6 @@ def acknowledged_place(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_identity(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.identity`."""
     for send, one in _told_of(record):
         (own,), (body,) = one.ids[:1] or [0], one.bodies[:1] or [-1]
         if own == 0 or not send.ids or 0 in send.ids or one.topic.startswith(OWN_TOPICS):
@@ -196,7 +182,6 @@ def acknowledged_identity(record: Record) -> Iterator[Said]:
 
 
 def send_answered(record: Record) -> Iterator[Said]:
-    """Check the clause `send.answered`."""
     answered = {one.about for one in record.of("message_acknowledged", "answer_sent")}
     for one in _sends(record).values():
         due = one.hi + SEND_NS
@@ -218,7 +203,6 @@ def send_answered(record: Record) -> Iterator[Said]:
 
 
 def send_code_known(record: Record) -> Iterator[Said]:
-    """Check the clause `send.code.known`."""
     asked = [one for one in record.of("request_received") if one.request]
     for one in record.of("answer_sent"):
         mine = [request for request in asked if request.about == one.about]
@@ -228,7 +212,6 @@ def send_code_known(record: Record) -> Iterator[Said]:
 
 
 def batch_gapless(record: Record) -> Iterator[Said]:
-    """Check the clause `send.batch.gapless`."""
     for send, one in _told_of(record):
         mine = [
             each for each in record.of("message_acknowledged") if (each.about, each.place) == (one.about, one.place)
@@ -253,7 +236,6 @@ def _appended(record: Record, one: Seen) -> list[Seen]:
 
 
 def acknowledged_appended(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.appended`."""
     writers, sends = {one.source for one in record.of("append")}, _sends(record)
     for one in record.of("message_acknowledged"):
         if one.source in writers and all(before(one, other) for other in _appended(record, one)):
@@ -263,7 +245,6 @@ def acknowledged_appended(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_tag(record: Record) -> Iterator[Said]:
-    """Check the clause `send.acknowledged.tag`."""
     for one in record.of("message_acknowledged"):
         appended = [other for other in _appended(record, one) if not deleted_between(record, one.place, one, other)]
         if appended and all(other.tag != one.tag for other in appended):
@@ -271,7 +252,6 @@ def acknowledged_tag(record: Record) -> Iterator[Said]:
 
 
 def sequential(record: Record) -> Iterator[Said]:
-    """Check the clause `send.sequential`."""
     sends = {one.about: send for send, one in _told_of(record)}
     for one, other in _pairs(record, "message_acknowledged"):
         for first, last in ((one, other), (other, one)):
@@ -292,7 +272,6 @@ def sequential(record: Record) -> Iterator[Said]:
 
 
 def shown(record: Record) -> Iterator[Said]:
-    """Check the clause `send.shown`."""
     if not record.of("message_acknowledged") and all(one.code not in SENDS for one in record.of("request_received")):
         return
     for one in record.of("message_acknowledged", "append"):
@@ -311,7 +290,6 @@ def shown(record: Record) -> Iterator[Said]:
 
 
 def delivered_after_request(record: Record) -> Iterator[Said]:
-    """Check the clause `send.delivered.after_request`."""
     for send, one in _told_of(record):
         for request, answer in read_answers(record):
             same = (answer.source, request.place) == (one.source, one.place)

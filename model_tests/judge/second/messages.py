@@ -1,4 +1,4 @@
-"""The contract's clauses about messages that a broker can violate; observations are left out."""
+"""The contract's clauses about messages that a broker can violate, one function per clause."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600
 
 @frozen
 class Shown:
-    """A message that an event shows."""
-
     event: Seen
     place: Queue
     offset: int
@@ -38,12 +36,11 @@ class Shown:
 
 
 def popped(record: Record) -> list[Seen]:
-    """The messages that pops got at a place of their topic, not of the retry topic."""
+    """The messages that pops got from their own topic, not from the retry topic."""
     return [one for one in record.of("message_popped") if one.cause != "retry"]
 
 
 def _shown(record: Record) -> list[Shown]:
-    """Every acknowledged message and every delivered one."""
     told = [*record.of("message_acknowledged"), *popped(record)]
     found = [Shown(one, one.place, one.queue_offset, (one.ids or [0])[0], (one.bodies or [-1])[0]) for one in told]
     for one in record.of("answer_sent"):
@@ -59,7 +56,6 @@ def _are_one_broker(record: Record, one: Seen, other: Seen) -> bool:
 
 
 def one_value(record: Record) -> Iterator[Said]:
-    """Check the clause `message.one_value`."""
     for one, other in combinations(sorted(_shown(record), key=lambda each: each.event.hi), 2):
         if (one.place, one.offset) != (other.place, other.offset) or one.event is other.event:
             continue
@@ -102,7 +98,6 @@ def _is_appended(record: Record, shown: Shown) -> bool:
 
 
 def stored_once(record: Record) -> Iterator[Said]:
-    """Check the clause `message.stored.once`."""
     for one, other in combinations(_shown(record), 2):
         same = one.id == other.id != 0 and one.event.topic == other.event.topic
         if not same or (one.event.queue, one.offset) == (other.event.queue, other.offset):
@@ -126,7 +121,6 @@ def _is_refused(record: Record, send: Seen) -> bool:
 
 
 def committed(record: Record) -> Iterator[Said]:
-    """Check the clause `message.committed`."""
     for one in _shown(record):
         if one.event.event == "message_acknowledged" or not one.id:
             continue
@@ -144,7 +138,6 @@ def committed(record: Record) -> Iterator[Said]:
 
 
 def early(record: Record) -> Iterator[Said]:
-    """Check the clause `message.early`."""
     for one in _shown(record):
         sends = _sends(record, one) if one.id and one.event.event != "message_acknowledged" else []
         sends = [send for send in sends if not send.transaction]
@@ -164,7 +157,7 @@ def _delay_ns(send: Seen) -> int:
 
 
 def _due(record: Record, send: Seen, own: int) -> int:
-    """When the message must certainly be there; `FAR` if that is unknown."""
+    """The time by which the message must certainly be there, or `FAR` if this time is unknown."""
     alone = [one for one in record.of("request_received") if one.request and one.about == send.about] == [send]
     is_placed = any(one.about == send.about for one in record.of("message_acknowledged"))
     stored = [
@@ -183,7 +176,6 @@ def _due(record: Record, send: Seen, own: int) -> int:
 
 
 def overdue(record: Record) -> Iterator[Said]:
-    """Check the clause `message.overdue`."""
     for one in _shown(record):
         sends = _sends(record, one) if one.id and one.event.event != "message_acknowledged" else []
         due = max((_due(record, send, one.id) for send in sends), default=FAR) + LATE_NS
@@ -195,7 +187,6 @@ def overdue(record: Record) -> Iterator[Said]:
 
 
 def lost(record: Record) -> Iterator[Said]:
-    """Check the clause `message.lost`."""
     there = _shown(record)
     for send in (one for one in record.of("request_received") if one.code in SENDS and one.topic and one.broker):
         answers = [one for one in record.of("answer_sent") if one.about == send.about and one.offset_min < 0]

@@ -1,4 +1,4 @@
-"""Observers of a simulated broker: histories as plain events, with clocks, intervals, gaps and cut ends."""
+"""Observers of a simulated broker. They record histories as plain events, with clocks, intervals, gaps and cut ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, WHITE_BOX, Event
 
 SECOND: Final = 10**9
 STEPS_NS: Final = (20 * MS, SECOND, 9 * SECOND, 50 * SECOND)
-"""The largest changes of a clock: shorter and longer than the silent times of a simulation (up to nine seconds)."""
+"""The largest changes of a clock. Some are shorter and some are longer than the silent times of a simulation (up to
+nine seconds)."""
 OUTSIDE_ONLY: Final = ("blocked", "unblocked")
 DEFAULTS: Final = {
     field.name: field.default for field in msgspec.structs.fields(Event) if field.default is not msgspec.NODEFAULT
@@ -28,13 +29,11 @@ DEFAULTS: Final = {
 
 @frozen
 class Sight:
-    """How a simulation is observed, and the faults of the observer."""
-
     inside: bool = True
     tail_lost: int = 0
-    """The most events that the recorder of a killed broker loses at its end."""
+    """The largest number of events that the recorder of a killed broker loses at its end."""
     holes: int = 0
-    """Runs of events that are not recorded; a `lost` event may report each."""
+    """The number of gaps, each a run of unrecorded events that a `lost` event may report."""
     steps: int = 0
     """How often a source's clock is set forward or back, while it records or during a silence."""
     offset_is_wrong: bool = False
@@ -44,26 +43,20 @@ class Sight:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the record has no gap and no doubtful time."""
         return not (self.tail_lost or self.holes or self.steps or self.ends_early)
 
 
 @frozen
 class History:
-    """A history in memory: `meta.json` and events, in the order in which they were recorded."""
-
     meta: dict[str, Any]
     events: tuple[dict[str, Any], ...]
     troubles: Mapping[str, int] = attrs.field(factory=dict)
-    """Events in the lives of broker and observer -> counts; the record does not show them."""
 
     def with_events(self, events: Iterable[dict[str, Any]]) -> History:
-        """The same history with other events."""
         return attrs.evolve(self, events=tuple(events))
 
 
 def observe(plan: Plan, sight: Sight) -> History:
-    """The history of the brokers of a plan, all observed in the same way."""
     chance = random.Random(f"{plan.seed} seen")
     sources: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
@@ -105,7 +98,6 @@ def _recorded(
     *,
     is_killed: bool,
 ) -> list[dict[str, Any]]:
-    """The events of one source."""
     hidden = OUTSIDE_ONLY if sight.inside else WHITE_BOX
     seen = [_seen(one, sight, chance) for one in told if one["event"] not in hidden]
     for earlier, later in itertools.pairwise(seen):
@@ -154,7 +146,7 @@ def _seen(one: Told, sight: Sight, chance: random.Random) -> dict[str, Any]:
 
 
 def _with_hole(events: list[dict[str, Any]], chance: random.Random) -> list[dict[str, Any]]:
-    """Drop a run of events; a `lost` event reports it, or only the numbers show it."""
+    """Drops a run of events. Either a `lost` event reports the gap, or only the numbers show it."""
     if len(events) < 6:
         return events
     first = chance.randrange(1, len(events) - 2)
@@ -177,7 +169,6 @@ def _with_hole(events: list[dict[str, Any]], chance: random.Random) -> list[dict
 
 
 def write(history: History, directory: Path) -> None:
-    """Write the history as a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     encoder = msgspec.json.Encoder()
     (directory / META_FILE).write_bytes(encoder.encode(history.meta) + b"\n")

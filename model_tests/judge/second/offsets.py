@@ -1,4 +1,4 @@
-"""The contract's clauses about committed offsets and the number of held pulls, each a function with its id."""
+"""The contract's clauses about committed offsets and the number of held pulls, one function per clause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, 
 from model_tests.judge.second.waits import over
 
 DELETIONS: Final = (207, 215)
-"""After these requests a group has no offset; after the other resets it may have any offset."""
+"""Requests after which a group has no offset. After the other kinds of reset, the group may have any offset."""
 UNANSWERED_NS: Final = 2_000 * MS
 """The longest time a request without a recorded answer may be in progress."""
 ANSWER_NS: Final = UNANSWERED_NS + LATE_NS
@@ -33,15 +33,14 @@ CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 
 @frozen
 class Commit:
-    """An offset that may be committed from the receipt of its request on, and certainly is by its answer."""
+    """An offset that is possibly committed once its request was received, and certainly once its answer was sent."""
 
     request: Seen
     answer: Seen | None
-    """None if it is unknown whether the commit was done."""
+    """None if it is unknown whether the commit succeeded."""
 
     @property
     def offset(self) -> int:
-        """The committed offset."""
         return int(self.request.commit_offset)
 
 
@@ -50,7 +49,6 @@ def _key(one: Seen) -> tuple[str, str, str, int]:
 
 
 def _answers(record: Record) -> dict[tuple[str, str], Seen | None]:
-    """The first answer to each request; None if its request or its subject is uncertain."""
     times = Counter(one.about for one in record.of("request_received"))
     places = {one.about: one.place for one in record.of("request_received")}
     told: dict[tuple[str, str], Seen | None] = {
@@ -61,7 +59,7 @@ def _answers(record: Record) -> dict[tuple[str, str], Seen | None]:
 
 
 def commits(record: Record, query: Seen) -> list[Commit]:
-    """The commits that a query's group may have made in its queue, in any source of the broker."""
+    """The commits that a query's group may have made in its queue, from any source of the broker."""
     answers = _answers(record)
     found = []
     for one in record.of("request_received"):
@@ -76,12 +74,11 @@ def commits(record: Record, query: Seen) -> list[Commit]:
 
 
 def is_lost(record: Record, done: Seen, query: Seen) -> bool:
-    """Whether the broker may have been killed after its answer and before it saved the offset, before the query."""
+    """Whether the broker may have been killed after it acknowledged the offset and before it saved it."""
     return not outlives(record, query.broker, done, query)
 
 
 def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
-    """Whether the committed offset may have been reset after an event."""
     for place, lo, hi in begun_anew(record):
         if place == one.place and hi >= one.lo and lo <= query_answer.hi:
             return True
@@ -98,17 +95,16 @@ def _resets(record: Record, query: Seen, answer: Seen) -> Iterator[Seen]:
 
 
 def _until(record: Record, reset: Seen) -> int:
-    """The time until which a reset may take effect; the broker's reset stays until the group pulls."""
+    """The time until which a reset may take effect. A reset by the broker stays in effect until the group pulls."""
     return lasts_until(record, reset) if reset.code in {*DELETIONS, UPDATE} else FAR
 
 
 def _may_be_set(record: Record, query: Seen, answer: Seen) -> bool:
-    """Whether the group may have any offset, not committed by a recorded request."""
+    """Whether the group may have any offset, even one that no recorded request committed."""
     return any(one.code not in DELETIONS for one in _resets(record, query, answer))
 
 
 def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
-    """Queries of a committed offset, each with its first answer."""
     answers = _answers(record)
     for one in record.of("request_received"):
         answer = answers.get(one.about)
@@ -117,7 +113,6 @@ def queries(record: Record) -> Iterator[tuple[Seen, Seen]]:
 
 
 def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """Certain commits before a query from the same source, without a later reset."""
     return [
         one
         for one in commits(record, query)
@@ -130,7 +125,6 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
 
 
 def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
-    """Certain commits from another observer that watched to its end, or from before a restart."""
     return [
         one
         for one in commits(record, query)
@@ -144,14 +138,13 @@ def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
 
 
 def _may_follow(other: Commit, one: Commit) -> bool:
-    """Whether the client may have made this commit after that one; a pull commits at its receipt."""
+    """Whether the client may have made `other` after `one`. A pull commits its offset when the broker receives it."""
     if other.request.code == UPDATE:
         return other.answer is None or not before(other.answer, one.request)
     return not before(other.request, one.request)
 
 
 def told_least(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.told.kept`."""
     for query, answer in queries(record):
         if answer.code != 0:
             continue
@@ -170,7 +163,6 @@ def told_least(record: Record) -> Iterator[Said]:
 
 
 def told_most(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.told.most`."""
     for query, answer in queries(record):
         possible = [one for one in commits(record, query) if not before(answer, one.request)]
         if answer.code != 0 or answer.offset == 0 or any(one.offset >= answer.offset for one in possible):
@@ -191,7 +183,6 @@ def told_most(record: Record) -> Iterator[Said]:
 
 
 def told_within(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.told.within`."""
     for query, answer in queries(record):
         about = (query.broker, query.topic, query.queue)
         shown = [one for one in record.of("answer_sent") if (one.broker, one.topic, one.queue) == about]
@@ -204,7 +195,6 @@ def told_within(record: Record) -> Iterator[Said]:
 
 
 def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
-    """The group's queries to the same observer that were certainly answered before this one."""
     return [
         (asked, told)
         for asked, told in queries(record)
@@ -213,7 +203,6 @@ def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
 
 
 def told_written(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.told.written`."""
     for query, answer in queries(record):
         if answer.code != 0:
             continue
@@ -254,7 +243,6 @@ def told_written(record: Record) -> Iterator[Said]:
 
 
 def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
-    """Whether some later event may have left the offset that a query got."""
     query, answer = told
     value = answer.offset
     for one in commits(record, query):
@@ -274,7 +262,6 @@ def _may_be(record: Record, told: tuple[Seen, Seen], since: int) -> bool:
 
 
 def told_some(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.told.some`."""
     for query, answer in queries(record):
         there = [one.request.lo for one in certain(record, query, answer)]
         there += [
@@ -293,7 +280,6 @@ def told_some(record: Record) -> Iterator[Said]:
 
 
 def commit_answered(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.answered`."""
     answers = _answers(record)
     for one in record.of("request_received"):
         is_judged = one.about not in answers or answers[one.about] is not None
@@ -303,7 +289,6 @@ def commit_answered(record: Record) -> Iterator[Said]:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """Check the clause `commit.code.known`."""
     answers = _answers(record)
     for one in record.of("request_received"):
         answer = answers.get(one.about)
@@ -314,7 +299,6 @@ def code_known(record: Record) -> Iterator[Said]:
 
 
 def limit_kept(record: Record) -> Iterator[Said]:
-    """Check the clause `hold.limit.kept`."""
     for source, limit in record.limits.items():
         if limit < 0:
             continue
@@ -327,7 +311,6 @@ def limit_kept(record: Record) -> Iterator[Said]:
 
 
 def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
-    """The interval in which each pull of a source was certainly held."""
     asked = {one.about: one for one in record.of("request_received")}
     for hold in record.of("hold", "keep"):
         if hold.source != source:

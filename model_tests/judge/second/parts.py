@@ -27,8 +27,6 @@ def java_hash(text: str) -> int:
 
 @frozen
 class Plan:
-    """The random plan of a simulated broker."""
-
     seed: int
     events: int = 120
     """The approximate number of events; nothing new begins after them."""
@@ -61,7 +59,6 @@ class Plan:
     policy: str = "strict"
 
     def of(self, seed: int, events: int) -> Plan:
-        """The same plan for another seed and size."""
         return attrs.evolve(self, seed=seed, events=events)
 
 
@@ -71,20 +68,16 @@ class Queue:
 
     tags: list[str] = field(factory=list)
     ids: list[int] = field(factory=list)
-    """The ids of these messages."""
     start: int = 0
     held: list[Pull] = field(factory=list)
 
     @property
     def end(self) -> int:
-        """The visible end."""
         return len(self.tags)
 
 
 @define(eq=False)
 class Pull:
-    """A pull in progress."""
-
     consumer: Consumer
     request: str
     connection: str
@@ -111,8 +104,6 @@ class Consumer:
 
 @define
 class Life:
-    """One run of one broker; its connections are those of its clients."""
-
     broker: str
     number: int
     is_over: bool = False
@@ -126,14 +117,12 @@ class Life:
 
 @define
 class Disk:
-    """The broker's data that outlives its runs."""
-
     topics: dict[str, dict[int, Queue]] = field(factory=dict)
     committed: dict[tuple[str, str, int], int] = field(factory=dict)
 
 
 def matches(expression: str, tag: str) -> bool:
-    """Whether a broker delivers a message of this tag: it compares hashes."""
+    """Whether a broker delivers a message with this tag. The broker compares hashes of tags."""
     if expression in {"", "*"}:
         return True
     return java_hash(tag) in {java_hash(part.strip()) for part in expression.split("||")}

@@ -1,4 +1,4 @@
-"""The contract's clauses about pops, each a function of its id, over plain lists."""
+"""The contract's clauses about pops, one function per clause, over plain lists."""
 
 from __future__ import annotations
 
@@ -26,38 +26,32 @@ AGAIN_MOST: Final = 16
 
 @frozen
 class Asked:
-    """A request about pops, with its answer if it has one."""
-
     request: Seen
     answer: Seen | None
     got: tuple[Seen, ...]
-    """The messages that the pop got."""
 
     @property
     def code(self) -> int:
-        """The answer's code; -1 without one."""
         return -1 if self.answer is None else int(self.answer.code)
 
     @property
     def is_held(self) -> bool:
-        """Whether the request may be held until a message comes; an orderly pop may wait for something else."""
+        """Whether the request may be held until a message comes. An orderly pop may wait for another reason."""
         return (
             bool(self.request.may_hold) and self.request.cause != "orderly" and self.request.code in {POP, NOTIFICATION}
         )
 
     @property
     def due(self) -> int:
-        """How long the request may be held, ns."""
+        """How long the request may be held, in nanoseconds."""
         return int(max(self.request.timeout_ms, 0)) * MS
 
     @property
     def scope(self) -> tuple[str, str, str]:
-        """The broker, topic and group of the request."""
         return self.request.broker, self.request.topic, self.request.group
 
 
 def asked(record: Record, *codes: int) -> list[Asked]:
-    """The requests with these codes whose identifier is unique."""
     answers, got = first_answers(record), defaultdict[tuple[str, str], list[Seen]](list)
     for one in record.of("message_popped"):
         if all(place_of(one) != place_of(each) for each in got[one.about]):
@@ -77,7 +71,6 @@ def asked(record: Record, *codes: int) -> list[Asked]:
 
 
 def is_elsewhere(request: Seen, answer: Seen | None) -> bool:
-    """Whether an answer names another broker, topic or queue than its request."""
     if answer is None:
         return False
     pairs = (answer.broker, request.broker), (answer.topic, request.topic)
@@ -86,12 +79,10 @@ def is_elsewhere(request: Seen, answer: Seen | None) -> bool:
 
 
 def place_of(one: Seen) -> tuple[str, int, int, bool]:
-    """The place where a message was read, or the place of the message in a request."""
     return one.topic, one.queue, one.queue_offset, one.cause == "retry"
 
 
 def judged(record: Record, one: Asked, hi: int, why: str, *, is_measured: bool = True) -> Iterator[Said]:
-    """A violation, unless the record has a gap or the connection was not read until then."""
     request = one.request
     is_sure = record.is_whole(request.source, request.lo, hi) and not is_blocked(record, request, request.lo, hi)
     is_sure &= not is_measured or request.source not in record.loose
@@ -99,7 +90,7 @@ def judged(record: Record, one: Asked, hi: int, why: str, *, is_measured: bool =
 
 
 def end_of(record: Record, one: Asked) -> tuple[int, int]:
-    """The time until which a request certainly waited, and the latest time of its answer."""
+    """The time until which a request certainly waited, and the latest possible time of its answer."""
     if one.answer is not None:
         return one.answer.lo, one.answer.hi
     last = open_until(record, one.request).lo
@@ -107,34 +98,29 @@ def end_of(record: Record, one: Asked) -> tuple[int, int]:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.code.known`."""
     return (
         violated(one.request, f"{one.code}") for one in asked(record, *CODES) if one.answer and one.code not in KNOWN
     )
 
 
 def found_some(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.found.some`."""
     for one in asked(record, POP):
         if one.code == 0 and not one.got:
             yield from judged(record, one, end_of(record, one)[1], "no message", is_measured=False)
 
 
 def found_at_most(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.found.at_most`."""
     for one in asked(record, POP):
         if one.code == 0 and one.request.count_max >= 0 and len(one.got) > max(one.request.count_max, 1):
             yield violated(one.request, f"{len(one.got)} messages")
 
 
 def is_other(one: Asked, message: Seen) -> bool:
-    """Whether a message belongs to another topic or queue than its pop."""
     is_elsewhere = message.cause != "retry" and one.request.queue >= 0 and message.queue != one.request.queue
     return bool(message.topic != one.request.topic or is_elsewhere)
 
 
 def found_asked(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.found.asked`."""
     return (
         violated(message, "elsewhere") for one in asked(record, POP) for message in one.got if is_other(one, message)
     )
@@ -147,7 +133,6 @@ def takes(request: Seen, message: Seen) -> bool | None:
 
 
 def found_tag(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.found.tag`."""
     for one in asked(record, POP):
         for message in one.got:
             if message.cause != "retry" and not is_other(one, message) and takes(one.request, message) is False:
@@ -158,7 +143,7 @@ Delivery = tuple[Asked, Seen]
 
 
 def histories(record: Record) -> dict[tuple[tuple[str, str, str], int], list[Delivery]]:
-    """The deliveries of each message to each group in order, without messages whose id was sent twice."""
+    """(Scope, message) -> its deliveries in order. Messages whose id was sent twice are left out."""
     found = defaultdict[tuple[tuple[str, str, str], int], list[Delivery]](list)
     for one in asked(record, POP):
         for message in one.got if one.answer is not None and one.request.cause != "orderly" else ():
@@ -173,7 +158,6 @@ def histories(record: Record) -> dict[tuple[tuple[str, str, str], int], list[Del
 
 
 def wake_prompt(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.wake.prompt`."""
     stored = {
         (one.broker, one.topic, one.queue, one.queue_offset, *one.ids): one
         for one in reversed(record.of("message_acknowledged"))
@@ -194,14 +178,12 @@ def wake_prompt(record: Record) -> Iterator[Said]:
 
 
 def deadline_met(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.deadline.met`."""
     for one in asked(record, POP, NOTIFICATION):
         if one.is_held and one.answer is not None and one.answer.lo - one.request.hi - one.due > LATE_NS:
             yield from judged(record, one, one.answer.hi, "late")
 
 
 def answered(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.answered`."""
     for one in asked(record, *CODES):
         until, latest = end_of(record, one)
         grace = one.due if one.is_held else SLOW_NS
@@ -212,7 +194,6 @@ def answered(record: Record) -> Iterator[Said]:
 
 
 def not_early(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.hold.not_early`."""
     for one in asked(record, POP, NOTIFICATION):
         if one.answer is None or not one.is_held:
             continue
@@ -230,14 +211,12 @@ def not_early(record: Record) -> Iterator[Said]:
 
 
 def about(record: Record, code: int, one: Asked, message: Seen) -> list[Asked]:
-    """The requests of this code about a delivered message."""
     return [
         each for each in asked(record, code) if each.scope == one.scope and place_of(each.request) == place_of(message)
     ]
 
 
 def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
-    """Whether some event between two events may have changed the broker's state of a message."""
     is_whole = all(record.is_whole(each, first.lo, last.hi) for each in {one.source for one in record.events})
     moved = any(
         one.code in RESETS and one.hi >= first.lo and one.lo <= last.hi for one in record.of("request_received")
@@ -246,7 +225,7 @@ def is_unsure(record: Record, first: Seen, last: Seen) -> bool:
 
 
 def hidden_until(record: Record, one: Asked, message: Seen, by: int) -> int:
-    """The earliest end of a delivery's invisible time, with the changes that may have come before a time."""
+    """The earliest end of a delivery's invisible time, including changes that may have come before `by`."""
     sends = [
         each.lo for each in record.of("request_received") if each.code in {10, 310, 320} and message.ids[0] in each.ids
     ]
@@ -270,7 +249,6 @@ def pairs(record: Record) -> Iterator[tuple[Delivery, Delivery, int]]:
 
 
 def acknowledged_before(record: Record, one: Delivery, other: Asked, end: int) -> bool:
-    """Whether a delivery was acknowledged in time, and before another one was answered."""
     if about(record, CHANGE, *one) or other.answer is None:
         return False
     return any(
@@ -280,7 +258,6 @@ def acknowledged_before(record: Record, one: Delivery, other: Asked, end: int) -
 
 
 def said_of(record: Record, one: Asked, other: Asked, why: str) -> Iterator[Said]:
-    """A violation or a possible violation of a clause about two pops."""
     assert other.answer is not None
     if is_unsure(record, one.request, other.answer):
         yield unknown(other.request, why)
@@ -289,7 +266,6 @@ def said_of(record: Record, one: Asked, other: Asked, why: str) -> Iterator[Said
 
 
 def invisible_kept(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.invisible.kept`."""
     for one, (other, _message), end in pairs(record):
         is_early = other.answer is not None and other.answer.hi < end
         if is_early and not acknowledged_before(record, one, other, end):
@@ -297,14 +273,12 @@ def invisible_kept(record: Record) -> Iterator[Said]:
 
 
 def acknowledged_final(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.acknowledged.final`."""
     for one, (other, _message), end in pairs(record):
         if acknowledged_before(record, one, other, end):
             yield from said_of(record, one[0], other, "again after its acknowledgement")
 
 
 def delivered_again(record: Record) -> Iterator[Said]:
-    """Check the clause `pop.delivered.again`."""
     empty = [one for one in asked(record, POP) if one.code == 210 and one.request.cause != "orderly"]
     for (scope, _number), several in histories(record).items():
         last, message = several[-1]
@@ -343,4 +317,3 @@ CLAUSES: Final[dict[str, tuple[str, Callable[[Record], Iterator[Said]]]]] = {
     "pop.delivered.again": (PROPERTY, delivered_again),
 }
 TIMELESS: Final = ("pop.code.known", "pop.found.some", "pop.found.at_most", "pop.found.asked", "pop.found.tag")
-"""Clauses that compare no times."""

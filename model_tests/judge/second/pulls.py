@@ -1,4 +1,4 @@
-"""The contract's clauses about the contents of answers to pulls, each a function with its id."""
+"""The contract's clauses about the contents of answers to pulls, one function per clause."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
 
 def has_unknown_tag(record: Record, one: Exchange) -> bool:
-    """Whether the answer would depend on a message whose tag is unknown."""
     if one.code not in {0, 20} or wanted(one.request) is None or one.answer is None:
         return False
     if deleted_between(record, one.request.place, one.request, one.answer):
@@ -53,14 +52,12 @@ def has_unknown_tag(record: Record, one: Exchange) -> bool:
 
 
 def code_known(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.code.known`."""
     for one in exchanges(record):
         if one.answer is not None and one.code not in {0, 19, 20, 21, *REFUSALS}:
             yield violated(one.request, f"{one.name} is answered {one.code}")
 
 
 def error_explained(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.error.explained`."""
     for one in exchanges(record):
         shown = any(other.place == one.request.place for other in record.of("append", "message_acknowledged"))
         if one.code == 1 and shown and wanted(one.request) != "undecidable" and one.request.count_max >= 0:
@@ -68,12 +65,10 @@ def error_explained(record: Record) -> Iterator[Said]:
 
 
 def _answers(record: Record) -> list[Seen]:
-    """Answers whose request is known."""
     return [one for one in record.of("answer_sent") if not one.is_nobodys]
 
 
 def after_request(record: Record) -> Iterator[Said]:
-    """Check the clause `answer.after_request`."""
     # If an identifier occurs twice, the first request counts.
     asked = {one.about: one for one in reversed(record.of("request_received")) if one.request}
     for one in _answers(record):
@@ -82,7 +77,6 @@ def after_request(record: Record) -> Iterator[Said]:
 
 
 def once(record: Record) -> Iterator[Said]:
-    """Check the clause `answer.once`."""
     told = Counter(one.about for one in record.of("request_received"))
     # If answers name different queues, it is unknown which one belongs to the request.
     seen: set[object] = set()
@@ -94,7 +88,6 @@ def once(record: Record) -> Iterator[Said]:
 
 
 def same_connection(record: Record) -> Iterator[Said]:
-    """Check the clause `answer.same_connection`."""
     asked = {one.about: one for one in record.of("request_received") if one.request}
     told = Counter(one.about for one in record.of("request_received"))
     for one in _answers(record):
@@ -106,7 +99,6 @@ def same_connection(record: Record) -> Iterator[Said]:
 
 
 def open_connection(record: Record) -> Iterator[Said]:
-    """Check the clause `answer.open_connection`."""
     told = Counter(one.about for one in record.of("request_received"))
     for one in _answers(record):
         if told[one.about] <= 1 and is_after_close(record, one):
@@ -114,42 +106,36 @@ def open_connection(record: Record) -> Iterator[Said]:
 
 
 def found_some(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.some`."""
     for request, answer in read_answers(record):
         if answer.code == 0 and not answer.offsets:
             yield violated(request, f"{request.request} is told FOUND and given nothing")
 
 
 def none_empty(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.none.empty`."""
     for request, answer in read_answers(record):
         if answer.code != 0 and answer.offsets:
             yield violated(request, f"{request.request} is given messages with {answer.code}")
 
 
 def found_ordered(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.ordered`."""
     for request, answer in read_answers(record):
         if any(later <= earlier for earlier, later in pairwise(answer.offsets)):
             yield violated(request, f"{request.request} is given messages out of order")
 
 
 def found_from_asked(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.from_asked`."""
     for request, answer in read_answers(record):
         if any(offset < request.offset for offset in answer.offsets):
             yield violated(request, f"{request.request} is given what it did not ask for")
 
 
 def found_at_most(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.at_most`."""
     for request, answer in read_answers(record):
         if answer.code == 0 and len(answer.offsets) > max(request.count_max, 1):
             yield violated(request, f"{request.request} is given too many messages")
 
 
 def found_visible(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.visible`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if end is not None and any(offset >= end for offset in answer.offsets):
@@ -158,7 +144,6 @@ def found_visible(record: Record) -> Iterator[Said]:
 
 
 def found_appended(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.appended`."""
     for request, answer in read_answers(record):
         shown = {one.queue_offset for one in left_to(record, request, "append", "message_acknowledged")}
         base = first_known(record, request)
@@ -170,7 +155,6 @@ def found_appended(record: Record) -> Iterator[Said]:
 
 
 def found_tag(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.tag`."""
     for request, answer in read_answers(record):
         if isinstance(wanted(request), str):
             continue
@@ -181,7 +165,6 @@ def found_tag(record: Record) -> Iterator[Said]:
 
 
 def found_identified(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.identified`."""
     for one in record.of("answer_sent"):
         lists = (one.ids, one.bodies) if one.code == 0 and one.offset_min >= 0 else ()
         if any(told and len(told) != len(one.offsets) for told in lists):
@@ -189,7 +172,6 @@ def found_identified(record: Record) -> Iterator[Said]:
 
 
 def found_next(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.next`."""
     for request, answer in read_answers(record):
         if answer.code != 0 or not answer.offsets:
             continue
@@ -200,7 +182,6 @@ def found_next(record: Record) -> Iterator[Said]:
 
 
 def found_complete(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.complete`."""
     for request, answer in read_answers(record):
         if answer.code != 0 or isinstance(wanted(request), str):
             continue
@@ -217,7 +198,7 @@ def found_complete(record: Record) -> Iterator[Said]:
 
 
 def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, at_front: bool) -> Iterator[Said]:
-    """Skipped messages below an offset, which retention may have removed if nothing older was delivered."""
+    """Reports skipped messages. Retention may have removed them if no older message was delivered."""
     request, answer = read
     if is_own(record) or not at_front:
         yield violated(request, why)
@@ -235,7 +216,6 @@ def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, 
 
 
 def found_within(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.within`."""
     for request, answer in read_answers(record):
         if answer.code in {0, 20} and not answer.offset_min <= request.offset < answer.offset_max:
             convict = unknown if _may_end_at_slave(record, request, answer) else violated
@@ -243,14 +223,12 @@ def found_within(record: Record) -> Iterator[Said]:
 
 
 def found_above_min(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.found.above_min`."""
     for request, answer in read_answers(record):
         if any(offset < answer.offset_min for offset in answer.offsets):
             yield violated(request, f"{request.request} is given what lies below offset_min")
 
 
 def next_visible(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.next.visible`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if answer.code in {0, 20} and end is not None and answer.offset_next > end:
@@ -259,7 +237,6 @@ def next_visible(record: Record) -> Iterator[Said]:
 
 
 def next_within(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.next.within`."""
     if not is_own(record):
         return
     for request, answer in read_answers(record):
@@ -268,7 +245,6 @@ def next_within(record: Record) -> Iterator[Said]:
 
 
 def none_true(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.none.true`."""
     for request, answer in read_answers(record):
         if answer.code != 19 or isinstance(wanted(request), str):
             continue
@@ -287,14 +263,12 @@ def none_true(record: Record) -> Iterator[Said]:
 
 
 def none_next(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.none.next`."""
     for request, answer in read_answers(record):
         if answer.code == 19 and answer.offset_next != request.offset:
             yield violated(request, f"{request.request} is told 19 and moved to {answer.offset_next}")
 
 
 def none_at_end(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.none.at_end`."""
     for request, answer in read_answers(record):
         if answer.code == 19 and answer.offset_max != request.offset:
             why = f"{request.request} is told 19 at {request.offset} of {answer.offset_max}"
@@ -302,14 +276,13 @@ def none_at_end(record: Record) -> Iterator[Said]:
 
 
 def _may_end_at_slave(record: Record, request: Seen, answer: Seen) -> bool:
-    """Whether a slave may have answered 20 at its end: the source sees no sends, and another one does."""
+    """Whether a slave may have answered 20 at its own end: the source sees no sends, and another source does."""
     senders = {one.source for one in record.of("message_acknowledged")}
     is_reader = request.source not in senders and not is_inside(record, request.source) and not is_own(record)
     return answer.code == 20 and answer.offset_next == request.offset and bool(senders) and is_reader
 
 
 def passed_next(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.passed.next`."""
     for request, answer in read_answers(record):
         if answer.code == 20 and answer.offset_next <= request.offset:
             convict = unknown if _may_end_at_slave(record, request, answer) else violated
@@ -317,7 +290,6 @@ def passed_next(record: Record) -> Iterator[Said]:
 
 
 def passed_none_match(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.passed.none_match`."""
     for request, answer in read_answers(record):
         if answer.code != 20 or isinstance(wanted(request), str):
             continue
@@ -328,7 +300,6 @@ def passed_none_match(record: Record) -> Iterator[Said]:
 
 
 def illegal_outside(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.illegal.outside`."""
     for request, answer in read_answers(record):
         inside = answer.offset_min <= request.offset <= answer.offset_max
         if answer.code == 21 and inside:
@@ -336,7 +307,6 @@ def illegal_outside(record: Record) -> Iterator[Said]:
 
 
 def illegal_next(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.illegal.next`."""
     for request, answer in read_answers(record):
         if answer.code != 21:
             continue
@@ -350,7 +320,6 @@ def illegal_next(record: Record) -> Iterator[Said]:
 
 
 def min_below_max(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.min.below_max`."""
     for request, answer in read_answers(record):
         if answer.offset_min > answer.offset_max or answer.offset_min < 0:
             yield violated(request, f"{request.request} is told bounds that cross")
@@ -371,7 +340,7 @@ def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
 
 
 def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
-    """Connections grouped by runs of a broker: overlapping connections, and those that other connections link."""
+    """Groups connections by runs of a broker. Overlapping connections, and those that others link, are of one run."""
     spans: dict[tuple[str, str], list[int]] = {}
     brokers: dict[tuple[str, str], str] = {}
     for _asked, answer in read_answers(record):
@@ -400,7 +369,6 @@ def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
 
 
 def min_never_falls(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.min.never_falls`."""
     for earlier, later, request in _successive(record):
         if later.offset_min < earlier.offset_min:
             yield violated(request, f"{request.request} is told a lower offset_min than before")
@@ -413,7 +381,6 @@ def _shown_end(answer: Seen) -> int:
 
 
 def max_never_falls(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.max.never_falls`."""
     for earlier, later, request in _successive(record):
         if later.offset_max < _shown_end(earlier) and not seen_inside(record, request.place):
             yield violated(request, f"{request.request} is told a lower offset_max than before")
@@ -430,7 +397,6 @@ def max_never_falls(record: Record) -> Iterator[Said]:
 
 
 def _deleted(record: Record, one: Seen, other: Seen) -> bool:
-    """Whether the topic may have been deleted between two events, whatever happened to the broker."""
     told = [
         (gone.lo, lasts_until(record, gone))
         for gone in record.deletions()
@@ -441,7 +407,6 @@ def _deleted(record: Record, one: Seen, other: Seen) -> bool:
 
 
 def min_kept(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.min.kept`."""
     for request, answer in read_answers(record) if not is_own(record) else ():
         for one in record.of("message_acknowledged"):
             is_gone = one.place == request.place and one.queue_offset < answer.offset_min
@@ -450,7 +415,6 @@ def min_kept(record: Record) -> Iterator[Said]:
 
 
 def filter_agrees(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.filter.agrees`."""
     told = [(asked, answer) for asked, answer in read_answers(record) if asked.expression_type and asked.expression]
     for request, answer in told:
         if answer.code not in {0, 20} or seen_inside(record, request.place):
@@ -475,7 +439,6 @@ def filter_agrees(record: Record) -> Iterator[Said]:
 
 
 def _takes_as_much(request: Seen, asked: Seen) -> bool:
-    """Whether the first subscription accepts every message that the second one accepts."""
     if (request.expression_type, request.expression) == (asked.expression_type, asked.expression):
         return True
     own, other = wanted(request), wanted(asked)
@@ -485,7 +448,6 @@ def _takes_as_much(request: Seen, asked: Seen) -> bool:
 
 
 def max_least(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.max.least`."""
     for request, answer in read_answers(record):
         if answer.offset_max < certain_end(record, request):
             is_measured = request.source in record.loose and not seen_inside(record, request.place)
@@ -494,7 +456,6 @@ def max_least(record: Record) -> Iterator[Said]:
 
 
 def max_most(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.max.most`."""
     for request, answer in read_answers(record):
         end = possible_end(record, request, answer)
         if end is not None and answer.offset_max > end:

@@ -17,7 +17,7 @@ from longpoll_spec.policy import PRESETS
 PULLS: Final = (11, 361)
 SENDS: Final = (10, 310, 320)
 SENT_BACK: Final = ("%RETRY%", "%DLQ%")
-"""How the topics begin to which the broker adds what a consumer sends back (36)."""
+"""Prefixes of topics to which the broker adds the messages that a consumer sends back (request 36)."""
 QUERY, UPDATE = 14, 15
 RESETS: Final = (207, 215, 222, 314)
 READS: Final = (0, 19, 20, 21)
@@ -26,9 +26,9 @@ LAW_EVENTS: Final = frozenset(WHITE_BOX)
 WAKE_NS: Final = 100 * MS
 LATE_NS: Final = 50 * MS
 CLOCK_STEP_NS: Final = 1_000 * MS
-"""A clock went back if an event is this much earlier than one with a lower number."""
+"""A clock went back if an event is this much earlier than an event with a lower number."""
 DISORDER_NS: Final = 50 * MS
-"""The largest distance of a missing event from its neighbours by number."""
+"""The largest time between a missing event and the events whose numbers are next to its number."""
 FAR: Final = 1 << 62
 NO_WIDTH: Final = 1 << 61
 """Numbers of this size or more count as damage."""
@@ -38,9 +38,9 @@ NOBODYS: Final[Queue] = ("", "", -2)
 
 
 class Seen:
-    """One event: it happened between `lo` and `hi`, Unix nanoseconds, widened by its source's uncertainty.
+    """One event, which happened between `lo` and `hi` (Unix nanoseconds, widened by its source's uncertainty).
 
-    Its fields are attributes, at their defaults where they are missing.
+    The event's fields are attributes, with their defaults if they are missing.
     """
 
     def __init__(self, fields: Mapping[str, Any], lo: int, hi: int) -> None:
@@ -55,24 +55,20 @@ class Seen:
         self.is_nobodys = False
 
     def __getattr__(self, name: str) -> Any:
-        """None for a missing field without a default."""
         return None
 
 
 def is_sent_back(topic: str) -> bool:
-    """Whether the broker itself adds messages to this topic, so that a send's id may be of an older copy."""
+    """Whether the broker itself adds messages to this topic, so that an older copy may have the id of a send."""
     return topic.startswith(SENT_BACK)
 
 
 def before(one: Seen, other: Seen) -> bool:
-    """Whether this event was certainly before the other one."""
     return one.hi < other.lo
 
 
 @frozen
 class Hole:
-    """An interval in which a source may have missed events."""
-
     source: str
     lo: int
     hi: int
@@ -80,8 +76,6 @@ class Hole:
 
 @define
 class Record:
-    """The events of a history, and what is missing from or uncertain in it."""
-
     events: list[Seen] = field(factory=list)
     gaps: list[str] = field(factory=list)
     """The ids of the clauses about evidence that the history violates."""
@@ -93,43 +87,33 @@ class Record:
     loose: set[str] = field(factory=set)
     """Sources whose clock may be set, so their durations are unknown."""
     unwatched: dict[tuple[str, bool], list[tuple[int, int]]] = field(factory=dict)
-    """Broker, and whether its end in order counts -> intervals without an observer, where that was checked."""
     restarts: dict[str, list[tuple[int, int]]] = field(factory=dict)
-    """Broker -> intervals in which it may have been restarted, where that was checked."""
     anew: list[tuple[Queue, int, int]] | None = None
-    """Intervals in which a queue may have been deleted without its observer; None before the check."""
     _of: dict[tuple[str, ...], list[Seen]] = field(factory=dict)
-    """The results of `of`, kept until `forget`."""
 
     def of(self, *kinds: str) -> list[Seen]:
-        """The events of these kinds."""
         if kinds not in self._of:
             self._of[kinds] = [one for one in self.events if one.event in kinds]
         return self._of[kinds]
 
     def deletions(self) -> list[Seen]:
-        """The requests that delete a topic."""
         if ("215",) not in self._of:
             self._of["215",] = [one for one in self.of("request_received") if one.code == DELETE_TOPIC]
         return self._of["215",]
 
     def forget(self) -> None:
-        """Drop the caches after a change of the events."""
         self._of.clear()
 
     def is_whole(self, source: str, lo: int, hi: int) -> bool:
-        """Whether this source certainly reported everything between two times."""
         return not any(one.source == source and one.lo <= hi and lo <= one.hi for one in self.holes)
 
     def first(self, source: str) -> Seen:
-        """The event of a source whose earliest possible time is the first."""
         if ("first", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["first", source] = [min(mine, key=lambda one: one.lo)]
         return self._of["first", source][0]
 
     def last(self, source: str) -> Seen:
-        """The event of a source whose earliest possible time is the last."""
         if ("last", source) not in self._of:
             mine = [one for one in self.events if one.source == source]
             self._of["last", source] = [max(mine, key=lambda one: one.lo)]
@@ -167,7 +151,7 @@ def read(meta: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Record
 
 
 def _declared(sources: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The declared sources by name; none if any has an invalid uncertainty."""
+    """The declared sources by name, or no sources if any of them has an invalid uncertainty."""
     known = {one["name"]: one for one in sources}
     return {} if any(not 0 <= one.get("uncertainty_ns", 0) < NO_WIDTH for one in known.values()) else known
 
@@ -186,7 +170,6 @@ def _place_resets(record: Record) -> None:
 
 
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
-    """Whether a line has the fields and types of an event."""
     is_there = all(name in fields for name in ("event", "after_ns", "before_ns", "source", "sequence"))
     lists = (number for name in ("offsets", "ids", "bodies") for number in fields.get(name, ()))
     numbers = [*lists, *(value for value in fields.values() if isinstance(value, int))]
@@ -207,7 +190,7 @@ def _moment(fields: Mapping[str, Any], sources: Mapping[str, Any]) -> Seen:
 
 
 def _placed(events: list[Seen]) -> list[Seen]:
-    """The events. An answer without a queue gets that of its request, unless several requests match."""
+    """Gives each answer without a queue the queue of its request, unless several requests match."""
     places: dict[object, set[Queue]] = defaultdict(set)
     for one in events:
         if one.event == "request_received":
@@ -224,14 +207,12 @@ def _placed(events: list[Seen]) -> list[Seen]:
 
 
 def _names_another(answer: Seen, asked: Queue) -> bool:
-    """Whether an answer without a queue has another broker or topic than its request."""
     return any(
         told and told != name for told, name in zip((answer.broker, answer.topic), asked[:2], strict=True) if name
     )
 
 
 def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
-    """Check the begin, end, gaps and clock of a source, whose events are sorted by number."""
     starts = [one.sequence for one in own if one.event == "source_started"]
     stops = [one.sequence for one in own if one.event == "source_stopped"]
     if starts != [0]:
@@ -258,7 +239,6 @@ def _look_at_numbers(record: Record, source: str, own: list[Seen]) -> None:
 
 
 def _compare_moments(record: Record, source: str, back_ns: int) -> None:
-    """Record a clock that went back: an event is certainly earlier than one with a lower number."""
     if back_ns > CLOCK_STEP_NS:
         record.gaps.append("evidence.clock_jump")
     if back_ns > (0 if source in record.loose else CLOCK_STEP_NS):
@@ -266,7 +246,7 @@ def _compare_moments(record: Record, source: str, back_ns: int) -> None:
 
 
 def _look_at_clocks(record: Record) -> None:
-    """Record that the order of events is unknown: a broker has several sources, and a clock may be set."""
+    """Records that the order of events is unknown if a broker has several sources and a clock may be set."""
     for broker in {one.broker for one in record.events}:
         tellers = {one.source for one in record.events if one.broker == broker}
         if len(tellers) > 1 and tellers & record.loose:
@@ -274,7 +254,6 @@ def _look_at_clocks(record: Record) -> None:
 
 
 def _look_at_fields(record: Record, events: list[Seen]) -> None:
-    """Drop events that lack a field that their kind requires."""
     record.events = sorted(events, key=lambda one: one.lo)
     answered = {one.about: one.code for one in reversed(record.of("answer_sent"))}
     asked = {one.about: one for one in record.of("request_received") if one.request}
@@ -324,7 +303,7 @@ def _needed(one: Seen, answered: Mapping[Any, int], asked: Mapping[Any, Seen]) -
 
 
 def wanted(request: Seen) -> frozenset[int] | str | None:
-    """The tag hashes that a pull accepts, None for all; a text if they are unknown."""
+    """The tag hashes that a pull accepts: None if it accepts all, a text if they are unknown."""
     if request.expression_type not in {"", "TAG"} or not request.expression:
         return "undecidable"
     if request.expression == "*":

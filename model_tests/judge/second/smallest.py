@@ -29,19 +29,16 @@ def strictly(
 
 
 def watched(begin: float, end: float, *events: list[Told]) -> list[Told]:
-    """All events of one source, with its beginning and its end."""
     inner = [one for several in events for one in several]
     return [{"at": begin, "event": "source_started"}, *inner, {"at": end, "event": "source_stopped"}]
 
 
 def acknowledged(at: float, offset: int, request: str = "") -> list[Told]:
-    """The acknowledgement of a message, without its connection."""
     place = QUEUE | {"queue_offset": offset}
     return [{"at": at, "event": "message_acknowledged", **place, **({"request": request} if request else {})}]
 
 
 def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float = 1, **fields: object) -> list[Told]:
-    """A pull and its answer; the pull may be held only if `fields` allow it."""
     place = {**QUEUE, "request": name, "connection": "1"}
     offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
     asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}

@@ -1,4 +1,4 @@
-"""The contract's clauses about the times of holds and answers, each a function with its id."""
+"""The contract's clauses about the times of holds and answers, one function per clause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ SHORT_POLLING_NS: Final = 1_000 * MS
 
 
 def open_until(record: Record, request: Seen) -> Seen:
-    """The event until which a client certainly waited for a pull without an answer."""
     closes = [
         one
         for one in record.of("connection_closed")
@@ -60,9 +59,9 @@ def over(record: Record, one: Exchange, begun: tuple[int, int], limit: int, why:
 
 
 def unread(record: Record, one: Exchange, hi: int) -> bool:
-    """Whether the peer may not have read some direction of the request's connection since its receipt.
+    """Whether the peer may have left some direction of the request's connection unread since the receipt.
 
-    A gap in an outside record may hide that.
+    A gap in an outside record may hide an unread connection.
     """
     request, lo = one.request, one.request.lo
     if one.answer is not None and not is_inside(record, request.source):
@@ -71,7 +70,6 @@ def unread(record: Record, one: Exchange, hi: int) -> bool:
 
 
 def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
-    """Whether a direction of a request's connection was reported unread at a time in the interval."""
     mine = (request.source, request.connection)
     told = [one for one in record.of("blocked", "unblocked") if (one.source, one.connection) == mine]
     for direction in {one.direction for one in told}:
@@ -89,7 +87,6 @@ def is_blocked(record: Record, request: Seen, lo: int, hi: int) -> bool:
 
 
 def wake_prompt(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.wake.prompt`."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
         request = one.request
@@ -130,14 +127,12 @@ def _deadline(request: Seen) -> tuple[int, int]:
 
 
 def deadline_met(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.deadline.met`."""
     for one in exchanges(record):
         if one.answer is not None and one.request.may_hold:
             yield from over(record, one, _deadline(one.request), LATE_NS, f"{one.name} is answered late")
 
 
 def answered(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.answered`."""
     for one in exchanges(record):
         if one.answer is None:
             begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
@@ -148,7 +143,6 @@ def answered(record: Record) -> Iterator[Said]:
 
 
 def stop_answered(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.stop.answered`."""
     if not policy_says(record, "on_stop", "answer", unnamed=False):
         return
     for one in exchanges(record):
@@ -160,7 +154,6 @@ def stop_answered(record: Record) -> Iterator[Said]:
 
 
 def unheld_prompt(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.unheld.prompt`."""
     for one in exchanges(record):
         if one.answer is not None and one.request.may_hold is False:
             begun = one.request.lo, one.request.hi
@@ -183,7 +176,6 @@ def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
 
 
 def not_early(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.not_early`."""
     for request, answer in read_answers(record):
         early = answer.hi + LATE_NS < _deadline(request)[0]
         if answer.code != 19 or not request.may_hold or not early:
@@ -203,7 +195,6 @@ def not_early(record: Record) -> Iterator[Said]:
 
 
 def hold_allowed(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.allowed`."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
         if one.request.about in held and one.request.may_hold is False:
@@ -211,7 +202,6 @@ def hold_allowed(record: Record) -> Iterator[Said]:
 
 
 def hold_once(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.once`."""
     first = {one.about: one for one in reversed(holds(record))}
     for one in holds(record):
         if one is not first[one.about]:
@@ -219,7 +209,6 @@ def hold_once(record: Record) -> Iterator[Said]:
 
 
 def hold_after_request(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.after_request`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about and before(hold, one.request):
@@ -227,7 +216,6 @@ def hold_after_request(record: Record) -> Iterator[Said]:
 
 
 def hold_unanswered(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.unanswered`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about and one.answer is not None and before(one.answer, hold):
@@ -235,7 +223,6 @@ def hold_unanswered(record: Record) -> Iterator[Said]:
 
 
 def hold_at_end(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.hold.at_end`."""
     for one in exchanges(record):
         for hold in holds(record):
             if hold.about == one.request.about:
@@ -251,7 +238,6 @@ STEPS: Final = ("take", "keep", "expire", "run", "stop")
 
 
 def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
-    """Each pull with each of its steps in the pull's queue."""
     for one in exchanges(record):
         for step in record.of(*STEPS):
             if step.about == one.request.about and step.place == one.request.place:
@@ -259,28 +245,24 @@ def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
 
 
 def step_allowed(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.step.allowed`."""
     for one, step in _steps(record):
         if one.request.may_hold is False:
             yield violated(step, f"{one.name} may not be held, and has a {step.event}")
 
 
 def step_after_request(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.step.after_request`."""
     for one, step in _steps(record):
         if before(step, one.request):
             yield violated(step, f"{one.name} has a {step.event} before it came")
 
 
 def step_unanswered(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.step.unanswered`."""
     for one, step in _steps(record):
         if one.answer is not None and before(one.answer, step):
             yield violated(step, f"{one.name} has a {step.event} after its answer")
 
 
 def step_held(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.step.held`."""
     for one, step in _steps(record):
         own = [hold for hold in holds(record) if hold.about == one.request.about]
         is_elsewhere = step.event == "stop" or not one.request.may_hold or before(step, one.request)
@@ -291,10 +273,9 @@ def step_held(record: Record) -> Iterator[Said]:
 
 
 def take_once(record: Record) -> Iterator[Said]:
-    """Check the clause `pull.take.once`."""
     for one in exchanges(record):
         mine = [step for other, step in _steps(record) if other.request is one.request]
-        # A step that is written twice counts once; steps out of time violate another clause.
+        # A step that is written twice counts once. Steps out of time violate another clause.
         mine = list({(step.source, step.sequence): step for step in mine if not before(step, one.request)}.values())
         steps = [step for step in mine if one.answer is None or not before(one.answer, step)]
         own = [hold for hold in holds(record) if hold.about == one.request.about]

@@ -1,4 +1,4 @@
-"""A simulated correct broker with its clients, in virtual time; records what happened, and when."""
+"""A simulated correct broker with its clients, in virtual time. It records what happened and when."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ from model_tests.judge.second.parts import (
 
 
 class World:
-    """One broker, its runs and its clients; `run` returns what happened, in order."""
-
     def __init__(self, plan: Plan, broker: str, chance: random.Random) -> None:
         self.plan = plan
         self.broker = broker
@@ -49,7 +47,6 @@ class World:
         """No client acts before this time, because only then is it certain that a deletion has taken effect."""
 
     def run(self) -> list[Told]:
-        """Everything that happened, each with `at_ns` and `life` (the number of the run)."""
         now = START_NS + self.chance.randrange(10**9)
         for number in range(self.plan.lives):
             life = Life(self.broker, number)
@@ -61,7 +58,6 @@ class World:
     # -- a life ------------------------------------------------------------------------------------------------------
 
     def _live(self, life: Life, now: int) -> int:
-        """Simulate one run of the broker; returns the time of its end."""
         self.tell(life, now, "source_started")
         for topic, queues in self.disk.topics.items():
             for number, queue in queues.items():
@@ -99,7 +95,6 @@ class World:
                     self.disk.committed[key] = self.chance.randrange(self.disk.committed[key] + 1)
 
     def _stop(self, life: Life, now: int) -> int:
-        """Answer held pulls, finish requests in progress, close the connections, and end."""
         life.is_stopping, life.ended_by = True, "stop"
         for topic, queues in self.disk.topics.items():
             for queue in queues.values():
@@ -221,7 +216,6 @@ class World:
         self.at(life, now + self.pause(0.5), partial(self._deleted, life, topic))
 
     def _waits(self, life: Life, act: Callable[[int], None], now: int) -> bool:
-        """Whether a client has to wait before its next action."""
         if now < self._quiet_until:
             self.at(life, self._quiet_until + self.pause(3), act)
         return now < self._quiet_until
@@ -267,7 +261,6 @@ class World:
         self.at(life, now + self.pause(0.1), partial(self._read, life, pull, consumer.offset if commits else -1))
 
     def _leave(self, life: Life, consumer: Consumer, connection: str, now: int) -> None:
-        """Disconnect a client whose pull may be held, and connect it again."""
         if connection not in life.open or consumer.connection != connection:
             return
         self._close(life, now, connection)
@@ -318,7 +311,7 @@ class World:
         self._answer(life, now + self.pause(0.2), pull, code, **fields, cause=cause)
 
     def _look(self, pull: Pull) -> tuple[int, Told]:
-        """Returns code and fields of the answer that RocketMQ would give to a pull now."""
+        """Return the code and fields of the answer that RocketMQ would give to a pull now."""
         queues = self.disk.topics.get(pull.consumer.topic)
         if queues is None:
             return 17, {}
@@ -410,16 +403,13 @@ class World:
         return 10 * US + min(int(self.chance.expovariate(1 / (mean_ms * MS))), int(5 * mean_ms * MS))
 
     def at(self, life: Life, moment: int, act: Callable[[int], None]) -> None:
-        """Schedule an action for later in this run."""
         heapq.heappush(self._agenda, (moment, next(self._order), life, act))
 
     def tell(self, life: Life, at_ns: int, event: str, **fields: Any) -> None:
-        """Record an event."""
         self.told.append({"event": event, "at_ns": at_ns, "life": life.number, "broker": self.broker, **fields})
 
 
 def worlds(plan: Plan) -> Iterator[World]:
-    """The brokers of a plan, after their simulation."""
     chance = random.Random(plan.seed)
     for number in range(plan.brokers):
         world = World(plan, f"broker-{number}", random.Random(chance.randrange(2**62)))

@@ -24,8 +24,6 @@ END_S: Final = 0.3
 
 
 class Peer:
-    """A producer and a consumer of one topic."""
-
     def __init__(self, name_server: str, topic: str, group: str) -> None:
         self.topic = topic
         self.came = threading.Semaphore(0)
@@ -39,7 +37,6 @@ class Peer:
         self.consumer.subscribe(topic, self.listen)
 
     def listen(self, message: Any) -> None:
-        """Print one message; the library's thread calls this."""
         number = message.get_property("number")
         texts = [each.decode() for each in (message.body, message.tags, message.keys, number)]
         row = [*texts, message.queue_id, message.queue_offset, message.reconsume_times]
@@ -57,7 +54,6 @@ class Peer:
 
 
 def main() -> None:
-    """Play the scenario until standard input ends."""
     name_server, topic, group, story, count = sys.argv[1:6]
     peer = Peer(name_server, topic, group)
     if story == "single":

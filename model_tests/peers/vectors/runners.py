@@ -1,6 +1,6 @@
-"""The four runners of conformance vectors, each built by its language's tools, and their results.
+"""Builds the four runners of conformance vectors with the tools of their languages, and reads their results.
 
-Built files are in a temporary directory. The expected results: `test_vectors`.
+The built files are in a temporary directory. `test_vectors` has the expected results.
 """
 
 from __future__ import annotations
@@ -17,55 +17,44 @@ from model_tests.peers.real_clients import ClientUnavailableError, make_ready
 
 HERE: Final = Path(__file__).parent
 TRIES: Final = 3
-"""A failed vector is played again together with the other failed ones, because a busy machine is late."""
+"""A failed vector is played again together with the other failed ones, because a busy machine may answer late."""
 Address = tuple[str, int]
 
 
 @frozen
 class Place:
-    """A broker under test."""
-
     broker: Address
     name_server: Address
     name: str
     cluster: str
     has: frozenset[str]
-    """The features of the broker, by their names in the vectors."""
 
 
 @frozen
 class Outcome:
-    """The result of a runner."""
-
     code: int
     passed: frozenset[str]
     failed: Mapping[str, str]
-    """Failed vector -> the difference."""
     skipped: Mapping[str, str]
     summary: str
-    """The last line of output."""
 
 
 def go(directory: Path) -> list[str]:
-    """The command of the runner in Go; raises ClientUnavailableError."""
     _made(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(directory / "play"), "."], HERE / "go")
     return [str(directory / "play")]
 
 
 def rust(directory: Path) -> list[str]:
-    """The command of the runner in Rust; raises ClientUnavailableError."""
     _made(["cargo", "build", "--locked", "--target-dir", str(directory)], HERE / "rust")
     return [str(directory / "debug" / "play")]
 
 
 def java(directory: Path) -> list[str]:
-    """The command of the runner in Java; raises ClientUnavailableError."""
     _made(["javac", "-d", str(directory), "Play.java"], HERE / "java")
     return ["java", "-XX:TieredStopAtLevel=1", "-cp", str(directory), "Play"]
 
 
 def node(_directory: Path) -> list[str]:
-    """The command of the runner in JavaScript; raises ClientUnavailableError."""
     _made(["node", "--check", "play.js"], HERE / "node")
     return ["node", str(HERE / "node" / "play.js")]
 
@@ -80,7 +69,6 @@ def _made(command: list[str], directory: Path) -> None:
 
 
 def play(command: Sequence[str], file: Path, place: Place, only: Collection[str] = ()) -> Outcome:
-    """A runner's results with a broker, for all vectors of a file or for some."""
     addresses = [f"{host}:{port}" for host, port in (place.broker, place.name_server)]
     words = [
         str(file),
@@ -100,7 +88,6 @@ def play(command: Sequence[str], file: Path, place: Place, only: Collection[str]
 
 
 def play_until_steady(command: Sequence[str], file: Path, place: Place, only: Collection[str]) -> Outcome:
-    """A runner's results, after failed vectors were played again."""
     outcome = play(command, file, place, only)
     for _ in range(TRIES - 1):
         if not outcome.failed:
@@ -111,7 +98,6 @@ def play_until_steady(command: Sequence[str], file: Path, place: Place, only: Co
 
 
 def at_once(tasks: Mapping[str, Callable[[], Outcome]]) -> dict[str, Outcome]:
-    """The results of several runners that run at the same time."""
     with ThreadPoolExecutor(len(tasks)) as pool:
         futures = {name: pool.submit(task) for name, task in tasks.items()}
         return {name: future.result() for name, future in futures.items()}
