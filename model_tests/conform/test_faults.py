@@ -228,7 +228,7 @@ QUICK: Final = [
 
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
-def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
+def test_an_injected_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
     planted = FAULTS[name]
     results, spoiled = asked(rocketmq, planted, f"{sorted(FAULTS).index(name)}f")
 
@@ -241,7 +241,7 @@ def test_a_planted_fault_fails_its_clause(name: str, rocketmq: Broker) -> None:
     assert {results[vector].outcome for vector in CONTROL} == {"PASS"}
 
 
-def test_unspoiled_they_pass(rocketmq: Broker) -> None:
+def test_the_vectors_pass_without_a_fault(rocketmq: Broker) -> None:
     vectors = " ".join({name for planted in FAULTS.values() for name in planted.names})
     results, spoiled = asked(rocketmq, Planted("", vectors), "ok")
 
@@ -249,7 +249,7 @@ def test_unspoiled_they_pass(rocketmq: Broker) -> None:
     assert {vector: result.why for vector, result in results.items() if result.outcome != "PASS"} == {}
 
 
-def test_without_a_name_server_nobody_is_blamed_for_it(rocketmq: Broker) -> None:
+def test_without_a_name_server_its_vectors_are_untested(rocketmq: Broker) -> None:
     """Vectors that need a name server are untested without a name server, and run with it."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     outcomes = []
@@ -264,7 +264,7 @@ def test_without_a_name_server_nobody_is_blamed_for_it(rocketmq: Broker) -> None
 
 
 @pytest.mark.parametrize("late", [2, 1_000])
-def test_a_route_that_is_told_a_little_late_is_waited_for(rocketmq: Broker, late: int) -> None:
+def test_conform_waits_for_a_late_route(rocketmq: Broker, late: int) -> None:
     """A broker registers a new topic one-way, so conform waits for the route; a route that never comes is a failure."""
     (vector,) = [each for each in recorded("4.9.7") if each.id == "send-222"]
     *steps, route = vector.case["after"]
@@ -286,12 +286,12 @@ def _not_known_at_first(told: list[int], late: int, command: dict[str, Any]) -> 
     return {**command, "code": 17} if len(told) <= late else None
 
 
-def test_there_are_enough() -> None:
+def test_there_are_at_least_sixty_faults() -> None:
     assert len(FAULTS) >= 60
     assert len({planted.clause for planted in FAULTS.values()}) >= 25
 
 
-def test_a_broker_that_a_request_silences_is_named(rocketmq: Broker) -> None:
+def test_a_request_that_silences_the_broker_is_named(rocketmq: Broker) -> None:
     """If the broker serves no client after a request, a restart runs the other vectors; otherwise they are untested."""
     with Relay(rocketmq.address, _silenced_by_heartbeat) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, "gone")
@@ -315,13 +315,13 @@ def _silenced_by_heartbeat(asked: Asked, command: dict[str, Any], _frame: bytes)
     return [(0.0, b"")] if asked.relay.kept.get("gone") and command["flag"] & 1 else None
 
 
-def test_a_broker_that_answers_no_send_is_not_asked_on(rocketmq: Broker) -> None:
+def test_a_broker_that_answers_no_send_gets_no_further_vectors(rocketmq: Broker) -> None:
     """More vectors would only wait for answers that never come."""
     with pytest.raises(SilentError, match="does not answer"):
         asked(rocketmq, Planted("", "pull-010", whole(310, lambda _frame: [(0, b"")])), "mute")
 
 
-def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
+def test_a_deliberate_difference_of_a_policy_is_checked() -> None:
     """The strict policy answers 3 where the name server of 4.9.7 does not answer; any other answer fails."""
     vector = next(each for each in recorded("4.9.7") if each.id == "route-384")
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "p")
@@ -334,7 +334,7 @@ def test_a_policy_that_means_to_differ_does_so_as_it_means() -> None:
 
 
 @pytest.mark.parametrize("echo", [None, Latency(400.0)], ids=["prompt", "slow"])
-def test_who_is_silent_after_several_played_at_once_loses_no_result(echo: Latency | None, rocketmq: Broker) -> None:
+def test_a_broker_that_falls_silent_keeps_its_earlier_results(echo: Latency | None, rocketmq: Broker) -> None:
     """Without a restart the earlier results stay, the failed vector is named, and the other vectors are untested."""
     with Relay(rocketmq.address, _silenced_by_message) as silent:
         suite = suite_of(silent.address, rocketmq.name_server_address, f"many{echo is None}")

@@ -143,7 +143,7 @@ def test_a_fault_under_load_fails_its_clause(
     assert "FAIL" in {result.outcome for result in results}, [result.why for result in results]
 
 
-def test_the_headline_tells_of_a_broker_that_does_not_poll(brokers: Mapping[bool, Broker]) -> None:
+def test_the_headline_reports_a_broker_that_does_not_poll(brokers: Mapping[bool, Broker]) -> None:
     """All failures of a broker that does not poll become one entry; their bytes are printed on request."""
     with relayed("never holds", brokers[True]) as relay:
         addresses = (("broker", relay.address), ("name-server", brokers[True].name_server_address))
@@ -197,7 +197,7 @@ def test_an_answer_is_late_only_if_others_were_not(
         assert re.match(f"{TOO_SLOW}: the smallest request took 400 ms; run it again", results["pull-010"].why)
 
 
-def test_a_request_that_is_never_answered_is_not_awaited_for_ever(brokers: Mapping[bool, Broker]) -> None:
+def test_the_wait_for_a_missing_answer_ends(brokers: Mapping[bool, Broker]) -> None:
     """After three vectors without an answer, the others of their group are untested and name the first one."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:

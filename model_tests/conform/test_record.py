@@ -54,7 +54,7 @@ def test_a_broker_passes_its_own_recording(mine: Path, rocketmq: Broker) -> None
     assert len(told["results"]) == len(read_vectors(mine))
 
 
-def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> None:
+def test_a_recording_of_our_broker_equals_one_of_java(mine: Path) -> None:
     """Questions, masks, windows and patterns equal Java's except for the broker's name."""
     java = {vector.id: shipped(vector) for vector in recorded("4.9.7")}
     ours = [shipped(vector) for vector in read_vectors(mine)]
@@ -84,7 +84,7 @@ def test_a_broker_with_a_fault_records_the_fault(rocketmq: Broker, tmp_path: Pat
     assert vector.case["response"]["extFields"]["maxOffset"] == "11"
 
 
-def test_an_answer_that_was_late_is_asked_for_again(rocketmq: Broker, tmp_path: Path) -> None:
+def test_a_question_with_a_late_answer_is_repeated(rocketmq: Broker, tmp_path: Path) -> None:
     """If two late answers are caused by the machine, the recording keeps the question's window."""
     late = iter([LATE_S, LATE_S])
 
@@ -129,7 +129,7 @@ def test_a_question_without_a_window_is_asked_twice(
     assert vector.case["timing"]["kind"] == "seen"
 
 
-def test_what_is_answered_in_two_ways_is_not_recorded(rocketmq: Broker, tmp_path: Path) -> None:
+def test_a_question_with_two_different_answers_is_not_recorded(rocketmq: Broker, tmp_path: Path) -> None:
     count = iter(range(1, 1000))
     with Relay(rocketmq.address, field_of(11, "maxOffset", lambda text: str(int(text) + next(count)))) as relay:
         done = conform(relay.address, rocketmq, f"--record={tmp_path / 'odd.jsonl'}", only=("pull-010", "lock-358"))
@@ -148,13 +148,13 @@ def test_a_file_is_written_and_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"id": 1}', '{"id": 1, "title": "", "profile": "", "request": []}', "\x00"]
 )
-def test_what_is_no_recording_is_one_sentence(text: str, tmp_path: Path) -> None:
+def test_an_invalid_recording_is_reported_in_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "some.jsonl").write_text(text)
     with pytest.raises(VectorError, match="is not a file of recordings"):
         read_vectors(tmp_path / "some.jsonl")
 
 
-def test_a_question_that_shows_no_clause_is_one_sentence(rocketmq: Broker, tmp_path: Path) -> None:
+def test_a_question_without_a_clause_is_reported_in_one_sentence(rocketmq: Broker, tmp_path: Path) -> None:
     vector = recorded("4.9.7")[0]
     case = {**vector.case, "id": "other-1"}
     write_vectors(tmp_path / "other.jsonl", [Vector("other-1", vector.title, vector.profile, "other", case)])
@@ -176,7 +176,7 @@ def test_a_question_that_shows_no_clause_is_one_sentence(rocketmq: Broker, tmp_p
     ],
     ids=["empty", "no text", "a list", "deep", "twice", "large"],
 )
-def test_what_is_no_file_of_recordings_is_one_sentence(
+def test_an_invalid_file_of_recordings_is_reported_in_one_sentence(
     content: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compressed file that expands beyond the limit is refused too."""
@@ -187,12 +187,12 @@ def test_what_is_no_file_of_recordings_is_one_sentence(
             read_vectors(tmp_path / name)
 
 
-def test_a_device_without_an_end_is_refused() -> None:
+def test_an_endless_device_is_refused() -> None:
     with pytest.raises(VectorError, match="is larger than"):
         read_vectors(Path("/dev/zero"))
 
 
-def test_a_profile_that_nobody_has_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_profile_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "odd.jsonl").write_text('{"id": "lock-352", "title": "", "profile": "nope", "request": {"code": 41}}\n')
     with pytest.raises(UserError, match="lock-352: unknown profile 'nope'"):
         chosen("strict", (), (), read_vectors(tmp_path / "odd.jsonl"))

@@ -51,7 +51,7 @@ def conform(broker: Address, names: Address, *words: str) -> Result:
         ("rocketmq-5+expiry=own_deadline", "rocketmq-5", ("expiry=own_deadline",)),
     ],
 )
-def test_a_broker_of_ours_is_held_to_its_own_policy(name: str, preset: str, knobs: tuple[str, ...]) -> None:
+def test_our_broker_is_tested_against_its_own_policy(name: str, preset: str, knobs: tuple[str, ...]) -> None:
     """A policy without recordings is compared with the recorded version that it claims to be."""
     with running(policy_named(name)) as broker:
         found = identify(Place(broker.address, broker.name_server_address))
@@ -82,7 +82,9 @@ def _reports(version: int, table: Mapping[str, str] | bytes, code: int = 0) -> M
         (_reports(0, {"brokerVersionDesc": "mine\x1b[31m"}), DEFAULT, "default", "an unknown version, 'mine"),
     ],
 )
-def test_the_version_decides(answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker) -> None:
+def test_the_version_decides_which_recordings_are_used(
+    answer: Mapping[str, Any], policy: str, how: How, why: str, rocketmq: Broker
+) -> None:
     """The broker's name or the version in its answer's header chooses the recordings; a default is reported."""
     with Relay(rocketmq.address, answers(RUNTIME_INFO, lambda command: {**command, **answer})) as relay:
         found = identify(Place(relay.address, rocketmq.name_server_address))
@@ -125,7 +127,7 @@ def test_a_send_that_is_stored_late_creates_its_topic(code: int, is_created: boo
     assert ("auto-create" in found, sent == 0) == (is_created, is_created)
 
 
-def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
+def test_bugs_of_rocketmq_have_their_own_section(rocketmq: Broker) -> None:
     """The section lists whether the broker has each bug; untested clauses do not count in the total."""
     words = (*DIFFERENT, "--only=STORE-*", "--json")
     told = json.loads(conform(rocketmq.address, rocketmq.name_server_address, *words).stdout)
@@ -144,7 +146,7 @@ def test_bugs_of_rocketmq_have_a_section_of_their_own(rocketmq: Broker) -> None:
     assert "STORE-1 STORE-2 STORE-3 STORE-4" in untested
 
 
-def test_a_failure_under_load_names_the_way_to_its_events(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_under_load_names_the_command_for_its_events(capsys: pytest.CaptureFixture[str]) -> None:
     suite = Suite(Place(("127.0.0.1", 1), ("127.0.0.1", 1)), "strict", "run")
     clause = next(each for each in CLAUSES if each.id == "RUN-2")
     for outcome in get_args(Outcome):
@@ -196,7 +198,7 @@ def test_a_failure_is_shown_with_its_bytes(good: Broker, spoiled: Address) -> No
     assert "the broker closed" not in done.stdout
 
 
-def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) -> None:
+def test_all_reports_have_the_same_failures(good: Broker, spoiled: Address, tmp_path: Path) -> None:
     words = (*FEW, f"--junit={tmp_path / 'junit.xml'}", f"--pages={tmp_path / 'pages'}", "--json")
     told = json.loads(conform(spoiled, good.name_server_address, *words).stdout)
     failed = {each["vector"] for each in told["results"] if each["outcome"] == "FAIL"}
@@ -212,7 +214,7 @@ def test_reports_say_the_same(good: Broker, spoiled: Address, tmp_path: Path) ->
     assert "maxOffset" in (tmp_path / "pages" / f"{min(failed)}.html").read_text()
 
 
-def test_a_gate_goes_red_on_change_only(good: Broker, spoiled: Address, tmp_path: Path) -> None:
+def test_a_gate_fails_only_on_a_change(good: Broker, spoiled: Address, tmp_path: Path) -> None:
     """A known failure passes the gate; a new failure fails it, and so does a known one that passes now."""
     known = tmp_path / "known.txt"
     first = conform(spoiled, good.name_server_address, *FEW, f"--write-known={known}")
@@ -227,7 +229,7 @@ def test_a_gate_goes_red_on_change_only(good: Broker, spoiled: Address, tmp_path
     assert "pull-000" not in json.loads(new.stdout)["changed"]["new"]
 
 
-def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None:
+def test_texts_of_a_broker_are_escaped(good: Broker, tmp_path: Path) -> None:
     """Texts of an answer are escaped in the terminal, in pages and in XML."""
 
     def remarked(command: dict[str, Any]) -> dict[str, Any]:
@@ -254,7 +256,7 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
         (("--start", f"{sys.executable} -c pass"), "before the broker answered"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
+def test_a_usage_error_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
     with closed_port() as address:
         done = conform(address, good.name_server_address, *words)
 
@@ -291,7 +293,7 @@ def test_a_broker_is_started_and_ended(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_what_was_started(number: int, tmp_path: Path) -> None:
+def test_a_signal_ends_the_started_broker(number: int, tmp_path: Path) -> None:
     """After a signal in the middle of a run the result is unknown, and no broker process is left."""
     with starting(tmp_path) as (address, words):
         command = subprocess.Popen(

@@ -83,7 +83,7 @@ def law_names() -> set[str]:
     return {text.name for law in laws for text in properties_of(law) if text.kind == "always"}
 
 
-def test_every_property_of_judge_and_law_has_a_clause_or_a_reason() -> None:
+def test_every_property_of_judge_and_specification_has_a_clause_or_a_reason() -> None:
     law = law_names()
 
     assert len(law) >= 32
@@ -101,7 +101,7 @@ def unshown(clauses: Collection[str], vectors: Collection[str]) -> tuple[set[str
     return set(vectors) - shown, silent
 
 
-def test_every_vector_shows_a_clause_and_every_clause_is_shown() -> None:
+def test_every_vector_has_a_clause_and_every_clause_has_a_vector() -> None:
     clauses, vectors = {clause.id for clause in CLAUSES}, {*(vector.id for vector in VECTORS), *POLLS, *POPS, *SEEN}
 
     assert unshown(clauses, vectors) == (set(), set())
@@ -120,7 +120,7 @@ def test_clauses_are_sentences_with_ids_and_sources() -> None:
     assert {vector.profile for vector in VECTORS} == PROFILES.keys()
 
 
-def test_names_are_of_the_run() -> None:
+def test_names_differ_between_runs() -> None:
     """Names have a fixed length and differ between runs, and bodies with names get new checksums."""
     for vector in VECTORS[::4]:
         one, other, again = (vector.named_for(run) for run in ("one", "other", "one"))
@@ -133,7 +133,7 @@ def test_names_are_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
-def test_no_two_lives_of_a_run_have_a_name_in_common(run: str) -> None:
+def test_names_of_two_parts_of_a_run_never_collide(run: str) -> None:
     """Names of thousands of parts never collide, but random ones out of 1.7 million would in one run of four."""
     named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
     vector = min(named, key=lambda each: len(json.dumps(each.case)))
@@ -161,7 +161,7 @@ def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
         assert compare(case, {**case, **change}, RECORDED_AS, RECORDED_AS), change
 
 
-def test_a_version_that_nobody_recorded_is_one_sentence() -> None:
+def test_an_unrecorded_version_is_reported_in_one_sentence() -> None:
     with pytest.raises(VectorError, match=re.escape("did you mean '4.9.7'")):
         recorded("4.9.8")
 
@@ -176,7 +176,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
     st.binary(max_size=50),
     st.booleans(),
 )
-def test_both_codecs_say_the_same(code: int, opaque: int, fields: dict[str, str], body: bytes, is_json: bool) -> None:
+def test_both_codecs_agree(code: int, opaque: int, fields: dict[str, str], body: bytes, is_json: bool) -> None:
     """A frame that one codec writes is read by the other, and the two share no code."""
     kind = Serialisation.JSON if is_json else Serialisation.ROCKETMQ
     ours = b"".join(map(bytes, encode(Command(code, opaque, ext_fields=fields, body=body, serialisation=kind))))
@@ -226,7 +226,7 @@ def test_each_question_was_asked(version: str) -> None:
         assert case.get("normalised", []) == question.get("normalised", [])
 
 
-def test_there_are_enough() -> None:
+def test_there_are_over_five_hundred_recorded_conversations() -> None:
     assert sum(len(recorded(version)) for version in RECORDED) >= 500
     for title, expressions in EXPRESSIONS.items():
         codes = {
@@ -237,7 +237,7 @@ def test_there_are_enough() -> None:
     assert {(vector.case["response"] or {}).get("code") for vector in recorded("4.9.7")} >= {25, 27, 28}
 
 
-def test_no_message_is_let_through_by_every_expression_of_a_clause() -> None:
+def test_no_message_matches_every_expression_of_a_clause() -> None:
     """A filter that passes everything or nothing fails each clause about expressions that are not refused."""
     for clause in {
         BY_VECTOR[vector.id] for vector in recorded("4.9.7") if vector.profile == "sql" and vector.id > "sql-512"
@@ -286,7 +286,7 @@ MINIMISED: dict[str, tuple[str, list[Difference], Callable[[Left], list[Differen
 
 
 @pytest.mark.parametrize("name", MINIMISED)
-def test_steps_are_left_out_one_by_one_while_the_same_differs(name: str) -> None:
+def test_a_vector_is_minimised_step_by_step(name: str) -> None:
     setup, differs, play, needed = MINIMISED[name]
     whole = vector(*setup.split())
     less, left_out = minimise(whole, differs, lambda less: play(names(less)))
@@ -341,7 +341,7 @@ def test_every_vector_is_shipped(version: str) -> None:
         assert {name.removeprefix("!") for name in line["when"]} <= {*CAPABILITIES, SCAN}
 
 
-def test_a_step_is_one_thing_and_what_is_asked_is_answered() -> None:
+def test_a_step_has_one_verb_and_each_request_has_an_answer() -> None:
     """A step has one verb; each answer is awaited once, after its request, and the main request always has one."""
     for vector in VECTORS:
         asked: list[str] = []
@@ -369,14 +369,14 @@ def test_every_variable_is_known_when_it_is_used() -> None:
             known |= set(step.get("save", ()))
 
 
-def test_names_are_of_a_run() -> None:
+def test_every_name_contains_the_name_of_the_run() -> None:
     for vector in VECTORS:
         whole = json.dumps(steps_of(vector), ensure_ascii=False)
         whole += "".join(bytes.fromhex(text).decode("latin-1") for text in re.findall(r'"hex": "([0-9a-f]*)"', whole))
         assert not re.search(r"(?<![A-Za-z0-9])[tg]c\d{3}(?!" + re.escape(RUN) + ")", whole), vector.id
 
 
-def test_frames_are_what_they_mean() -> None:
+def test_frames_have_the_described_fields() -> None:
     for vector in VECTORS:
         for step in steps(vector, "header"):
             header, body = content(step["header"]), b"".join(map(content, step["body"]))
@@ -388,7 +388,7 @@ def test_frames_are_what_they_mean() -> None:
             assert (read["extFields"] or {}).keys() == (step["meant"]["extFields"] or {}).keys()
 
 
-def test_a_recorded_answer_fits_its_pattern_and_another_does_not() -> None:
+def test_only_the_recorded_answer_matches_its_pattern() -> None:
     for vector in VECTORS:
         answer = vector.case["response"]
         vary = frozenset(vector.case.get("normalised", ()))
@@ -416,7 +416,7 @@ def test_a_length_counts_the_names_of_a_run() -> None:
         assert answer["expect"][f"records.{number}.bodyLength"] == str(len(body.replace(RUN, "abcdef")))
 
 
-def test_places_say_what_a_pattern_says() -> None:
+def test_places_are_equivalent_to_the_pattern() -> None:
     """Paths have counts for closed lists, sorted items for unordered lists, unchanged texts, and JSON otherwise."""
     pattern = {
         SOME: {"code": 0, "extFields": {"a": "1"}, "body": {"json": {"all": {SET: [{"b": 2}, {"b": 1}]}, "is": True}}}
@@ -469,7 +469,7 @@ def test_the_command_writes_what_the_archive_has(tmp_path: Path) -> None:
     assert f"describes format {FORMAT}." in packed["README.md"]
 
 
-def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(main, ["conform", "--export", str(tmp_path / "file" / "below")])
 

@@ -148,7 +148,7 @@ def test_java_loses_wakeups_and_the_judge_finds_each(java: JavaBroker, tmp_path:
     assert result.verdict == "invalid"
 
 
-def test_java_is_held_to_what_its_policy_declares(java: JavaBroker, request: pytest.FixtureRequest) -> None:
+def test_java_keeps_the_promises_of_its_policy(java: JavaBroker, request: pytest.FixtureRequest) -> None:
     """`longpoll verify` counts the lost wakeups that the scan repairs, and no row fails."""
     runtime, topic = RealRuntime(), f"races-{uuid.uuid4().hex}"
     policy = OWN[request.node.callspec.params["java"]]
@@ -175,7 +175,7 @@ def test_the_java_broker_keeps_the_model(java_broker: JavaBroker) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_the_java_broker_is_late_by_strict_promises(java_broker: JavaBroker) -> None:
+def test_the_java_broker_breaks_strict_time_limits(java_broker: JavaBroker) -> None:
     """The real broker scans every five seconds, so it misses a limit of half a second."""
     expectations = attrs.evolve(ROCKETMQ, scan_period_ms=None, late_ms=500)
     subject = RemoteBroker(java_broker.address, expectations)
@@ -218,7 +218,7 @@ def verified(broker: JavaBroker, policy: str, directory: Path) -> tuple[int, lis
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.whole_machine
-def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
+def test_stock_brokers_pass_their_own_policy(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
     version, broker = fresh_broker
     with busy_machine():
         for number in range(RUNS):
@@ -228,7 +228,7 @@ def test_stock_brokers_are_right_by_their_policy(fresh_broker: tuple[str, JavaBr
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-def test_stock_brokers_are_convicted_by_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
+def test_stock_brokers_violate_strict(fresh_broker: tuple[str, JavaBroker], tmp_path: Path) -> None:
     """The exit code is 1, because Java checks deadlines every five seconds and strict promises exact ones."""
     _version, broker = fresh_broker
     code, rows = verified(broker, "strict", tmp_path / "report")

@@ -227,7 +227,7 @@ def sound(home: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [pytest.param("java", marks=pytest.mark.long), "ours"])
-def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
+def test_java_and_our_broker_open_one_store_in_turns(class_paths: dict[str, str], tmp_path: Path, first: str) -> None:
     """The two brokers open the store four times in turns. Each of them serves everything and continues."""
     sent = Sent()
 
@@ -244,7 +244,9 @@ def test_a_store_goes_to_and_fro(class_paths: dict[str, str], tmp_path: Path, fi
             leave_backups_only(home / "store")
 
 
-def test_what_waits_by_levels_of_ones_own_goes_from_ours_to_java(class_paths: dict[str, str], tmp_path: Path) -> None:
+def test_delayed_messages_with_custom_levels_are_delivered_by_the_other_broker(
+    class_paths: dict[str, str], tmp_path: Path
+) -> None:
     """With the same `messageDelayLevel`, each broker delivers the messages that the other broker had delayed."""
     levels = "1s 4s 2d"
     config = evolve(OURS, delay_levels=levels)
@@ -281,7 +283,7 @@ def queue_files(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.long
-def test_extended_queues_go_to_and_fro(class_paths: dict[str, str], tmp_path: Path) -> None:
+def test_extended_queues_are_read_by_both_brokers(class_paths: dict[str, str], tmp_path: Path) -> None:
     """With `enableConsumeQueueExt` each broker finds the other's messages by tag, and writes the same log bytes."""
     sent = Sent()
     config = evolve(OURS, extended_queues=True, extended_file_size=404)
@@ -343,7 +345,7 @@ def ends_of(address: tuple[str, int], sent: Sent) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
+def test_both_brokers_survive_a_zeroed_tail_and_only_ours_a_truncated_file(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
     """After zeros each broker keeps the records before them. With a truncated file, 4.9.7 does not start."""
@@ -376,7 +378,7 @@ def test_a_zeroed_tail_is_the_same_to_both_and_a_cut_file_only_to_ours(
 
 
 @pytest.mark.long
-def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
+def test_a_flipped_bit_ends_the_log_and_only_ours_saves_the_removed_bytes(
     class_paths: dict[str, str], tmp_path: Path
 ) -> None:
     """With a flipped bit in an acknowledged record of a killed store, 4.9.7 loses all later messages.
@@ -416,7 +418,7 @@ def test_what_rotted_ends_the_log_in_both_and_only_ours_keeps_what_goes(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("version", "policy"), [("4.9.7", ROCKETMQ_4_9), ("5.5.0", ROCKETMQ_5)])
-def test_both_list_a_batch_by_the_same_of_two_tags(
+def test_both_brokers_list_a_batch_by_the_same_of_two_tags(
     class_paths: dict[str, str], tmp_path: Path, version: str, policy: Policy
 ) -> None:
     """4.9.7 appends the request's properties to each message's, so the last tag counts; 5.5.0 does not append them."""

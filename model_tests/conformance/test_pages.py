@@ -92,7 +92,7 @@ def test_a_page_counts_what_it_lists(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["longpoll-strict", "longpoll-rocketmq-4.9"])
-def test_ours_is_as_its_page_says(name: str, tmp_path: Path) -> None:
+def test_our_broker_matches_its_page(name: str, tmp_path: Path) -> None:
     policy = preset(POLICIES[name])
     config = BrokerConfig(property_filter=True)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), policy=policy, config=config) as broker:
@@ -107,7 +107,7 @@ def test_ours_is_as_its_page_says(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["rocketmq-4.9.7", "rocketmq-5.5.0"])
-def test_java_is_as_its_page_says(name: str, tmp_path: Path) -> None:
+def test_the_java_broker_matches_its_page(name: str, tmp_path: Path) -> None:
     class_path = class_path_of(tmp_path, name.removeprefix("rocketmq-"))
     with running(class_path, tmp_path / "home", settings="enablePropertyFilter=true") as broker:
         found = told(broker.address, broker.name_server, POLICIES[name])
@@ -136,7 +136,7 @@ def conform(broker: RustBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.peers
 @pytest.mark.long
 @pytest.mark.timeout(6000)
-def test_it_runs_to_the_end_and_differs_as_published(tmp_path: Path) -> None:
+def test_the_rust_broker_differs_as_published(tmp_path: Path) -> None:
     try:
         programs = built()
     except RustUnavailableError as error:

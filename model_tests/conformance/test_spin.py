@@ -61,7 +61,7 @@ def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
     assert _facts(_run(_exported(entry.policy, entry.bounds), tmp_path)) == _facts(entry)
 
 
-def test_every_preset_and_every_aspect_is_compared() -> None:
+def test_every_preset_and_every_feature_is_compared() -> None:
     """The comparison has every preset and every feature, also in those tests that always run at tiny."""
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
     assert {(entry.policy, entry.bounds) for entry in ASPECTS} == {
@@ -112,7 +112,7 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("an ")))
-def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
+def test_a_mutant_of_the_exported_text_is_detected(slip: str, tmp_path: Path) -> None:
     """A mutation in a guard, in an effect or in the order of assignments changes SPIN's counts or verdicts."""
     pattern, replacement = SLIPS[slip]
     text = _exported("strict")
@@ -124,6 +124,6 @@ def test_a_slip_in_the_exported_text_is_seen(slip: str, tmp_path: Path) -> None:
     assert _facts(_run(slipped, tmp_path)) != _facts(entry)
 
 
-def test_a_text_that_is_no_promela_is_refused(tmp_path: Path) -> None:
+def test_invalid_promela_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="syntax error"):
         compile_spin("active proctype law( { }", tmp_path)

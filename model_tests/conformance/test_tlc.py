@@ -88,7 +88,7 @@ def test_tlc_finds_our_verdicts(policy: str, tmp_path: Path) -> None:
         assert (found.invariant, found.length + ends_before) == (name, length)
 
 
-def test_a_module_that_tlc_cannot_read_is_no_result(tmp_path: Path) -> None:
+def test_an_invalid_module_gives_no_result(tmp_path: Path) -> None:
     model = _model("strict")
     module = tla_of(model).replace("Next ==", "Next =")
 

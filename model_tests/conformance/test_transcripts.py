@@ -136,7 +136,7 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
-def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
+def test_immediate_answers_equal_those_of_the_real_broker(policy: str, profile: str, tmp_path: Path) -> None:
     cases = chosen(policy, profile, quick=True)
     if not cases:
         assert (policy, profile) == (ROCKETMQ_5.name, "store"), "5.5.0 alone was recorded without a store"
@@ -149,7 +149,7 @@ def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_
 @pytest.mark.long
 @pytest.mark.parametrize("profile", ["default", "nolongpoll", "sql"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_holds_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
+def test_held_pulls_are_answered_as_by_the_real_broker(policy: str, profile: str, tmp_path: Path) -> None:
     cases = chosen(policy, profile, quick=False)
     found = replay(policy, profile, tmp_path, cases, JOBS[False])
 
@@ -178,7 +178,7 @@ def test_the_list_of_strict_names_cases() -> None:
     assert set(intended_difference(STRICT.name)) <= {case.id for case in CASES[VERSIONS[STRICT.name]]}
 
 
-def test_a_wrong_code_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_code_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that answers "moved" instead of "no match" differs from the recording in each case."""
     cases = [case for case in chosen("strict", "default", quick=True) if case.id.startswith("pull-")]
     monkeypatch.setitem(pull_core._CODES, GetStatus.NO_MATCHED_MESSAGE, 21)

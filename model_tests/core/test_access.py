@@ -61,7 +61,7 @@ def of_group(name: str) -> Wanted:
 
 @pytest.mark.parametrize("needed", [Right.PUB, Right.SUB, Right.PUB | Right.SUB])
 @pytest.mark.parametrize("owned", sorted(RIGHTS))
-def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Right) -> None:
+def test_a_right_by_name_and_a_default_right_are_equivalent(owned: str, needed: Right) -> None:
     """An explicit denial wins, and an account without a right by name has only its default right."""
     right = RIGHTS[owned]
     is_let_in = right != Right.DENY and bool(right & needed)
@@ -74,7 +74,7 @@ def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Ri
 
 @pytest.mark.parametrize("written", ["G", "%RETRY%G"])
 @pytest.mark.parametrize("asked", ["G", "%RETRY%G"])
-def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: str, asked: str) -> None:
+def test_a_right_to_a_group_covers_its_retry_topics(written: str, asked: str) -> None:
     """A right to a group also covers the group's retry topics, in the file and in a request."""
     who = account("T=PUB|SUB", f"{written}=DENY", topic=Right.SUB, group=Right.SUB)
     assert refused(who, of_group(asked)) == "No default permission for group:G"
@@ -105,7 +105,7 @@ def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
     assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None
 
 
-def test_what_a_request_does_not_need_a_right_for() -> None:
+def test_some_requests_need_no_right() -> None:
     none = account()
     trace = of_topic("RMQ_SYS_TRACE_TOPIC", Right.PUB)
     assert refused(none, trace) is None
@@ -128,7 +128,7 @@ def test_what_a_request_does_not_need_a_right_for() -> None:
     assert refused(account("%DLQ%G=SUB", "G=SUB"), dead) is None
 
 
-def test_who_says_nothing_is_nobody() -> None:
+def test_a_request_without_a_valid_signature_is_refused() -> None:
     rules = Rules((address_match("10.0.0.9"),), {KEY: account(topic=Right.PUB)})
 
     def said(claim: Claim) -> str | None:
@@ -143,7 +143,7 @@ def test_who_says_nothing_is_nobody() -> None:
 
 
 @pytest.mark.parametrize("text", ["T", "=PUB", " =PUB", "T=", "T=ALL", "T=PUB=SUB", "T=pub"])
-def test_what_is_no_right_is_named(text: str) -> None:
+def test_an_invalid_right_is_named(text: str) -> None:
     for topics, groups in (([text], []), ([], [text])):
         with pytest.raises(ValueError, match="is not NAME=RIGHT"):
             read_rights(topics, groups)
@@ -165,7 +165,7 @@ def test_what_is_no_right_is_named(text: str) -> None:
         ("2::ac5:78:1-200:*", ["2::ac5:78:1:7", "2::AC5:78:200:ffff"], ["2::ac5:78:201:7", "2::ac5:79:1:7"]),
     ],
 )
-def test_who_is_let_in(pattern: str, inside: list[str], outside: list[str]) -> None:
+def test_allow_listed_addresses_are_admitted(pattern: str, inside: list[str], outside: list[str]) -> None:
     match = address_match(pattern)
     assert [address for address in (*inside, *outside) if match(address)] == inside
 
@@ -173,6 +173,6 @@ def test_who_is_let_in(pattern: str, inside: list[str], outside: list[str]) -> N
 @pytest.mark.parametrize(
     "pattern", ["10.1.2", "10.1.2.256", "10.1.*", "10.1.9-2.*", "10.1.2.-1", "here", "1.2.3.{x}", "-"]
 )
-def test_what_is_no_pattern_is_told(pattern: str) -> None:
+def test_an_invalid_address_pattern_is_reported(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"10\.1\.2|1-9"):
         address_match(pattern)

@@ -47,7 +47,7 @@ from longpoll_protocol.properties import (
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_no_expression_wants_everything(expression: str | None) -> None:
+def test_a_missing_expression_matches_everything(expression: str | None) -> None:
     assert tag_filter(expression, None).matches(12345)
 
 
@@ -66,7 +66,7 @@ def test_tags_of_an_expression() -> None:
         filter_of("", "SQL92")
 
 
-def test_an_sql_filter_looks_at_properties_alone() -> None:
+def test_an_sql_filter_depends_only_on_properties() -> None:
     wanted = filter_of("a > 3", "SQL92")
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches(None)
@@ -85,7 +85,7 @@ def test_an_sql_filter_looks_at_properties_alone() -> None:
         ("-" * 999 + "1 > a", "SQL92", True),
     ],
 )
-def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: str, over_limit: bool) -> None:
+def test_an_invalid_expression_matches_everything(expression: str, kind: str, over_limit: bool) -> None:
     """As in RocketMQ an invalid expression matches everything; the filter keeps the error, also for our own limits."""
     wanted = filter_of(expression, kind)
     assert isinstance(wanted, SqlFilter)
@@ -117,7 +117,7 @@ def test_versions_of_a_filter() -> None:
 
 
 @pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("a > 1", "FOO")])
-def test_what_does_not_compile_takes_the_filter_away(expression: str, kind: str) -> None:
+def test_an_invalid_expression_removes_the_filter(expression: str, kind: str) -> None:
     table = FilterTable()
     table.register("T", "G", "a > 1", "SQL92", 5)
     table.register("T", "G", expression, kind, 4)
@@ -142,7 +142,7 @@ def test_a_group_without_members(outlive: bool) -> None:
     assert known(table) == (("a > 1", 5) if outlive else ("a > 2", 4))
 
 
-def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_is_compiled_at_the_first_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats compile nothing, and the first pull compiles its expression once."""
     compiled: list[str] = []
 
@@ -159,7 +159,7 @@ def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["a > 7"]
 
 
-def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_of_removed_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ORPHAN_COUNT_MAX", 2)
     table = FilterTable(outlive_groups=True)
     for number in range(5):
@@ -170,7 +170,7 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
     assert [known(table, f"T{number}") is not None for number in range(5)] == [True, False, True, True, True]
 
 
-def test_filters_of_short_expressions_alone_are_kept() -> None:
+def test_only_filters_of_short_expressions_are_cached() -> None:
     """Clients choose the expressions, and thousands of cached long expressions would take gigabytes."""
     short, long = "a" * CACHED_SIZE_MAX, "a" * (CACHED_SIZE_MAX + 1)
     assert tag_filter(short, TAG) is tag_filter(short, TAG)
@@ -178,7 +178,7 @@ def test_filters_of_short_expressions_alone_are_kept() -> None:
     assert sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92) is not sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92)
 
 
-def test_hashes_of_long_words_are_not_kept() -> None:
+def test_hashes_of_long_tags_are_not_cached() -> None:
     """Clients choose their tags, and thousands of cached tags of 64 KiB would take a quarter of a gigabyte."""
     before = properties._kept_hash.cache_info().misses
     assert word_hash("b" * 300) == properties.java_hash("b" * 300)
@@ -234,7 +234,7 @@ def test_a_map_of_properties() -> None:
 
 
 @given(st.dictionaries(st.text(st.characters(exclude_characters="\x01\x02"), min_size=1), st.just("v"), max_size=40))
-def test_nothing_is_lost(given_properties: dict[str, str]) -> None:
+def test_no_property_is_lost(given_properties: dict[str, str]) -> None:
     written = write_properties(given_properties).decode("utf-8", "surrogatepass")
     assert read_properties(written) == given_properties
 
@@ -266,7 +266,7 @@ def test_recorded_outcomes_are_ours() -> None:
     assert sum(outcome(*case) != java for case, java in cases) > 500
 
 
-def test_a_part_nests_as_deep_as_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chained_operators_count_as_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql92_tree, "DEPTH_MAX", 3)
     assert compile_expression("a" + " CONTAINS 'x'" * 3, with_parts=True).matches({"a": "x"}.get) is False
     with pytest.raises(Sql92Error, match="nested over 3 deep"):
@@ -357,7 +357,7 @@ def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) 
 @given(
     st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)), st.text(max_size=9)
 )
-def test_no_text_breaks_the_filter(expression: str, value: str) -> None:
+def test_any_text_compiles_or_is_refused(expression: str, value: str) -> None:
     try:
         compiled = compile_expression(expression)
     except Sql92Error:
@@ -417,7 +417,7 @@ def test_an_error_says_where_or_what(expression: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
-def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_of_the_grammar_is_detected(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slipped = sql92.GRAMMAR.replace(rule, planted)
     assert slipped != sql92.GRAMMAR
     monkeypatch.setattr(sql92, "GRAMMAR", slipped)
@@ -426,7 +426,7 @@ def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("digits", ["1", "1.1", ".1", "0x1", "0x1.1", "1e1", "0", "\u0661"])
-def test_a_long_text_that_is_no_number_matches_nothing(digits: str) -> None:
+def test_a_long_invalid_number_matches_nothing(digits: str) -> None:
     """A regular expression with backtracking took half a minute for 32,000 digits before a letter."""
     properties = {"p": digits + digits[-1] * 32_000 + "x"}
     assert not any(compile_expression(each).matches(properties.get) for each in ("p > 1.5", "p > 1", "p < p"))

@@ -108,7 +108,7 @@ def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -
     assert len(table) == 1
 
 
-def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
+def test_a_check_that_raises_affects_no_other_pull() -> None:
     """A pull whose check raises gets an error answer, and the notifier continues with the others."""
     table = HoldTable()
     good, bad, quiet = missed(offset=0), missed(offset=1), missed(offset=2)
@@ -174,7 +174,7 @@ def settle_late(table: HoldTable) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 7), st.integers(0, 5))
-def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
+def test_due_pulls_can_be_taken_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
     """Limited calls give the same pulls as one call: earliest first, none twice, and none disarmed."""
     deadlines: list[Deadlines[int]] = [Deadlines(), Deadlines()]
     for each in deadlines:
@@ -268,7 +268,7 @@ class Noted(nullcontext[list[str]]):
         return self.enter_result
 
 
-def test_a_topics_end_is_no_other_topics() -> None:
+def test_draining_a_topic_keeps_the_pulls_of_other_topics() -> None:
     table = HoldTable()
     gone, stays = missed(), missed(topic="U")
     for pull in (gone, stays):
@@ -281,7 +281,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 
 @pytest.mark.parametrize("now_ms", [0, 1 << 31, 1 << 32, 300 * DAY_MS], ids=["new", "31 bits", "32 bits", "300 days"])
-def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None:
+def test_deadlines_keep_their_order_after_a_long_uptime(now_ms: int) -> None:
     """The monotonic clock counts from boot, and 31 bits of milliseconds are 25 days."""
     deadlines = Deadlines[str]()
     for name, wait_ms in (("c", 30_000), ("a", 1), ("b", 15_000)):
@@ -291,7 +291,7 @@ def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None
 
 
 @pytest.mark.parametrize(("armed", "kept"), [(1_020, 9), (1_021, 10)])
-def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed: int, kept: int) -> None:
+def test_stale_entries_are_removed_in_bulk(armed: int, kept: int) -> None:
     """The heap is cleaned when it has a thousand more entries than twice the armed ones."""
     deadlines = Deadlines[int]()
     for deadline_ms in range(armed):

@@ -55,7 +55,7 @@ def walk(
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Policy) -> None:
+def test_a_traversal_wakes_matching_pulls_and_keeps_the_others(policy: Policy) -> None:
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     waits, wants_other, beyond = held(table, 4), held(table, 4, "b"), held(table, 5)
     code = next(iter(tag_filter("a", "TAG").codes))
@@ -65,14 +65,14 @@ def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Polic
 
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
+def test_a_traversal_without_a_message_wakes_every_tag(policy: Policy) -> None:
     """A scan knows no tag, so it wakes pulls for every tag and the read decides."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
 
 
-def test_a_walk_lets_go_what_is_late() -> None:
+def test_a_traversal_answers_late_pulls() -> None:
     for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
@@ -102,7 +102,7 @@ def broken_walk(policy: Policy) -> tuple[HoldTable, list[Pull], list[Wake], bool
     return table, pulls, wakes, raised
 
 
-def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> None:
+def test_a_filter_that_raises_loses_pulls_only_if_the_policy_allows_it() -> None:
     """drop_rest loses two pulls, keep_rest puts them back, and answer_and_go_on answers all three."""
     table, pulls, wakes, raised = broken_walk(ROCKETMQ_4_9)
     assert raised
@@ -141,7 +141,7 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
     assert (woken(None), read) == ([pulls[1], pulls[2]], [1])
 
 
-def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_is_evaluated_once_for_all_its_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """One evaluation of a long expression takes half a millisecond, so pulls with the same filter share it."""
     table, looked, original = HoldTable(), list[str](), SqlFilter.matches_properties
     pulls = [held(table, 4) for _ in range(20)]
@@ -225,7 +225,7 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 @given(st.lists(WANTED, max_size=12))
 @example([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 @example([(4, "*", 1000), (4, "b", 1000)])
-def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
+def test_each_pull_of_a_herd_is_woken_as_if_it_were_alone(wanted: list[Wanted]) -> None:
     check_choice(wanted)
 
 
@@ -243,7 +243,7 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
+def test_a_traversal_asks_the_store_again_for_pulls_beyond_the_known_end(policy: Policy) -> None:
     """The notifier asks the store again, because another message may be visible by now."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     asked: list[int] = []

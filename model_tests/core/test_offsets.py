@@ -129,7 +129,7 @@ class Guard:
         self.dropped.append(self.before - len(self.offsets.by_pair))
 
 
-def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
+def test_a_group_is_removed_with_its_latest_commits() -> None:
     """Commits arrive while another thread goes through the table part by part."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
@@ -137,7 +137,7 @@ def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
     assert (list(offsets.by_pair), guard.dropped) == (["T@H", "TT@GG", "V@H"], [0, 1, 1, 1])
 
 
-def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_is_traversed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     offsets = Offsets()
     for number in range(10):
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
@@ -167,7 +167,7 @@ def test_a_queue_lock_has_one_holder() -> None:
     assert locks.lock("G", "b", ["q"], 0) == ["q"]
 
 
-def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_locks_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_processor, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
@@ -185,7 +185,7 @@ def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) ->
     assert locks.lock("G", "b", ["q1", "q2"], LIFE_MS + 3) == ["q1"]
 
 
-def test_a_group_that_holds_nothing_is_not_kept() -> None:
+def test_a_group_without_locks_is_not_stored() -> None:
     """Clients choose group names, so a group without locks must not use memory."""
     locks = QueueLocks()
     locks.lock("G", "a", [], 0)
@@ -296,7 +296,7 @@ def test_samples_and_snapshots_hold_the_guard() -> None:
     assert not guard.held
 
 
-def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_count_while_items_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PART_COUNT", 2)
     statistics = Statistics()
     for group in "ABCD":

@@ -182,7 +182,7 @@ def test_tags_and_sql_choose_what_is_read() -> None:
     assert store.by_properties is None
 
 
-def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_of_a_refused_type_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
     monkeypatch.setattr(filters, "compile_expression", lambda expression, **_more: compiled.append(expression))
     assert code(decide(pull(expression_type="SQL92", subscription="refused > 3"), checks(), OneRead())) == 1
@@ -218,18 +218,18 @@ def test_sql_of_a_heartbeat() -> None:
         (GetStatus.NO_MESSAGE_IN_QUEUE, False),
     ],
 )
-def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: GetStatus, refused: bool) -> None:
+def test_a_negative_message_count_is_an_error_if_messages_are_available(status: GetStatus, refused: bool) -> None:
     """For a count below one 4.9.7 answers 19 or 21 as usual, and 5.x reads one message."""
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), checks(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(checks(), traits=TRAITS_5), store)) != 1
 
 
-def test_no_message_at_all_can_be_asked_for() -> None:
+def test_a_pull_may_ask_for_no_message() -> None:
     assert code(decide(pull(count_max=0), checks(), OneRead())) == 0
 
 
-def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_a_subscription_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXPRESSION_SIZE_MAX", 5)
     assert code(decide(pull(subscription="a||bb"), checks(), OneRead())) == 0
     refused = decide(pull(subscription="a||bbb"), checks(), OneRead())
@@ -238,7 +238,7 @@ def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) ->
     assert code(decide(pull(subscription=None), checks(), OneRead())) == 0
 
 
-def test_what_was_held_is_not_parsed_again() -> None:
+def test_the_subscription_of_a_held_pull_is_not_parsed_again() -> None:
     held = pull(filter=tag_filter("a", "TAG"), subscription="||")
     assert check(held, checks()) is held.filter
     held.sys_flag = 0
@@ -254,7 +254,7 @@ def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
     assert code(decide(pull(sys_flag=0, sub_version=2), tables, OneRead())) == 28
 
 
-def test_a_filter_server_has_the_last_word() -> None:
+def test_with_a_filter_server_every_message_matches() -> None:
     """With `classFilterMode` every message matches."""
     tables = attrs.evolve(checks(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
@@ -265,7 +265,7 @@ def test_a_filter_server_has_the_last_word() -> None:
     assert wanted.all_tags
 
 
-def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
+def test_a_slave_corrects_no_offset() -> None:
     """A slave corrects no offset: it answers 20 where a master answers 21."""
     slave = attrs.evolve(checks(), role=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))

@@ -30,7 +30,7 @@ def test_rocketmqs_own_names_are_allowed(name: str) -> None:
     assert name_problem(name) is None
 
 
-def test_topics_that_a_send_makes() -> None:
+def test_a_send_creates_its_topic() -> None:
     """The topic gets the requested number of queues, at most that of TBW102, without the inherit flag."""
     topics = Topics(default_queue_count=8)
     topics.add_system_topics("broker-a", "DefaultCluster")
@@ -52,7 +52,7 @@ def test_topics_that_a_send_makes() -> None:
             assert topic.topic_sys_flag == (flag if unit else 0)
 
 
-def test_groups_that_are_made() -> None:
+def test_a_group_is_created_on_use() -> None:
     """A group name of a client has at most 255 characters; 5.x refuses some names that 4.9 accepts."""
     groups = Groups()
     assert groups.find("g" * 255) is not None
@@ -112,7 +112,7 @@ def test_a_topic_may_be_pulled_from_with_the_read_bit(perm: int, is_readable: bo
     assert TopicConfig("T", perm=perm).is_readable is is_readable
 
 
-def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_table_accepts_changes_but_no_new_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TOPIC_COUNT_MAX", 2)
     table = table_of("T")
     assert table.put(TopicConfig(DEFAULT_TOPIC, 8, 8, perm=7))
@@ -155,7 +155,7 @@ def test_tables_change_under_their_guard() -> None:
     assert quota.used == 1
 
 
-def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
+def test_a_light_topic_or_group_is_not_stored() -> None:
     for name in ("%LMQ%a", "%LMQ%a b", "%LMQ%device.1"):
         assert table_of(light=True).get(name) == TopicConfig(name, 1, 1)
     for table, name in ((table_of(light=True), "a"), (table_of(), "%LMQ%a")):
@@ -281,7 +281,7 @@ def test_heartbeats_change_a_group() -> None:
     assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
 
 
-def test_a_full_group_takes_no_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_group_refuses_another_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "MEMBER_COUNT_MAX", 2)
     clients = Clients()
     beat(clients, "c1", [])
@@ -312,7 +312,7 @@ def test_what_a_group_knows_of_its_topics() -> None:
     assert (clients.close("c1"), clients._groups_of) == (["H"], {"c2": {"G"}})
 
 
-def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
+def test_an_encoded_list_of_members_is_kept_until_they_change() -> None:
     clients = Clients()
     beat(clients, "c1", [])
     group = present(clients.group("G"))

@@ -61,7 +61,7 @@ def wanted() -> set[str]:
     return typed(part("page.html")) | said(part("page.js")) | said(part("law.js")) | law_words
 
 
-def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> None:
+def test_every_text_of_the_explorer_is_translated(wanted: set[str]) -> None:
     words = json.loads(part("zh.json"))
 
     assert lacking(words, wanted) == []
@@ -70,7 +70,7 @@ def test_every_word_of_the_explorer_is_there_in_chinese(wanted: set[str]) -> Non
     assert {each for each in spare if each.strip() not in wanted} == set()
 
 
-def test_every_word_of_the_start_page_is_there_in_both() -> None:
+def test_every_text_of_the_start_page_is_translated() -> None:
     pages = start.pages()
     for key, words in start.WORDS.items():
         assert set(words) == set(start.LANGUAGES), key
@@ -93,7 +93,7 @@ OWN: Final = {"event", "by construction"}
 """Words that a lesson explains itself."""
 
 
-def test_a_word_is_one_word_in_all_chinese_pages() -> None:
+def test_a_term_has_one_translation_in_all_pages() -> None:
     """English words of the lessons are in the word list, and every word of the list is used."""
     rows = ROW.findall((chinese.CHINESE / "terms.md").read_text("utf-8"))
     words = dict(rows)

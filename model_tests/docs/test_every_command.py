@@ -47,7 +47,7 @@ NOT_TYPED: Final = {
 }
 """Command that no test runs -> the reason. No other command is left out."""
 JAVA: Final = re.compile(r"longpoll (.* (--on|--inside) java-.*|judge steps --engine local)")
-"""Commands that need a Java broker, run by `test_what_takes_a_java_broker_can_be_typed`."""
+"""Commands that need a Java broker, run by `test_commands_that_need_a_java_broker_run`."""
 MINE: Final = {"./my-program": "python3 hold-table/right.py"}
 """Placeholder on a page -> the value that the test uses."""
 BUCKET: Final = "bucket/history"
@@ -207,7 +207,7 @@ def _cases() -> Iterator[ParameterSet]:
 
 
 @pytest.mark.parametrize("page", list(_cases()))
-def test_a_page_can_be_typed(page: str, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
     needed = {word for line in here(page, (ROOT / page).read_text("utf-8")) for word in line.split()[:1]}
     lacking = [each for each in needed & {"spin", "gcc", "node"} if shutil.which(each) is None]
     if lacking:
@@ -225,7 +225,7 @@ def in_sentences(text: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", [page for page in test_lessons.PAGES if in_sentences(page.read_text("utf-8"))])
-def test_what_a_lesson_says_in_a_sentence_can_be_typed(page: Path, tmp_path: Path) -> None:
+def test_commands_in_sentences_of_a_lesson_run(page: Path, tmp_path: Path) -> None:
     reader = Reader(tmp_path, MINE)
     for line in in_sentences(page.read_text("utf-8")):
         reader.type(line, code_of)
@@ -244,7 +244,7 @@ def with_java(page: str) -> list[str]:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("page", [page for path in PAGES if with_java(page := path.relative_to(ROOT).as_posix())])
-def test_what_takes_a_java_broker_can_be_typed(page: str, tmp_path: Path) -> None:
+def test_commands_that_need_a_java_broker_run(page: str, tmp_path: Path) -> None:
     why = why_missing()
     if why is not None:
         pytest.skip(f"NOT TYPED: {why}")
@@ -277,7 +277,7 @@ def stale(shown: set[str]) -> list[str]:
     ]
 
 
-def test_everything_that_is_said_of_commands_is_of_some_that_are_there() -> None:
+def test_no_exception_in_the_list_is_stale() -> None:
     texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in PAGES}
     shown = {bare(line) for text in texts.values() for line in lines(text)}
 
@@ -304,7 +304,7 @@ PLANTED: Final = "# A page\n\n```console\nprintf here\n{}\n```\n"
         "pytest model_tests/docs/test_no_such.py",
     ],
 )
-def test_a_planted_command_is_typed_and_seen_to_fail(line: str, tmp_path: Path) -> None:
+def test_a_wrong_command_is_reported(line: str, tmp_path: Path) -> None:
     text = PLANTED.format(line)
     assert here("docs/planted.md", text) == ["printf here", line.partition("\n")[0].removeprefix("$ ")]
 

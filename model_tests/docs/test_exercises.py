@@ -123,7 +123,7 @@ SLOW: Final = {
 
 
 @pytest.mark.parametrize("case", quick_if(NOT_YET, lambda case: case not in SLOW), ids="-".join)
-def test_a_wrong_answer_is_told_what_is_missing(case: tuple[str, str]) -> None:
+def test_a_wrong_answer_gets_a_hint(case: tuple[str, str]) -> None:
     exercise, answer = case
     done = ask(exercise, "--check", answer, "--json")
     told = msgspec.json.decode(done.stdout)
@@ -132,7 +132,7 @@ def test_a_wrong_answer_is_told_what_is_missing(case: tuple[str, str]) -> None:
     assert NOT_YET[case] in told["why"]
 
 
-def test_every_exercise_has_been_answered_wrongly() -> None:
+def test_every_exercise_has_a_tested_wrong_answer() -> None:
     names = {f"{each.number}.{place}" for each in LESSONS for place in range(1, len(each.exercises) + 1)}
 
     assert {exercise for exercise, _ in NOT_YET} == names
@@ -158,7 +158,7 @@ def test_every_exercise_has_been_answered_wrongly() -> None:
         (["12.1", "--check", "docs"], "no file"),
     ],
 )
-def test_what_is_no_answer_is_a_mistake(words: list[str], said: str) -> None:
+def test_an_invalid_answer_is_a_usage_error(words: list[str], said: str) -> None:
     done = ask(*words)
 
     assert done.exit_code == 2
@@ -186,7 +186,7 @@ def test_what_is_no_answer_is_a_mistake(words: list[str], said: str) -> None:
         ("6.1", "def statements(state):\n    while True:\n        yield 'x', state.running\n", "must have 1 to"),
     ],
 )
-def test_a_program_that_fails_is_the_readers(tmp_path: Path, exercise: str, text: str, said: str) -> None:
+def test_a_failing_program_is_reported_as_the_readers(tmp_path: Path, exercise: str, text: str, said: str) -> None:
     program = tmp_path / "mine.py"
     program.write_text(text)
     done = ask(exercise, "--check", str(program))
@@ -195,7 +195,7 @@ def test_a_program_that_fails_is_the_readers(tmp_path: Path, exercise: str, text
     assert said in done.stderr
 
 
-def test_an_untrue_statement_is_told(tmp_path: Path) -> None:
+def test_a_false_statement_is_reported(tmp_path: Path) -> None:
     """A statement may hold in the first state only, or not even in that state."""
     program = tmp_path / "mine.py"
     program.write_text("def statements(state):\n    yield 'nobody', state.requests[0].is_('idle')\n")

@@ -152,7 +152,7 @@ def test_every_lesson_is_listed_and_has_commands() -> None:
         assert SET_UP in page.read_text("utf-8"), page
 
 
-def test_the_mutant_begins_as_the_law_itself() -> None:
+def test_the_mutant_begins_as_the_specification() -> None:
     mutant = mutant_of(str(LESSONS / "mutant.py"))
     found, wrong = broken_by(mutant)
     entry = pinned_entry("strict", "tiny")
@@ -171,7 +171,7 @@ MADE: Final = "# 1. A lesson\n\nFirst.\n\n## Look\n\n{}\n\n```console\n# no head
 
 
 @pytest.mark.parametrize("path", DECK_PAGES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_lesson_is_all_on_its_slides(path: Path) -> None:
+def test_the_slides_contain_the_whole_lesson(path: Path) -> None:
     """The slides have each block and word once, in order; a heading may repeat on each slide of its section."""
     text = path.read_text("utf-8")
     made = slides.slides_of(text)

@@ -45,7 +45,7 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 
 
 @pytest.mark.long
-def test_the_page_is_fresh() -> None:
+def test_the_page_is_up_to_date() -> None:
     """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates the page."""
     # The command runs in its own process, because the order of a junction's operands depends on earlier terms.
     told = subprocess.run(
@@ -178,7 +178,7 @@ def _model() -> Model:
     return model_of(preset("strict"), OPEN)
 
 
-def test_what_is_said_of_both_requests_is_said_once() -> None:
+def test_a_statement_about_both_requests_is_printed_once() -> None:
     """A junction over the two requests reads "every" or "some", unless it treats them differently."""
     model = _model()
     first, second = (int_variable(f"phase_{slot}") for slot in (0, 1))
@@ -273,7 +273,7 @@ def test_every_command_does_what_the_page_says(page: str, command: str) -> None:
     assert done.exit_code == _expected_exit(command), f"{page}: {command}\n{done.output}"
 
 
-def test_every_token_breaks_what_its_section_claims() -> None:
+def test_every_token_violates_the_property_of_its_section() -> None:
     """Each token of the findings breaks the named property in the given number of steps, the least possible number."""
     seen = set()
     for section in _sections("findings.md"):
@@ -296,7 +296,7 @@ def _shortest(trace: Trace) -> int | None:
     return explore(trace.model, judged).verdict(trace.property_name).depth
 
 
-def test_the_table_of_hazards_is_what_is_pinned() -> None:
+def test_the_table_of_findings_is_the_pinned_one() -> None:
     """Each preset has exactly the findings in the table, and our own policies have none."""
     page = (DOCS / "findings.md").read_text("utf-8")
     violated = {

@@ -125,7 +125,7 @@ def test_the_explorer_in_use(browser: Browser, site: Path, axe: str, *, language
         ("document.querySelector('#places').ariaChecked = 'yes'", "aria-allowed-attr"),
     ],
 )
-def test_a_planted_fault_of_what_is_broken_by_hand_is_found(
+def test_an_injected_fault_in_the_readers_changes_is_found(
     browser: Browser, site: Path, axe: str, fault: str, rule: str
 ) -> None:
     """The fault is in elements that a script creates for a reader's changes."""
@@ -164,7 +164,7 @@ def test_a_planted_fault_is_found(browser: Browser, site: Path, axe: str, fault:
     assert {each.partition(":")[0] for each in violations(browser, axe)} == {rule}
 
 
-def test_what_is_open_is_mended() -> None:
+def test_known_violations_are_fixed() -> None:
     """Scrolling areas have one tab stop, a corner cell is no heading, and landmarks have different names."""
     page = '<th class="head"><p></p></th><pre>a</pre><pre tabindex="0">b</pre><th class="head">c</th><prefix>'
     region = '<div role="region" aria-label="Formula">'

@@ -14,7 +14,7 @@ from model_tests.docs_site.built import fetched_elsewhere, lost_links, read
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 
 
-def test_every_page_is_there_and_listed(site: Path) -> None:
+def test_every_page_exists_and_is_listed(site: Path) -> None:
     listed = {link.partition("#")[0] for link in read(site / "search.html").links}
 
     for place in tree.places().values():
@@ -30,7 +30,7 @@ def test_the_list_marks_the_page_that_is_shown(site: Path) -> None:
     assert re.search(r'current-page[^>]*><a class="reference internal" href="#">1\. ', text)
 
 
-def test_every_link_leads_somewhere(site: Path, tmp_path: Path) -> None:
+def test_every_link_has_a_target(site: Path, tmp_path: Path) -> None:
     assert lost_links(site) == []
     (tmp_path / "a.html").write_text('<a href="b.html">1</a><a href="#here">2</a><a href="#there">3</a><p id="here">')
     assert lost_links(tmp_path) == ["a.html: b.html", "a.html: #there"]
@@ -45,7 +45,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, tmp_path: Path) -> None:
     assert fetched_elsewhere(tmp_path) == ["a.html: https://example.org/x.js"]
 
 
-def test_pages_have_what_is_made_from_code(site: Path) -> None:
+def test_pages_have_their_generated_parts(site: Path) -> None:
     start, api = ((site / page).read_text("utf-8") for page in ("index.html", "api/longpoll.html"))
 
     assert EXPLORER in read(site / "index.html").fetched

@@ -35,7 +35,7 @@ def told(cell: dict[str, Any]) -> str:
     return "".join("".join(part) for part in parts)
 
 
-def test_it_is_kept_without_outputs_and_compiles() -> None:
+def test_the_notebook_is_stored_without_outputs_and_compiles() -> None:
     """The notebook is stored without outputs, so that a diff shows only changes of its source."""
     cells = [cell for cell in read(NOTEBOOK) if cell["cell_type"] == "code"]
 
@@ -49,7 +49,7 @@ def test_it_is_kept_without_outputs_and_compiles() -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_it_comes_to_the_finding(tmp_path: Path) -> None:
+def test_the_notebook_shows_the_finding(tmp_path: Path) -> None:
     ran = executed(NOTEBOOK, tmp_path / "seen.ipynb")
     assert ran.returncode == 0, ran.stderr[-3000:]
     shown = [told(cell) for cell in read(tmp_path / "seen.ipynb") if cell["cell_type"] == "code"]
@@ -64,7 +64,7 @@ def test_it_comes_to_the_finding(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_cell_that_fails_is_seen(tmp_path: Path) -> None:
+def test_a_failing_cell_is_noticed(tmp_path: Path) -> None:
     planted = json.loads(NOTEBOOK.read_text("utf-8"))
     planted["cells"] = [{**read(NOTEBOOK)[1], "source": "assert 'planted' == ''"}]
     path = tmp_path / "planted.ipynb"

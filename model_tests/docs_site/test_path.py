@@ -90,7 +90,7 @@ def start(browser: Browser, site: Path) -> tuple[Browser, Path]:
 
 
 @pytest.mark.parametrize("width", [1_400, 390])
-def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Path], width: int) -> None:
+def test_a_newcomer_gets_from_the_start_page_to_a_caught_mutant(start: tuple[Browser, Path], width: int) -> None:
     browser, page = start
     browser.call("Page.navigate", url="about:blank")
     reader = Reader(browser)

@@ -76,7 +76,7 @@ LIGHTNESS: Final = """
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
-def test_nothing_is_cut_off_and_no_network_is_asked(browser: Browser, site: Path, width: int, dark: bool) -> None:
+def test_no_content_is_truncated_and_no_network_is_used(browser: Browser, site: Path, width: int, dark: bool) -> None:
     for page in PAGES:
         browser.show(site / page, width=width, dark=dark)
         assert browser.run(CUT_OFF) == [], page
@@ -92,7 +92,7 @@ def lost_on_paper(browser: Browser) -> list[str]:
     return found
 
 
-def test_nothing_is_cut_off_on_paper(browser: Browser, site: Path) -> None:
+def test_no_content_is_truncated_in_print(browser: Browser, site: Path) -> None:
     """In print, lines wrap and pictures shrink instead of scrolling; without these rules the test fails."""
     for page in PAGES:
         browser.show(site / page, width=PAPER_PX, dark=False)
@@ -138,7 +138,7 @@ def served(site: Path) -> Iterator[str]:
         (f"{EXPLORER}?lang=zh", "document.querySelectorAll('#enabled button').length > 0"),
     ],
 )
-def test_pythons_own_server_serves_it_as_well(browser: Browser, served: str, page: str, shown: str) -> None:
+def test_the_site_works_on_pythons_own_server(browser: Browser, served: str, page: str, shown: str) -> None:
     """A browser permits more to served pages than to `file:` pages; no other site is contacted."""
     browser.call("Page.navigate", url="about:blank")
     browser.addresses.clear()

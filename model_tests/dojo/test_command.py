@@ -33,7 +33,7 @@ def dojo(*words: str) -> Result:
     return CliRunner().invoke(main, ["dojo", *words])
 
 
-def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
+def test_the_report_of_a_correct_program_has_its_coverage(tmp_path: Path) -> None:
     words = program("right", tmp_path)
     done = dojo(*SMALL, *words)
     told = json.loads(dojo(*SMALL, "--json", *words).stdout)
@@ -47,7 +47,7 @@ def test_a_right_program_is_told_with_what_was_covered(tmp_path: Path) -> None:
     assert told["played"] >= sum(told["plain"].values()) + sum(told["interleaved"].values())
 
 
-def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: Path) -> None:
+def test_the_report_of_a_wrong_program_can_be_replayed(tmp_path: Path) -> None:
     """The token in the report replays the failing schedule, and a correct program passes the same schedule."""
     words = program("lost_wakeup", tmp_path)
     done = dojo(*words)
@@ -67,7 +67,7 @@ def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: P
 
 
 @pytest.mark.long
-def test_schedules_are_drawn_beyond_the_bound_and_made_smaller(tmp_path: Path) -> None:
+def test_random_schedules_beyond_the_bound_are_shrunk(tmp_path: Path) -> None:
     """A fault that needs a second close is missing from every short schedule, so only a drawn schedule finds it."""
     marked = 'pull["deadline_ms"] = self.now_ms + pull["wait_ms"]'
     words = program("late", tmp_path, SOURCES["right"].replace(marked, f"{marked} + (len(self.closed) == 2)"))
@@ -81,7 +81,7 @@ def test_schedules_are_drawn_beyond_the_bound_and_made_smaller(tmp_path: Path) -
     assert sorted(step[0] for step in steps) == ["c", "c", "p", "p", "p"], steps
 
 
-def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
+def test_the_output_of_a_program_is_escaped(tmp_path: Path) -> None:
     for plant in (
         'say({"at": "a\\x1b[2J\\u202e\\nFORGED", "id": number}); continue',
         'print("\\x1b[2J\\u202e[red]", flush=True)',
@@ -99,7 +99,7 @@ def test_what_a_program_writes_steers_no_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["true"], ["cat"], ["echo", "hello"], ["sh", "-c", "echo odd >&2; exit 7"]])
-def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
+def test_a_command_that_is_not_a_program_is_a_usage_error(words: Sequence[str]) -> None:
     done = dojo(*words)
 
     assert done.exit_code == Exit.USER
@@ -108,7 +108,7 @@ def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
     assert words[0] != "sh" or "its last error output: odd" in done.stderr
 
 
-def test_starters_are_written_and_told(tmp_path: Path) -> None:
+def test_starter_programs_are_written_and_listed(tmp_path: Path) -> None:
     done = dojo("--starter", "rust", str(tmp_path / "new"))
     told = json.loads(dojo("--json", "--starter", "python", str(tmp_path / "other")).stdout)
 
@@ -120,7 +120,7 @@ def test_starters_are_written_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_says_how_far_it_came_and_ends_the_program(number: int, tmp_path: Path) -> None:
+def test_an_interrupt_reports_the_progress_and_ends_the_program(number: int, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     place = '    table.now_ms = message["now_ms"]\n'
     tells = (

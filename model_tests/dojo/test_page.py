@@ -32,7 +32,7 @@ def test_the_page_lists_every_property() -> None:
     assert HINTS.keys() <= listed <= HINTS.keys() | KIT_HINTS.keys()
 
 
-def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
+def test_the_counterexample_on_the_page_is_printed_by_the_dojo(tmp_path: Path) -> None:
     (tmp_path / "lost_wakeup.py").write_text(SOURCES["lost_wakeup"])
     said = CliRunner().invoke(main, ["dojo", sys.executable, "-S", str(tmp_path / "lost_wakeup.py")]).stdout
     story = next(block for block in BLOCKS if block.startswith("no_lost_wakeup"))
@@ -40,7 +40,7 @@ def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
     assert said.startswith(story)
 
 
-def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None:
+def test_the_conversation_on_the_page_is_that_of_the_correct_program(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(SOURCES["right"])
     block = next(block for block in BLOCKS if block.startswith("> "))
     turns = [turn.splitlines() for turn in block.split("> ")[1:]]

@@ -54,7 +54,7 @@ def assert_judged(program: Starter, directory: Path, bounds: Bounds) -> None:
 
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda program: program.name)
-def test_python(program: Starter, tmp_path: Path) -> None:
+def test_python_starters_have_the_right_results(program: Starter, tmp_path: Path) -> None:
     """The Python starters need no other toolchain, so they run in every test run."""
     (tmp_path / program.file).write_text(program.source)
 
@@ -63,7 +63,7 @@ def test_python(program: Starter, tmp_path: Path) -> None:
 
 @pytest.mark.peers
 @pytest.mark.parametrize("language", [name for name in LANGUAGES if name != "python"])
-def test_other_languages(language: str, tmp_path: Path) -> None:
+def test_starters_in_other_languages_have_the_right_results(language: str, tmp_path: Path) -> None:
     """Each starter is built with the tools of its language; without the compiler an error names the missing tool."""
     programs = write(language, tmp_path)
     needed = programs[0].language.build or programs[0].language.run
@@ -183,7 +183,7 @@ def test_a_fault_is_found_by_the_fewest_steps(name: str, tmp_path: Path) -> None
     assert max(map(len, played.story)) < 250
 
 
-def test_a_notifier_that_looks_again_after_it_kept_is_right(tmp_path: Path) -> None:
+def test_a_notifier_that_checks_again_after_a_put_back_is_correct(tmp_path: Path) -> None:
     """A notifier may take pulls out of the table for a while, if it checks them again after it puts them back."""
     search = searched_source(VARIED.replace(SCAN, KEEP + RECHECK), tmp_path, Bounds(moves=3, interleaved=2))
 
@@ -247,7 +247,7 @@ def found_in(source: str, directory: Path, *, bounds: Bounds = BOUNDS, answer_s:
 
 
 @pytest.mark.parametrize("name", PROTOCOL)
-def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
+def test_a_violation_of_the_protocol_is_reported(name: str, tmp_path: Path) -> None:
     """Each violation of the protocol is reported as a finding, in the schedule's order, and never as a traceback."""
     does, said = PROTOCOL[name]
     finding = found_in(odd(f"    if kind in ('tick', 'go'):\n        {does}"), tmp_path)
@@ -257,7 +257,7 @@ def test_what_is_not_of_the_protocol_is_told(name: str, tmp_path: Path) -> None:
     assert not any("\x1b" in line for line in (*finding.played.story, str(finding.violation)))
 
 
-def test_a_complaint_is_kept(tmp_path: Path) -> None:
+def test_the_standard_error_of_a_program_is_reported(tmp_path: Path) -> None:
     does = "    if kind == 'tick': sys.stderr.write('x' * 300_000); raise ValueError('odd tick')"
     finding = found_in(odd(does), tmp_path)
 
@@ -265,7 +265,7 @@ def test_a_complaint_is_kept(tmp_path: Path) -> None:
     assert len(finding.complaint) <= 1_000
 
 
-def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
+def test_a_program_that_keeps_state_after_a_reset_is_reported(tmp_path: Path) -> None:
     does = """    count = globals().setdefault('count', []); count.append(1)
     if kind == 'tick' and len(count) > 9: say({"done": number}); continue"""
     finding = found_in(odd(does), tmp_path)
@@ -274,7 +274,7 @@ def test_a_program_that_remembers_is_told_so(tmp_path: Path) -> None:
     assert "run twice with a reset in between: to message 2" in str(finding.violation)
 
 
-def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
+def test_a_message_of_another_schedule_is_reported(tmp_path: Path) -> None:
     """If a message is there in a schedule without messages, the finding says that another schedule left the message."""
     finding = found_in(odd("    table.logs = globals().setdefault('logs', {})"), tmp_path)
 
@@ -283,7 +283,7 @@ def test_what_is_left_of_another_order_is_told(tmp_path: Path) -> None:
     assert "messages=('a0',)" in str(finding.violation)
 
 
-def test_a_program_that_differs_from_itself_is_told_so(tmp_path: Path) -> None:
+def test_a_program_that_is_not_repeatable_is_reported(tmp_path: Path) -> None:
     """A program whose answers depend on its process number, for instance, is reported as not repeatable."""
     source = RIGHT_PROGRAM.replace('yield "between_append_and_wake"', 'yield f"process_{os.getpid()}"')
     finding = found_in(source, tmp_path, bounds=Bounds(moves=2, interleaved=1, closes=0, set_backs=0))
@@ -292,7 +292,7 @@ def test_a_program_that_differs_from_itself_is_told_so(tmp_path: Path) -> None:
     assert "process_" in str(finding.violation)
 
 
-def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
+def test_no_process_of_a_program_remains(tmp_path: Path) -> None:
     """The pipe has no writer any more, so the program and its child processes have ended."""
     (tmp_path / "program.py").write_text(odd("    subprocess.Popen(['sleep', '1000'])"))
     with Program([sys.executable, "-S", str(tmp_path / "program.py")]) as program:
@@ -304,7 +304,7 @@ def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["/nowhere/program"], ["/"], ["\0"]])
-def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
+def test_an_unusable_command_is_a_usage_error(words: list[str]) -> None:
     with pytest.raises(StartError, match="cannot be run"):
         Program(words)
 

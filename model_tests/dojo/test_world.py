@@ -98,7 +98,7 @@ RIGHT: dict[str, tuple[str, Script]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_seen(name: str) -> None:
+def test_each_violation_is_detected(name: str) -> None:
     token, script, prop = BROKEN[name]
 
     found = played(token, script)
@@ -106,7 +106,7 @@ def test_what_is_broken_is_seen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_allowed_is_let_be(name: str) -> None:
+def test_permitted_behaviour_is_no_violation(name: str) -> None:
     """A paused thread need not answer yet, and exactly at the deadline either answer is right."""
     assert played(*RIGHT[name]) is None
 
@@ -124,7 +124,7 @@ def test_a_scan_may_be_allowed_its_time(token: str, script: Script, limits: Allo
     assert played(token, {}, limits) in {"no_lost_wakeup", "answered_by_deadline"}
 
 
-def test_every_property_of_programs_is_seen_broken() -> None:
+def test_every_property_of_programs_has_a_violation() -> None:
     """A script breaks each property of one process; `test_programs` covers those that compare two processes."""
     seen = {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"}
     assert seen >= HINTS.keys()
@@ -159,7 +159,7 @@ class Right:
         return [*answers, Done(said["id"])]
 
 
-def test_every_order_is_another() -> None:
+def test_every_schedule_is_played_once() -> None:
     bounds = Bounds(moves=3)
     found = list(orders(Right(), bounds, STRICT, 3, plain=True))
     tokens = [token_of(each.steps) for each in found]
@@ -181,7 +181,7 @@ def test_tokens_are_read_as_they_are_written() -> None:
 @pytest.mark.parametrize(
     "token", ["", "dojo1", "dojo1.", "dojo1.x", "lp1.abc", "dojo1.p0a1", "dojo1.aa" * 9_000, "dojo1.g0"]
 )
-def test_no_token_is_told(token: str) -> None:
+def test_an_invalid_token_is_reported(token: str) -> None:
     if token == "dojo1":  # noqa: S105 - the order without a move
         assert steps_of(token) == []
         return
@@ -190,12 +190,12 @@ def test_no_token_is_told(token: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["g1", "td", "tb", "c1", "p1a100.p1a100", "p1a1.c1.p1a1"])
-def test_an_order_that_cannot_be_played_is_told(token: str) -> None:
+def test_an_impossible_schedule_is_reported(token: str) -> None:
     with pytest.raises(TokenError, match="is impossible"):
         played(token, {})
 
 
-def test_moves_are_left_out_with_what_leads_them_on() -> None:
+def test_steps_are_removed_with_the_steps_that_depend_on_them() -> None:
     """If steps are removed, the steps that depend on them are removed too, and later messages get new numbers."""
     moves = steps_of("dojo1.p1a9.aa.g1.g2.w.g1.ab.g3")
 
@@ -207,7 +207,7 @@ def test_moves_are_left_out_with_what_leads_them_on() -> None:
 @drawn_from(
     st.binary(max_size=60) | st.sampled_from([b'{"done":1}', b'{"at":"x","id":1}', b'{"at":null}', b"null", b"{}"])
 )
-def test_any_line_is_read_or_told(line: bytes) -> None:
+def test_any_line_is_parsed_or_reported(line: bytes) -> None:
     try:
         said: object = reply_of(line)
     except ProgramError as error:
@@ -216,7 +216,7 @@ def test_any_line_is_read_or_told(line: bytes) -> None:
     assert isinstance(said, Answer | At | Done) or "it wrote" in str(said)
 
 
-def test_a_played_order_is_like_itself() -> None:
+def test_equal_runs_are_equal() -> None:
     """Two runs are equal if the answers of each turn are equal in any order; a different answer makes them differ."""
     one = played_by({2: [[Answer(1, NOTHING, 0), Done(2)]]})
 
@@ -233,7 +233,7 @@ class Driven(Right):
         return ""
 
 
-def test_what_a_process_did_after_other_schedules_is_a_finding() -> None:
+def test_an_answer_that_depends_on_other_schedules_is_a_finding() -> None:
     """A program is reported if it answers a schedule differently after other schedules than it did at first."""
     steps = steps_of("dojo1.p1a100.aa")
     alone = play(Right(), STRICT, given(steps))

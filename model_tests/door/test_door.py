@@ -57,7 +57,7 @@ def test_snippets_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "PullRequestHoldService" in printed
 
 
-def test_every_name_is_there_and_nothing_else() -> None:
+def test_exactly_the_public_names_exist() -> None:
     assert set(longpoll.__all__) <= set(dir(longpoll))
     assert all(getattr(longpoll, name) is not None for name in longpoll.__all__)
     assert issubclass(longpoll.UserError, longpoll.LongpollError)
@@ -71,7 +71,7 @@ def test_a_misspelt_name_is_an_error_for_type_checkers_and_when_it_runs() -> Non
         from longpoll_client import Prducer  # type: ignore[attr-defined] # noqa: F401, PLC0415 - misspelt on purpose
 
 
-def test_the_door_is_light() -> None:
+def test_the_import_loads_no_heavy_package() -> None:
     script = "import sys, longpoll{}; print([name for name in {!r} if name in sys.modules])"
     for planted, found in (("", []), ("; longpoll.Broker", ["msgspec", "longpoll_broker", "socket"])):
         made = script.format(planted, HEAVY)
@@ -79,7 +79,7 @@ def test_the_door_is_light() -> None:
         assert done.stdout.strip() == str(found)
 
 
-def test_nothing_is_left_of_a_broker() -> None:
+def test_a_closed_broker_leaves_nothing_behind() -> None:
     """After any number of closes no thread, descriptor or store remains; before, the sent messages were there."""
     with longpoll.Broker(store_config=SMALL_STORE):
         pass  # Descriptors that a process opens once stay open.
@@ -125,7 +125,7 @@ def test_a_name_server_stands_alone() -> None:
     wait_until(lambda: left() == before)
 
 
-def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
+def test_a_store_of_the_user_is_kept(tmp_path: Path) -> None:
     for offset in range(2):
         with (
             longpoll.Broker(tmp_path / "store", policy="rocketmq-4.9", store_config=SMALL_STORE) as broker,
@@ -134,7 +134,7 @@ def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
             assert producer.send("T", b"hello", queue_id=0).queue_offset == offset
 
 
-def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing_behind(tmp_path: Path) -> None:
     with longpoll.Broker(tmp_path / "store", store_config=SMALL_STORE) as broker:
         before = left()
         port = int(broker.address.rpartition(":")[2])
@@ -148,7 +148,7 @@ def test_a_mistake_leaves_nothing_either(tmp_path: Path) -> None:
             assert left() == before
 
 
-def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
+def test_a_recorded_history_can_be_judged(tmp_path: Path) -> None:
     """A held pull that is answered in time gives a valid history, recorded inside the broker and by the proxy."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     with (
@@ -166,7 +166,7 @@ def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
     assert longpoll.judge(outside).verdict in {"valid", "unknown"}
 
 
-def test_the_law_is_asked() -> None:
+def test_the_specification_can_be_checked() -> None:
     found = longpoll.check("strict", properties=["answered_once", "no_lost_wakeup"])
     broken = longpoll.check("strict+recheck_after_hold=none", properties=["no_lost_wakeup"])
     assert broken.verdicts[0].verdict == "violated"
@@ -245,7 +245,7 @@ def said(error: BaseException) -> tuple[object, ...]:
     return type(error), str(error), repr(error), error.args, vars(error), getattr(error, "filename", None)
 
 
-def test_every_exception_is_copied_and_pickled_whole() -> None:
+def test_every_exception_survives_copy_and_pickle() -> None:
     """Type, text, arguments, fields and notes of an error survive the transfer between processes."""
     classes = exception_classes()
 
@@ -263,7 +263,7 @@ def test_every_exception_is_copied_and_pickled_whole() -> None:
                 assert again is not error
 
 
-def test_an_error_of_a_user_s_own_is_whole_too() -> None:
+def test_an_exception_class_of_a_user_survives_too() -> None:
     """An error class of the user survives too, whatever its `__init__` takes."""
     error = OwnError(1, why="late")
 
@@ -285,7 +285,7 @@ class OwnError(errors.UnreachableError):
         (errors.ReplyTimeoutError, TimeoutError),
     ],
 )
-def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[OSError]) -> None:
+def test_errors_are_also_pythons_own_classes(kind: type[errors.ClientError], base: type[OSError]) -> None:
     """`except ConnectionError` and `except TimeoutError` catch the errors, which have no errno."""
     error = kind(TEXT)
 
@@ -293,7 +293,7 @@ def test_errors_are_python_s_own_too(kind: type[errors.ClientError], base: type[
     assert (str(error), error.errno, error.retriable) == (TEXT, None, True)
 
 
-def test_which_errors_are_worth_another_try() -> None:
+def test_some_errors_are_worth_a_retry() -> None:
     codes = [code for code in ResponseCode if errors.RefusedError("PULL", code, None).retriable]
 
     assert codes == sorted(errors.RETRIED_CODES)

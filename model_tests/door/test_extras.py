@@ -60,7 +60,7 @@ def brought_by(*extras: str) -> set[str]:
     return {IMPORTED.get(name, name) for name in names} - {"longpoll"}
 
 
-def test_the_extras_are_those_that_are_told_of() -> None:
+def test_the_extras_are_the_documented_ones() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         always = " ".join(tomllib.load(file)["project"]["dependencies"])
     for name, extra in PACKAGES.items():
@@ -71,7 +71,7 @@ def test_the_extras_are_those_that_are_told_of() -> None:
     )
 
 
-def test_what_no_extra_brings_is_a_fault() -> None:
+def test_a_missing_package_of_no_extra_is_a_fault() -> None:
     assert missing(ModuleNotFoundError("x", name="longpoll_broker.nothing")) is None
     assert missing(ImportError("x", name="numpy")) is None
     assert "longpoll[spec]" in str(missing(ModuleNotFoundError("x", name="numpy.linalg")))
@@ -127,7 +127,7 @@ def test_kit_names_the_extra_of_a_service() -> None:
     assert "pip install 'longpoll[services]'" in done.stderr
 
 
-def test_the_law_is_explored_without_any_extra() -> None:
+def test_the_specification_is_explored_without_any_extra() -> None:
     words = ("check", "--policy", "rocketmq-4.9", "--bounds", "tiny", "--engine", "python")
     done = command(*words, "--property", "no_lost_wakeup", without=set(PACKAGES))
     token = re.search(r"lp1\.\S+", done.stdout)

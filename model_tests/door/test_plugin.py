@@ -187,7 +187,7 @@ def run(directory: Path, *sources: str, words: Sequence[str] = ()) -> subprocess
     return subprocess.run(call, cwd=directory, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path) -> None:
+def test_the_file_on_the_page_passes_and_a_test_without_a_pull_is_unknown(tmp_path: Path) -> None:
     """The page's ten lines use their own broker, whose history is valid; a test without a pull gives unknown."""
     done = run(tmp_path, SHOWN, ALONE)
 
@@ -227,9 +227,7 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
         ("answer_duplicated", 0, "invalid"),
     ],
 )
-def test_only_a_pause_while_an_answer_is_overdue_counts(
-    fault: str, ends_before_ms: int, verdict: str, tmp_path: Path
-) -> None:
+def test_only_a_pause_after_the_deadline_counts(fault: str, ends_before_ms: int, verdict: str, tmp_path: Path) -> None:
     """A host pause of 200 ms excuses a late wake or answer only if it falls into the time after the deadline."""
     plant(written(simulated(1), tmp_path / "history"), fault, tmp_path / "late")
     late, *_more = longpoll.judge(tmp_path / "late").findings
@@ -255,7 +253,7 @@ def test_a_broker_may_be_late_on_a_machine_that_paused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", quick_if(["strict", "rocketmq-4.9"], lambda policy: policy != "strict"))
-def test_each_test_has_its_own(policy: str, tmp_path: Path) -> None:
+def test_each_test_has_its_own_broker(policy: str, tmp_path: Path) -> None:
     done = run(tmp_path, MANY, words=[f"--longpoll-policy={policy}"])
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,7 +276,7 @@ def test_a_broker_is_shared_and_fails_on_request(tmp_path: Path) -> None:
     assert "6 passed" in done.stdout
 
 
-def test_an_unknown_policy_is_told(tmp_path: Path) -> None:
+def test_an_unknown_policy_is_reported(tmp_path: Path) -> None:
     done = run(tmp_path, MANY, words=["--longpoll-policy=stirct"])
 
     assert done.returncode == 1

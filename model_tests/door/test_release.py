@@ -29,7 +29,7 @@ def zipped(path: Path, files: dict[str, str]) -> Path:
     return path
 
 
-def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
+def test_different_wheels_are_reported(tmp_path: Path) -> None:
     one = zipped(tmp_path / "one.whl", {"a": "1", "b": "2", "c": "3"})
 
     assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
@@ -66,7 +66,7 @@ def docker(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-def test_the_image_serves_and_says_that_it_is_well() -> None:
+def test_the_image_serves_and_is_healthy() -> None:
     """If Docker is available, the image is built and run; its health check passes, and its user is not root."""
     if shutil.which("docker") is None or docker("info").returncode:
         pytest.skip("no Docker answers here: the image is built by the workflow")
@@ -160,7 +160,7 @@ def missing(modules: Iterable[Path], names: set[str], dependencies: set[str]) ->
     return {name for name in wanted if name not in there and name.partition(".")[0] not in known}
 
 
-def test_the_wheel_holds_whatever_it_imports() -> None:
+def test_the_wheel_contains_all_its_imports() -> None:
     project = declared()
     modules = held(project)
     dependencies = {each.partition(">")[0] for each in project["project"]["dependencies"]}
@@ -173,7 +173,7 @@ def test_the_wheel_holds_whatever_it_imports() -> None:
     assert missing(modules, {*modules.values()}, {"msgspec"} | OPTIONAL) == {"attrs"}
 
 
-def test_it_is_of_the_same_version() -> None:
+def test_the_client_has_the_same_version() -> None:
     whole, alone = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], declared()["project"]
 
     assert alone["version"] == whole["version"] == longpoll.__version__ == longpoll_client.__version__
@@ -185,7 +185,7 @@ def test_it_is_of_the_same_version() -> None:
 
 @pytest.mark.long
 @pytest.mark.xdist_group("wheel")
-def test_it_sends_and_consumes_where_nothing_else_is_installed(tmp_path: Path) -> None:
+def test_the_client_works_if_nothing_else_is_installed(tmp_path: Path) -> None:
     """The wheel and its dependencies in a new environment send to and consume from a broker elsewhere."""
     wheel = built("wheel", CLIENT, tmp_path / "wheel")
     venv.create(tmp_path / "environment", with_pip=True)

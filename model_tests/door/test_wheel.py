@@ -120,7 +120,7 @@ def tried(python: Path, script: str, directory: Path, path: str = "") -> None:
     [("", BROKER), ("spec", LAW), ("judge", JUDGE), ("testing", TESTING)],
     ids=lambda text: text[:8],
 )
-def test_each_extra_does_what_it_promises(
+def test_the_features_of_each_extra_work(
     extra: str, script: str, installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
     python = installed(extra)
@@ -136,7 +136,7 @@ def lowest(pyproject: str) -> list[str]:
     return [each.replace(">=", "==") + ".*" for each in declared]
 
 
-def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_lowest_declared_versions_work(installed: Callable[[str], Path], tmp_path: Path) -> None:
     python = installed("")
 
     def install(*wanted: str) -> None:
@@ -153,7 +153,7 @@ def test_the_lowest_versions_that_are_declared_do(installed: Callable[[str], Pat
 
 
 @pytest.mark.xdist_group("spark")
-def test_spark_judges_where_there_is_a_java(installed: Callable[[str], Path], tmp_path: Path) -> None:
+def test_spark_judges_with_an_installed_java(installed: Callable[[str], Path], tmp_path: Path) -> None:
     """The result equals the local engine's; Spark's launcher is a shell script, so it gets the system's PATH."""
     java = shutil.which("java")
     if java is None:

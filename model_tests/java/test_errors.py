@@ -84,7 +84,7 @@ def test_maven_that_resolves_nothing_runs_alone(alone: Path) -> None:
         fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_folders_that_are_no_jars(alone: Path) -> None:
+def test_folders_without_usable_jars_are_reported(alone: Path) -> None:
     to_play = ("explain", TOKEN, "--jars", alone)
     assert_mistake(ran("explain", TOKEN, "--jars", alone / "absent"), "is not a folder", "lib")
     assert_mistake(ran(*to_play), "no rocketmq-broker-*.jar", "lib")
@@ -111,14 +111,14 @@ def test_folders_that_are_no_jars(alone: Path) -> None:
         ("Could not find or load main class", "checker gave no result: Could not find"),
     ],
 )
-def test_jars_of_a_folder_are_asked_whether_the_rules_fit(alone: Path, told: str, says: str) -> None:
+def test_the_rules_are_checked_against_the_jars_of_a_folder(alone: Path, told: str, says: str) -> None:
     """The checker's message appears before anything starts, and a missing message counts as a failure."""
     program(alone, "java", f"echo '{told}'")
     with pytest.raises(JavaUnavailableError, match=says):
         start_broker(Jars("4.9.7", "nothing.jar", "byteman.jar", as_published=False))
 
 
-def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_ends_at_once_is_reported(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has Java's output, the folder is removed, and another listener is not taken for the broker."""
     program(alone, "java", "sleep 0.2; echo Agent JAR not found; exit 3")
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -128,7 +128,7 @@ def test_a_broker_that_ends_at_once(alone: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(alone.glob("longpoll-java-*"))
 
 
-def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_never_listens_is_ended(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(alone, "java", f"echo $$ > {alone}/pid; exec sleep 600")
     monkeypatch.setattr(java_broker, "START_S", 0.5)
     with pytest.raises(JavaUnavailableError, match=r"did not listen within 0\.5 s"):
@@ -136,7 +136,7 @@ def test_a_broker_that_never_listens(alone: Path, monkeypatch: pytest.MonkeyPatc
     assert not Path(f"/proc/{(alone / 'pid').read_text().strip()}").exists()
 
 
-def test_a_token_of_another_law() -> None:
+def test_a_token_of_another_specification_is_refused() -> None:
     """A token of another format, a token of a changed specification and a damaged token get different errors."""
     assert_mistake(
         ran("explain", f"lp2.{TOKEN[4:]}", "--on", "java-4.9.7"), "not a token of this version", "longpoll check"
@@ -147,13 +147,13 @@ def test_a_token_of_another_law() -> None:
     )
 
 
-def test_what_does_not_go_together() -> None:
+def test_contradicting_options_are_refused() -> None:
     assert_mistake(ran("explain", TOKEN, "--with-7359"), "--with-7359 needs --on or --jars")
     assert_mistake(ran("explain", "lp1.nonsense", "--on", "java-4.9.7"), "token")
     assert ran("explain", TOKEN, "--on", "java-3.2.6").exit_code == 2
 
 
-def test_exports_that_cannot_be(tmp_path: Path) -> None:
+def test_impossible_exports_are_refused(tmp_path: Path) -> None:
     assert_mistake(
         ran("export", "--to", "byteman", tmp_path),
         "needs two arguments: a token from `longpoll check`, and a directory",
@@ -167,7 +167,7 @@ def test_exports_that_cannot_be(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
     assert ran("export", "--to", "byteman", TOKEN, tmp_path).exit_code == 0
     (tmp_path / "schedule.txt").write_text("mine")
     assert_mistake(ran("export", "--to", "byteman", TOKEN, tmp_path), "schedule.txt", "--force")

@@ -109,7 +109,7 @@ def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -
     assert_shown(played(broker, "rocketmq-4.9", name))
 
 
-def test_what_pull_request_7359_closes_and_what_it_leaves() -> None:
+def test_pull_request_7359_fixes_one_lost_wakeup_and_leaves_another() -> None:
     """With the recheck after the insert, which a rule calls, (a) is answered at once; (b) loses its wake later."""
     jars = jars_of("4.9.7")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=False, rechecks=True) as running:
@@ -137,13 +137,13 @@ class Seen(list[Arrival]):
         super().append(arrival)
 
 
-def test_an_older_commit_wins_on_shipped_brokers(broker: JavaBroker) -> None:
+def test_an_older_commit_overwrites_a_newer_one_on_shipped_brokers(broker: JavaBroker) -> None:
     """Finding (h) is shown with the token of each version's policy."""
     policy = presets_of(broker.jars.version)[0]
     assert_shown(played(broker, policy, "commit_never_regresses"))
 
 
-def test_the_command_tells_a_run_step_beside_step() -> None:
+def test_the_command_prints_specified_and_observed_steps() -> None:
     jars_of("4.9.7")
     token = token_of("rocketmq-4.9", "commit_never_regresses")
     done = CliRunner().invoke(main, ["explain", token, "--on", "java-4.9.7", "--json"])
@@ -156,7 +156,7 @@ def test_the_command_tells_a_run_step_beside_step() -> None:
     assert told["seen"] == ["the group's offset is 0"]
 
 
-def test_a_version_that_mended_it_does_not_show_it(broker: JavaBroker) -> None:
+def test_a_fixed_version_does_not_show_the_finding(broker: JavaBroker) -> None:
     """In finding (l) the scan of 5.5.0 skips the queue that raises, so the replay shows no violation."""
     if broker.jars.version.startswith("4"):
         pytest.skip("4.9.7 has the finding: its long test shows it")
@@ -225,7 +225,7 @@ TOLD = (
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> None:
+def test_the_steps_of_a_broker_follow_its_specification(version: str, tmp_path: Path) -> None:
     """Ten thousand steps under a load form a run of the broker's policy, but not of a policy with a changed knob."""
     jars_of(version)
     steps = tmp_path / "steps"
@@ -240,7 +240,7 @@ def test_a_brokers_own_steps_follow_its_law(version: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", quick_if(VERSIONS, lambda version: version == "4.9.7"))
-def test_steps_at_random_gates_follow_the_law(version: str, tmp_path: Path) -> None:
+def test_steps_with_random_delays_follow_the_specification(version: str, tmp_path: Path) -> None:
     """With random delays at the breakpoints and a scan every two seconds, the steps form a run."""
     jars_of(version)
     delayed = tmp_path / "delayed"
@@ -250,7 +250,7 @@ def test_steps_at_random_gates_follow_the_law(version: str, tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_million_steps_follow_the_law(version: str, tmp_path: Path) -> None:
+def test_a_million_steps_follow_the_specification(version: str, tmp_path: Path) -> None:
     """A million steps with deadlines form a run, and the test would notice a missing recheck after the hold."""
     jars_of(version)
     steps = tmp_path / "steps"
@@ -298,7 +298,7 @@ EVERY_TIME = [(version, scan_ms) for version in VERSIONS for scan_ms in (SCAN_MS
 @pytest.mark.parametrize(
     "scanning", EVERY_TIME, indirect=True, ids=lambda each: "-".join(map(str, each)), scope="module"
 )
-def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -> None:
+def test_every_finding_is_shown_every_time(scanning: tuple[JavaBroker, int], name: str) -> None:
     """All twenty replays show the finding: two with the default scan, and eighteen with a scan every second."""
     running, scan_ms = scanning
     if running.jars.version.startswith("5") and name not in SHOWN_5:
@@ -309,7 +309,7 @@ def test_every_finding_every_time(scanning: tuple[JavaBroker, int], name: str) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
+def test_a_stopping_broker_leaves_a_pull_unanswered_every_time(version: str) -> None:
     jars = jars_of(version)
     for _ in range(TRIES):
         with Breakpoints() as stage, JavaBroker(jars, stage) as running:
@@ -319,7 +319,7 @@ def test_a_stopping_broker_says_nothing_every_time(version: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("scan_ms", [SCAN_MS, QUICK_SCAN_MS])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
+def test_an_orphan_is_shown_every_time(version: str, scan_ms: int) -> None:
     jars = jars_of(version)
     with Breakpoints() as stage, started(jars, stage, lmq=True, slave=False, scan_ms=scan_ms) as running:
         for _ in range(AS_SHIPPED if scan_ms == SCAN_MS else TRIES - AS_SHIPPED):
@@ -327,7 +327,7 @@ def test_an_orphan_every_time(version: str, scan_ms: int) -> None:
 
 
 @pytest.mark.long
-def test_a_walk_breaks_off_every_time() -> None:
+def test_a_traversal_breaks_off_every_time() -> None:
     """Finding (m) needs a slave of 5.5.0 that acts as master, its master, and this test as the name server."""
     jars = jars_of("5.5.0")
     with Breakpoints() as stage, started(jars, stage, lmq=False, slave=True) as running:

@@ -48,7 +48,7 @@ class Asker:
         return self.answer
 
 
-def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
+def test_a_thread_waits_at_its_breakpoint() -> None:
     with Breakpoints() as stage:
         stage.stops = lambda arrival: arrival.gate == "hold"
         asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
@@ -70,7 +70,7 @@ def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
     [b"", b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"POST /hold?thread=a HTTP/1.1\r\n\r\n", b"\xff" * 9000,
      b"GET /hold?thread=a&queue=x HTTP/1.1\r\n\r\n", b"GET /../etc?a HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
-def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
+def test_an_invalid_line_at_a_breakpoint_closes_the_connection(said: bytes) -> None:
     with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
@@ -97,7 +97,7 @@ def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
         assert not stage.standing
 
 
-def test_leaving_the_stage_lets_everybody_go_on() -> None:
+def test_the_end_of_a_replay_releases_all_threads() -> None:
     with Breakpoints() as stage:
         stage.stops = lambda _arrival: True
         asker = Asker(stage.port, "round", thread="PullRequestHoldService")
@@ -211,7 +211,7 @@ def test_a_broker_that_follows_is_followed_to_the_end() -> None:
     assert done.shown == ("pull 0 is unanswered",)
 
 
-def test_an_answer_that_the_law_does_not_have_is_told() -> None:
+def test_an_answer_outside_the_specification_is_reported() -> None:
     done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert re.fullmatch(
         r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), "
@@ -221,7 +221,7 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
     assert not done.broken
 
 
-def test_the_wrong_answer_is_told() -> None:
+def test_a_wrong_answer_is_reported() -> None:
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
     assert (
@@ -229,7 +229,7 @@ def test_the_wrong_answer_is_told() -> None:
     )
 
 
-def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_thread_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay ends without a hang. The report has the step, the missing thread, and the place of each thread."""
     monkeypatch.setattr(player, "WITHIN_S", 0.2)
     lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
@@ -240,7 +240,7 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
+def test_an_injected_exception_that_no_thread_reaches_ends_the_replay() -> None:
     """The report names an injected exception that no thread reaches."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
     assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
@@ -254,20 +254,20 @@ def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
         (Move("unvisited", queue=0), ""),
     ],
 )
-def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
+def test_each_check_after_the_run_can_fail(move: Move, said: str) -> None:
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
     assert done.otherwise == (f"after the last step: {said}" if said else "")
     assert done.broken is not bool(said)
 
 
-def test_a_walk_that_goes_to_its_end_is_told() -> None:
+def test_a_traversal_that_reaches_its_end_is_reported() -> None:
     """The faulty broker answers its master's notice as if the traversal had ended normally."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
     assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"
 
 
-def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
+def test_a_touched_pull_and_a_visited_queue_are_reported() -> None:
     """The checks `untouched` and `unvisited` fail if the pull is touched or the queue is visited."""
     arrivals = [
         Arrival("each", "PullRequestHoldService", "t", 0, 5, None, 0.0),
@@ -285,7 +285,7 @@ def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
         assert one.visit(Move("visit", queue=0))
 
 
-def test_a_round_that_is_under_way_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_waits_for_the_end_of_the_current_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that began earlier would take the run's pulls, so the run waits for the scan's end."""
     with fake(lambda _gate: None) as broker:
         stage = broker.stage

@@ -60,7 +60,7 @@ def schedule_of(token: str) -> Schedule:
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=knob_of)
-def test_every_finding_is_a_schedule_or_says_why_not(token: str) -> None:
+def test_every_finding_is_a_schedule_or_has_a_reason(token: str) -> None:
     knob = knob_of(token)
     if knob in DIVERGES:
         cannot = under(policy_from(SHIPPED), replay(token), UNSHIPPED)[1]
@@ -78,7 +78,7 @@ def test_every_finding_is_a_schedule_or_says_why_not(token: str) -> None:
     assert "recheck" not in " ".join(step.label for step in made.steps)
 
 
-def test_a_lost_wakeup_as_moves() -> None:
+def test_a_lost_wakeup_becomes_a_schedule() -> None:
     """The pop's thread stops before the insert, while the dispatcher finds its set empty."""
     made = schedule_of(next(each for each in TOKENS if knob_of(each) == "second_look=false"))
     assert [[str(move) for move in step.moves] for step in made.steps[3:]] == [

@@ -29,7 +29,7 @@ GATES = breakpoints_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}
 
 
-def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
+def test_every_action_has_a_place_a_driver_or_a_reason() -> None:
     names = {family.name for family in FAMILIES}
     walks = {"walk_each", "walk_end"}  # This action never occurs without walk_start.
     assert set(STEPS) | BY_DRIVER | set(IMPOSSIBLE) | walks == names
@@ -39,7 +39,7 @@ def test_every_action_of_the_law_has_a_place_a_driver_or_a_reason() -> None:
 
 @pytest.mark.parametrize("lmq", [False, True])
 @pytest.mark.parametrize("version", ["4.9.7", "5.4.0", "5.5.0"])
-def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
+def test_every_breakpoint_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
     gates = {gate.name: gate for gate in breakpoints_of(version, lmq=lmq)}
     assert len(gates) == len(breakpoints_of(version, lmq=lmq))
     wanted = {gate for name, pair in STEPS.items() for gate in pair if name not in {"sweep", "remove_bucket"} or lmq}
@@ -51,7 +51,7 @@ def test_every_gate_of_a_step_has_a_rule(version: str, lmq: bool) -> None:
     assert script.count("throw new") == sum(1 for gate in gates.values() if gate.throws) == 3
 
 
-def test_a_lost_wakeup_as_moves() -> None:
+def test_a_lost_wakeup_becomes_a_schedule() -> None:
     """In finding (a) the pull's thread stops before the hold while the dispatcher passes."""
     trace = replay(token_of("rocketmq-4.9", "lost_by_hold"))
     schedule = with_after(schedule_of(trace, GATES), shown_by(trace))
@@ -74,7 +74,7 @@ def test_a_lost_wakeup_as_moves() -> None:
 @pytest.mark.parametrize(
     "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
 )
-def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
+def test_every_finding_is_a_schedule_or_has_a_reason(finding: Finding) -> None:
     """A schedule ends with the steps that show its finding; other findings name the missing step."""
     trace = finding.trace
     assert breaks(trace)
@@ -100,7 +100,7 @@ def test_a_run_that_keeps_its_property_shows_nothing() -> None:
     assert shown_by(short) == ()
 
 
-def test_a_walk_that_breaks_off_as_moves() -> None:
+def test_a_traversal_that_breaks_off_becomes_a_schedule() -> None:
     """In finding (m) the slave acts as master, a pull waits in each queue, and the traversal takes none of them."""
     trace = replay(token_of("rocketmq-5", "return_is_whole"))
     schedule = with_after(schedule_of(trace, breakpoints_of("5.5.0")), shown_by(trace))
@@ -125,7 +125,7 @@ def test_a_walk_that_breaks_off_as_moves() -> None:
     }
 
 
-def test_the_nth_message_sent_is_the_nth_shown() -> None:
+def test_the_nth_sent_message_is_the_nth_visible_one() -> None:
     """If messages become visible in another order than appended, the first visible one is sent first."""
     model = replay(token_of("rocketmq-4.9", "round_is_whole")).model
     schedule = schedule_of(_walked(model, ["append(q0)", "append(q1)", "make_visible(q1)"]), GATES)
@@ -140,7 +140,7 @@ def _walked(model: Model, labels: list[str]) -> Trace:
     return Trace(model, tuple(steps))
 
 
-def test_the_exported_driver_knows_every_move() -> None:
+def test_the_exported_driver_knows_every_step() -> None:
     text = files("longpoll_java.exported").joinpath("Replay.java").read_text(encoding="utf-8")
     body = text[text.index("String act(String kind") : text.index("String come(")]
     assert set(re.findall(r'case "(\w+)":', body)) == set(get_args(Kind)) - {"pop", "turn", "expired"}
@@ -197,7 +197,7 @@ def test_delays_are_drawn_at_every_place_from_the_seed() -> None:
     assert "delay" not in tracing_of("4.9.7")
 
 
-def test_a_trace_as_steps(tmp_path: Path) -> None:
+def test_a_trace_becomes_steps(tmp_path: Path) -> None:
     """Each step has the bounds of its time and the known state after it."""
     (tmp_path / "trace.txt").write_text(LOST_BY_HOLD)
     steps = steps_of(lines_of(tmp_path / "trace.txt", "steps"), SEEN)[0]
@@ -222,7 +222,7 @@ SCANNED_BEFORE = LOST_BY_HOLD.replace("hold 70 130", "hold 70 131").replace(
 
 
 @pytest.mark.parametrize("knob", ["recheck_after_hold=after_insert", "recheck_after_keep=true"])
-def test_it_follows_no_law_that_cannot(tmp_path: Path, knob: str) -> None:
+def test_a_trace_contradicts_a_specification_with_a_recheck(tmp_path: Path, knob: str) -> None:
     """With a recheck no time passes before the recheck, but in this trace a period of the scan passes."""
     assert judged(history(tmp_path, SCANNED_BEFORE)) == ("valid", 13)
     meta = tmp_path / "history" / "meta.json"
@@ -239,19 +239,19 @@ def test_it_follows_no_law_that_cannot(tmp_path: Path, knob: str) -> None:
         ("taken 62s 5010 steps 0 - -\neach 62s 5020 steps 0 7 -\n", ""),
     ],
 )
-def test_a_broker_that_leaves_a_step_out_is_seen(tmp_path: Path, planted: str, instead: str) -> None:
+def test_a_missing_step_of_a_broker_is_detected(tmp_path: Path, planted: str, instead: str) -> None:
     assert planted in LOST_BY_HOLD
     assert judged(history(tmp_path, LOST_BY_HOLD.replace(planted, instead)))[0] == "invalid"
 
 
-def test_lines_of_others_and_torn_lines_are_passed_over(tmp_path: Path) -> None:
+def test_foreign_and_torn_lines_are_ignored(tmp_path: Path) -> None:
     """Lines of other topics, pulls outside of the load, and a line truncated by a kill are ignored."""
     trace = "dispatch 61d 10 other 0 - -\nread 90 20 - - 999 true\n" + LOST_BY_HOLD + "read 70 9"
     assert judged(history(tmp_path, trace)) == ("valid", 11)
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.5.0"])
-def test_a_rule_writes_at_every_place(version: str) -> None:
+def test_every_place_has_a_tracing_rule(version: str) -> None:
     script = tracing_of(version)
     assert script.count("RULE ") == len(TRACED) + 1
     assert "URL" not in script
@@ -267,14 +267,14 @@ def test_a_rule_writes_at_every_place(version: str) -> None:
         (["--inside", "java-4.9.7", "--messages", "0"], "--messages"),
     ],
 )
-def test_what_does_not_go_together(tmp_path: Path, words: list[str], said: str) -> None:
+def test_contradicting_options_are_refused(tmp_path: Path, words: list[str], said: str) -> None:
     done = CliRunner().invoke(main, ["observe", *words, "--record", str(tmp_path / "new")])
     assert done.exit_code == 2
     assert said in done.stderr
     assert not (tmp_path / "new").exists()
 
 
-def test_a_directory_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_an_existing_directory_is_kept(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["observe", "--inside", "java-4.9.7", "--record", str(tmp_path)])
     assert done.exit_code == 2
     assert "new directory" in done.stderr

@@ -134,7 +134,7 @@ def test_a_service_may_take_json_and_need_headers(serving: Callable[[Any], str],
     assert json.loads(done.stdout)["axes"], done.output
 
 
-def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
+def test_a_correct_service_is_valid(serving: Callable[[Any], str], tmp_path: Path) -> None:
     """The run has few random examples. Even on a busy machine a correct service is valid."""
     limits = ("--wake-ms", "5000", "--late-ms", "5000", "--for", "5")
     done = run(serving(Right), "--service", described(tmp_path), "--json", *QUICK, *limits)
@@ -145,7 +145,7 @@ def test_a_right_service_is_valid(serving: Callable[[Any], str], tmp_path: Path)
     assert told["timed"] > 0
 
 
-def test_a_fault_is_invalid_and_can_be_run_again(serving: Callable[[Any], str], tmp_path: Path) -> None:
+def test_a_fault_is_invalid_and_can_be_replayed(serving: Callable[[Any], str], tmp_path: Path) -> None:
     url, file = serving(WaitsOnce), described(tmp_path)
     done = run(url, "--service", file, "--wake-ms", "200", "--for", "20", "--polls", "2", "--seed", "14")
 
@@ -165,7 +165,7 @@ def test_a_fault_is_invalid_and_can_be_run_again(serving: Callable[[Any], str], 
         (f'{DESCRIPTION}wait_unit_ms = "1"\n', "Expected `int`, got `str` - at `$.wait_unit_ms`"),
     ],
 )
-def test_a_mistake_in_the_description_is_told_in_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+def test_a_mistake_in_the_description_is_reported_in_one_sentence(text: str, said: str, tmp_path: Path) -> None:
     done = run("http://127.0.0.1:1", "--service", described(tmp_path, text))
 
     assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
@@ -180,14 +180,14 @@ def test_a_mistake_in_the_description_is_told_in_a_sentence(text: str, said: str
         (("http://127.0.0.1:1",), "needs a file that describes its requests: --service FILE"),
     ],
 )
-def test_what_cannot_be_tested_is_told_in_a_sentence(words: tuple[str, ...], said: str) -> None:
+def test_an_untestable_service_is_reported_in_one_sentence(words: tuple[str, ...], said: str) -> None:
     done = run(*words)
 
     assert (done.exit_code, said in " ".join(done.output.split())) == (2, True), done.output
 
 
 @pytest.mark.parametrize("scheme", ["http", "redis", "nats", "kafka", "sqs+http", "beanstalkd", "etcd"])
-def test_a_refused_connection_is_told_in_a_sentence(scheme: str, tmp_path: Path) -> None:
+def test_a_refused_connection_is_reported_in_one_sentence(scheme: str, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # The port is bound but not listening.
         described_by = ("--service", described(tmp_path)) if scheme == "http" else ()

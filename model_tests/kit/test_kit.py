@@ -64,7 +64,7 @@ def test_a_race_between_two_lines_is_found_at_once(
     mine.teardown()
 
 
-def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_is_found_if_no_line_can_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The publisher waits without using processor time, so the poll in flight continues."""
     excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
@@ -73,7 +73,7 @@ def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.Monke
     mine.teardown()
 
 
-def test_a_poll_that_was_stopped_is_not_counted_as_held() -> None:
+def test_a_paused_poll_is_not_counted_as_held() -> None:
     """The paused poll may have reached the service only when its message was there."""
     mine = machine(InMemory, **PATIENT)()
     mine.preempt(queue=0, payload=b"", who="poll")
@@ -84,7 +84,7 @@ def test_a_poll_that_was_stopped_is_not_counted_as_held() -> None:
     assert sum(counts.values()) > 0
 
 
-def test_a_machine_runs_by_itself_too() -> None:
+def test_a_machine_also_runs_under_hypothesis_alone() -> None:
     """Hypothesis's own runner can execute the machine, whose step raises the violation."""
     mine = machine(lambda: InMemory(Feed(holds=lambda ms: ms // 2)))()
     with pytest.raises(longpoll.LongpollError, match="not_early"):
@@ -111,7 +111,7 @@ def case(make: virtual.Make, chosen: settings) -> tuple[unittest.TestResult, Kit
     return in_world(main)
 
 
-def test_what_was_not_seen_is_unknown() -> None:
+def test_too_little_evidence_is_unknown() -> None:
     """One step of one example is too little evidence, so the case is skipped with the reason."""
     result, report = case(of(Feed), FEW)
 
@@ -132,7 +132,7 @@ def test_a_case_fails_with_the_steps() -> None:
     assert result.errors == []
 
 
-def test_two_machines_have_cases_of_their_own() -> None:
+def test_two_machines_have_separate_cases() -> None:
     one, other = machine(InMemory), machine(InMemory)
     one.TestCase.settings = FEW
 
@@ -140,7 +140,7 @@ def test_two_machines_have_cases_of_their_own() -> None:
     assert other.TestCase.settings is not FEW
 
 
-def test_a_failure_is_one_step_with_a_timeline_and_code() -> None:
+def test_a_failure_is_minimal_with_a_timeline_and_code() -> None:
     """Each kind of step is tried alone first, and the printed code raises the same violation."""
 
     def main(runtime: Runtime) -> None:
@@ -226,7 +226,7 @@ def test_an_answer_is_judged(queue: Queue, bodies: list[bytes], cancelled_ns: in
         ("200 woken", 9, "0 wakes and 9 deadlines were late"),
     ],
 )
-def test_pauses_of_one_step_mark_its_axis_alone(reached: str, late: int, why: str) -> None:
+def test_pauses_in_one_step_affect_only_its_axis(reached: str, late: int, why: str) -> None:
     """One pause makes all polls of a herd late, which would outweigh the random steps."""
     run = Run(RealRuntime(), "kit", counts=Counter(dict.fromkeys([*NEEDED, TIMED], 1)), excused_alone=500)
     run.axes["polls at once"] = reached
@@ -244,7 +244,7 @@ class Stalled(NoPauses):
         return (end_ns - begin_ns) / 1e6
 
 
-def test_a_machine_that_stands_still_accuses_nobody() -> None:
+def test_a_host_pause_causes_no_violation() -> None:
     """A delay during a host pause is excused, and without the pause it is a violation."""
     late = of(Feed, holds=lambda ms: 2 * ms)
     report = virtual.exercise(late, SOME, watch=Stalled(), short_ms=(10, 500, 500), **SMALL)
@@ -257,7 +257,7 @@ def test_a_machine_that_stands_still_accuses_nobody() -> None:
     assert virtual.exercise(late, SOME).property == "answered_by_deadline"
 
 
-def test_a_machine_that_never_goes_on_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_host_pause_ends_the_example(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kit counts such examples, and the verdict is unknown."""
 
     def stands_still(_polls: Polls, *_arguments: Any) -> bool:
@@ -283,7 +283,7 @@ class Looks(InMemory):
         return handle.timeout_ms in self.again
 
 
-def test_a_second_answer_is_seen_where_one_can_look() -> None:
+def test_a_second_answer_is_detected_if_the_subject_can_see_it() -> None:
     """For a subject that cannot see a second answer, the report has a note."""
     twice, once = (
         virtual.exercise(of(Feed, Looks, AGAIN=range(end)), settings(SOME, max_examples=6)) for end in (100_000, 0)
@@ -373,7 +373,7 @@ FAILING_CALLS: Final = {"subject": 14, "cancel": 4, "restart": 2, "close": 14}
 
 
 @pytest.mark.parametrize("where", ["subject", "publish", "start_poll", "finish_poll", "cancel", "restart", "close"])
-def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
+def test_an_error_that_occurs_once_is_raised_as_it_is(where: str) -> None:
     """The user gets the exception and its step, instead of Hypothesis's report of a flaky test."""
     calls = 0
 
@@ -422,7 +422,7 @@ def told(directory: Path, make: virtual.Make) -> tuple[KitReport, Result, dict[s
     return report, result, found
 
 
-def test_the_judge_accuses_no_correct_service(tmp_path: Path) -> None:
+def test_the_judge_reports_no_violation_of_a_correct_service(tmp_path: Path) -> None:
     report, result, found = told(tmp_path, of(Feed))
 
     assert report.verdict == "valid", report
@@ -451,7 +451,7 @@ def test_the_judge_finds_a_fault_in_the_same_run(name: str, prop: str, tmp_path:
 
 
 @pytest.mark.parametrize("is_planted", [False, True])
-def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_delay_is_no_violation(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One late poll is not recorded, because the host may be the cause; with the injected fault it is a violation."""
     monkeypatch.setattr(LateOnce, "was_late", False)
     if is_planted:
@@ -469,7 +469,7 @@ def test_one_delay_accuses_nobody(is_planted: bool, tmp_path: Path, monkeypatch:
     ("service", "attributes", "said"),
     [(TakeQueue, {}, "the judge needs offsets"), (Feed, {"visible_ms": 20}, "set visible_ms to 0")],
 )
-def test_what_the_contract_says_nothing_of_is_not_told(
+def test_an_unsupported_subject_has_no_history(
     service: type[Feed], attributes: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SubjectError, match=said):
@@ -496,7 +496,7 @@ class Heard:
         self.told.append(("abandoned", poll))
 
 
-def test_what_is_told_claims_no_more_than_was_seen() -> None:
+def test_a_history_claims_only_observed_times() -> None:
     """A poll has its earliest possible begin and a certain end. A poll with an uncertain end is left out.
 
     An unpublished message gets an offset after the end.

@@ -39,7 +39,7 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("is_broken", [pytest.param(False, marks=pytest.mark.long), True])
-def test_the_page_s_test_says_what_the_page_says(tmp_path: Path, *, is_broken: bool) -> None:
+def test_the_test_on_the_page_has_the_shown_results(tmp_path: Path, *, is_broken: bool) -> None:
     right = "            self.changed.wait_for(lambda: self.queues[queue], timeout_s)\n"
     wrong = "            if not self.queues[queue]:\n                self.changed.wait(timeout_s)\n"
     assert right in FILES["service.py"]
@@ -69,7 +69,7 @@ def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert Allowances() == Allowances(machine.wake_ms, machine.late_ms, machine.early_ms, machine.visible_ms)
 
 
-def test_the_page_tells_of_each_property() -> None:
+def test_the_page_describes_each_property() -> None:
     section = PAGE.partition("## Properties\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(HINTS)
 

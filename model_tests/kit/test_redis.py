@@ -114,7 +114,7 @@ def test_reads_of_streams_are_valid(server: Server, tmp_path: Path) -> None:
     assert result.requests > 20
 
 
-def test_a_read_that_passes_over_a_message_is_found_by_both(server: Server, tmp_path: Path) -> None:
+def test_kit_and_judge_find_a_read_that_skips_a_message(server: Server, tmp_path: Path) -> None:
     report, result = recorded(ReadsWhatIsNew, server, tmp_path / "history", 250)
 
     assert (report.verdict, result.verdict) == ("invalid", "invalid")

@@ -155,7 +155,7 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_service_is_valid(name: str) -> None:
+def test_a_correct_service_is_valid(name: str) -> None:
     report = exercise(RIGHT[name], settings(SOME, max_examples=5), silence_ms=30_000)
 
     assert (report.verdict, report.late, report.excused) == ("valid", 0, 0), report
@@ -164,7 +164,7 @@ def test_a_right_service_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["read by offset", "taken", "everything"])
-def test_a_right_service_is_not_accused_when_threads_take_turns_at_random(name: str) -> None:
+def test_a_correct_service_is_valid_under_random_schedules(name: str) -> None:
     report = exercise(RIGHT[name], settings(SOME, max_examples=6), seed=1, polls_max=12, burst=20)
 
     assert report.property == "", report
@@ -179,7 +179,7 @@ def test_every_property_is_found_broken() -> None:
     ("holds", "prop"),
     [(lambda ms: ms // 2, ""), (lambda _ms: 0, "holds")],
 )
-def test_a_service_may_answer_early_where_its_user_says_so(holds: Callable[[int], int], prop: str) -> None:
+def test_a_service_may_answer_early_if_its_user_allows_it(holds: Callable[[int], int], prop: str) -> None:
     """The service must still hold a poll, answer with an available message, and wake a poll for a new one."""
     early = partial(exercise, chosen=SOME, may_answer_early=True)
 
@@ -188,7 +188,7 @@ def test_a_service_may_answer_early_where_its_user_says_so(holds: Callable[[int]
     assert early(of(services.AnswersNothingAtTimes)).property == "nothing_lost"
 
 
-def test_a_wait_is_rounded_up_to_what_the_service_accepts() -> None:
+def test_a_wait_is_rounded_up_to_an_accepted_value() -> None:
     subject = InMemory(wait_unit_ms=1_000, wait_min_ms=1, wait_max_ms=3_000)
     waits_ms = [wait_of(subject, wait_ms) for wait_ms in (0, 1, 1_000, 1_001, 60_000)]
 

@@ -83,12 +83,12 @@ def run_machine(policy_name: str, *, planted: bool = False) -> int:
 
 
 @pytest.mark.parametrize("policy_name", POLICIES)
-def test_the_hold_table_does_what_the_law_says(policy_name: str) -> None:
+def test_the_hold_table_follows_the_specification(policy_name: str) -> None:
     assert run_machine(policy_name) > 500
 
 
 @pytest.mark.parametrize("policy_name", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.long)])
-def test_a_long_walk_meets_every_action(policy_name: str) -> None:
+def test_a_long_run_takes_every_action(policy_name: str) -> None:
     """Each action of the specification is taken many times, so the machine is not vacuous."""
     model = specification_of(preset(policy_name), BOUNDS)
     law = successors(model)
@@ -119,7 +119,7 @@ def test_a_long_walk_meets_every_action(policy_name: str) -> None:
     ],
     ids=["a recheck that never removes", "a deadline that never fires"],
 )
-def test_a_planted_fault_is_red(
+def test_an_injected_fault_is_detected(
     name: str, instead: Callable[..., object], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HoldTable, name, instead)

@@ -65,14 +65,16 @@ def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
     [("strict", BrokerConfig(io_thread_count=2), 40), ("rocketmq-4.9", BrokerConfig(scan_period_ms=100), 25)],
     ids=["a second thread", "rocketmq"],
 )
-def test_the_model_of_its_promises_is_kept(policy: str, config: BrokerConfig, step_count: int, tmp_path: Path) -> None:
+def test_the_served_broker_keeps_its_promises_under_concurrency(
+    policy: str, config: BrokerConfig, step_count: int, tmp_path: Path
+) -> None:
     """With two threads pulls and sends overlap; rocketmq-4.9, at most one scan late, promises less."""
     with EmbeddedBroker(RealRuntime(), str(tmp_path), policy=preset(policy), config=config) as subject:
         report = run(subject, max_examples=4, step_count=step_count)
     assert not falsified(report), report
 
 
-def test_what_the_suite_does_is_a_valid_history(tmp_path: Path) -> None:
+def test_the_history_of_the_suite_is_valid(tmp_path: Path) -> None:
     with EmbeddedBroker(
         RealRuntime(), str(tmp_path / "store"), can_restart=False, record_directory=str(tmp_path / "history")
     ) as subject:
@@ -197,7 +199,9 @@ def nothing(*_arguments: object) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_a_planted_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, finding: str) -> None:
+def test_an_injected_fault_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, finding: str
+) -> None:
     plant(monkeypatch)
     expectations = attrs.evolve(HURRIED, late_ms=300)
     with EmbeddedBroker(RealRuntime(), str(tmp_path), expectations=expectations) as subject:
@@ -237,7 +241,7 @@ def lose_group_offsets(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("between", "finding"), [(lose_last_message, "has offsets 0 to"), (lose_group_offsets, "was committed")]
 )
-def test_what_a_restart_loses_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
+def test_data_lost_at_a_restart_is_found(tmp_path: Path, between: Callable[[Path], None], finding: str) -> None:
     with FaultySubject(RealRuntime(), str(tmp_path), between=between, expectations=HURRIED) as subject:
         report = run(subject, max_examples=60)
     assert finding in falsified(report), report
@@ -282,7 +286,7 @@ def answer_of(queue: WireQueue, read: Read, end: int) -> Answer:
 
 
 @given(st.lists(st.sampled_from(["a", "b", ""]), max_size=8), st.data())
-def test_the_answer_of_any_end_that_the_broker_may_have_seen_is_right(tags: list[str], data: st.DataObject) -> None:
+def test_an_answer_for_any_possible_end_is_right(tags: list[str], data: st.DataObject) -> None:
     """An answer is right for every end between the request and now, and wrong for ends before the request."""
     queue = queue_of(*tags)
     asked = data.draw(st.integers(0, queue.end))
@@ -328,7 +332,7 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
     ],
     ids=str,
 )
-def test_a_kept_property_is_as_right_as_one_that_may_be_dropped(
+def test_the_property_wait_may_be_kept_or_dropped(
     sent: dict[str, str], delivered: dict[str, str], is_right: bool
 ) -> None:
     """5.x keeps the property WAIT and 4.9 drops it; neither version may change it or add a property."""

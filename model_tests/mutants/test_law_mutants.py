@@ -35,7 +35,7 @@ def _missed(found: Sequence[Catch]) -> list[str]:
     return [f"{each.slip.action} {each.slip.what}" for each in found if each.by == NOBODY]
 
 
-def test_slips_in_any_action_are_caught() -> None:
+def test_mutants_of_any_action_are_detected() -> None:
     """A property or a pinned count detects each sampled mutant of every action of our policy."""
     found = list(catches(preset("strict"), named("tiny", preset("strict")), every=SAMPLE))
 
@@ -48,7 +48,7 @@ def test_slips_in_any_action_are_caught() -> None:
 @pytest.mark.parametrize(
     ("policy", "bounds"), [*((policy, "tiny") for policy in PRESETS), *(("strict", aspect) for aspect in EXPLORATIONS)]
 )
-def test_every_slip_in_every_action_is_caught(policy: str, bounds: str) -> None:
+def test_every_mutant_of_every_action_is_detected(policy: str, bounds: str) -> None:
     """Each mutant of every preset is detected, and each mutant of our policy under every feature with one request."""
     requests = None if bounds in {"tiny", "queues", "limit", "capacity"} else 1
     found = list(catches(preset(policy), named(bounds, preset(policy), requests=requests)))
@@ -68,7 +68,7 @@ def test_the_comparison_begins_at_the_pinned_numbers(policy: str) -> None:
     )
 
 
-def test_a_slip_that_acts_nowhere_is_no_slip() -> None:
+def test_a_mutant_without_an_effect_is_left_out() -> None:
     """A mutant that changes no state is left out; a guard without one of its parts changes some state."""
     policy, size = preset("strict"), named("tiny", preset("strict"))
     model = specification_of(policy, size)

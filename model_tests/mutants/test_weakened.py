@@ -25,7 +25,7 @@ ONLY_IN_PROOFS = ["_overfilling: without `model.state.is_limited` (58.1)"]
 """A proof leaves open whether there is a limit; in an exploration with the feature there always is one."""
 
 
-def test_each_property_is_broken_by_some_law() -> None:
+def test_each_property_is_violated_by_some_specification() -> None:
     whole = [row.property for row in ROWS if not row.part]
 
     assert whole == [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
@@ -41,5 +41,5 @@ def test_the_table_has_the_parts_of_the_text() -> None:
 
 
 @pytest.mark.parametrize("row", quick_if(KNOWN, lambda row: _name(row) in QUICK), ids=_name)
-def test_a_law_tells_a_property_from_the_weakened_one(row: Row) -> None:
+def test_a_specification_distinguishes_a_property_from_its_weakened_form(row: Row) -> None:
     assert is_true(row)

@@ -62,7 +62,7 @@ def sections_of(text: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("file", "unneeded"), [(MESSAGE_STORE, Counter[str]()), (HOLD_SERVICE, Counter(ONE_READ))])
-def test_each_lock_is_taken_away_by_one(file: str, unneeded: Counter[str], tmp_path: Path) -> None:
+def test_each_lock_is_removed_by_a_patch(file: str, unneeded: Counter[str], tmp_path: Path) -> None:
     """Each critical section has a patch that removes it, or protects a single read."""
     copy = tmp_path / file
     copy.parent.mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_quick_bugs_are_found(bug: Bug, tree: Path) -> None:
     assert patches.is_found(bug, tree)
 
 
-def test_every_quick_bug_is_there() -> None:
+def test_every_quick_bug_exists() -> None:
     assert {bug.name for bug in BUGS} >= set(QUICK)
 
 

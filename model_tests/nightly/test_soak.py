@@ -27,7 +27,7 @@ KILLED = Plan(
 """Three messages are acknowledged, and the broker is killed."""
 
 
-def test_a_seeds_plan_is_one_that_a_real_machine_can_have() -> None:
+def test_the_plan_of_a_seed_is_possible_on_a_real_machine() -> None:
     plans = [real_plan_of(seed) for seed in range(200)]
 
     assert {mishap.kind for plan in plans for mishap in plan.mishaps} == {"kill", "stop", "cut"}
@@ -88,7 +88,7 @@ def flip_a_bit(store: Path) -> None:
     ("damage", "said"),
     [(lose_the_log, "told nothing: reader's pull of queue 9 from 0"), (flip_a_bit, "the store is damaged")],
 )
-def test_what_a_kill_takes_is_found(
+def test_data_lost_in_a_kill_is_found(
     damage: Callable[[Path], None], said: str, running: Soak, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = ServedBroker.kill
@@ -104,7 +104,7 @@ def test_what_a_kill_takes_is_found(
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_our_broker_is_soaked(tmp_path: Path) -> None:
+def test_our_broker_passes_the_soak(tmp_path: Path) -> None:
     first = 1_000 * int(os.environ.get("LONGPOLL_SEED", "0"))
     with Soak(tmp_path, STRICT, ["--policy=strict"], tmp_path / "store") as running:
         for seed in range(first, first + 100):

@@ -63,7 +63,7 @@ def _case(entry: Entry) -> ParameterSet:
 
 
 @pytest.mark.parametrize("entry", list(map(_case, ENTRIES)))
-def test_counts_and_verdicts_are_the_pins(entry: Entry, tmp_path: Path) -> None:
+def test_counts_and_verdicts_are_the_pinned_ones(entry: Entry, tmp_path: Path) -> None:
     (found,) = asked_of_node(tmp_path, _data(entry.policy, entry.bounds), [{"law": 0}])
 
     assert (found["states"], found["transitions"], found["depth"]) == (
@@ -88,7 +88,7 @@ def test_tokens_are_the_same_both_ways(tmp_path: Path) -> None:
         assert token_of(trace.model, [step.action for step in trace.steps if step.action], name) == token
 
 
-def test_tokens_of_knobs_and_aspects_are_the_same(tmp_path: Path) -> None:
+def test_tokens_of_knobs_and_features_are_the_same(tmp_path: Path) -> None:
     policy = policy_named("strict+tick=free+recheck_after_hold=none")
     model = specification_of(policy, named("tiny", policy, queues=2, aspects=["crash"]))
     token = token_of(model, ())
@@ -140,7 +140,7 @@ def _ends_at(token: str, state: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name in {"strict", "rocketmq-4.9"}))
-def test_runs_by_chance_have_one_token(name: str, tmp_path: Path) -> None:
+def test_random_runs_have_the_same_token(name: str, tmp_path: Path) -> None:
     assert _unlike(tmp_path, name) == []
 
 
@@ -189,7 +189,7 @@ def test_a_hostile_token_is_a_sentence(what: str, tmp_path: Path) -> None:
         replay(token)
 
 
-def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
+def test_two_changed_knobs_give_the_specification_with_both(tmp_path: Path) -> None:
     data = _of_policy("rocketmq-4.9")
     names = [law["policy"] for law in json.loads(data)["laws"]]
     two = [name for name in names if name.count("+") == 2]
@@ -209,7 +209,7 @@ def test_two_knobs_at_once_are_the_law_with_both(tmp_path: Path) -> None:
     assert [name for name in two if "heap_entry" in name and "expiry" not in name] == []
 
 
-def test_slips_break_here_what_they_break_there(tmp_path: Path) -> None:
+def test_mutants_violate_the_same_properties(tmp_path: Path) -> None:
     policy = preset("rocketmq-4.9")
     data = _of_policy(policy.name)
     told = [slip["what"] for slip in json.loads(data)["slips"]]
@@ -257,7 +257,7 @@ def _both_ways(
     return [(each.get("states"), each.get("transitions"), each.get("runs", each)) for each in here], there
 
 
-def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
+def test_changes_by_hand_give_the_same_results(tmp_path: Path) -> None:
     def effect(action: Action, name: str, make: Callable[[Any], Int]) -> Action:
         made = {key: make(term) if key.startswith(name) else term for key, term in action.effect.items()}
         return attrs.evolve(action, effect=made)
@@ -298,7 +298,7 @@ def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rocketmq-4.9", "strict"])
-def test_a_slip_and_the_same_change_by_hand_are_one(name: str, tmp_path: Path) -> None:
+def test_a_mutant_equals_the_same_change_by_hand(name: str, tmp_path: Path) -> None:
     data = _of_policy(name)
     (told,) = asked_of_node(tmp_path, data, [{"places": True}])
     changes = {change["name"] for place in told["places"] for change in place["changes"]}

@@ -88,7 +88,7 @@ def _choose(browser: Browser, which: str, value: str) -> None:
                 " box.dispatchEvent(new Event('change')) }")  # fmt: skip
 
 
-def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
+def test_six_clicks_lose_a_wakeup(opened: Browser) -> None:
     """Six clicks lose a wakeup. The page reports it, and the command line replays the page's address."""
     labels = [step.action.label for step in replay(LOST).steps if step.action]
     for label in labels:
@@ -104,7 +104,7 @@ def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
     assert opened.complaints == []
 
 
-def test_back_on_and_jump(opened: Browser) -> None:
+def test_the_reader_steps_back_and_forward_and_jumps(opened: Browser) -> None:
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
     whole = _token(opened)
@@ -128,7 +128,7 @@ def _go_to(browser: Browser, fragment: str) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, page: Path, language: str) -> None:
+def test_a_hostile_address_is_reported_in_the_readers_language(browser: Browser, page: Path, language: str) -> None:
     browser.call("Page.navigate", url="about:blank")
     browser.call("Page.navigate", url=f"{page.as_uri()}?lang={language}")
     browser.until("document.querySelector('#enabled button') !== null")
@@ -244,7 +244,7 @@ ACTS: Final = 150
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> None:
+def test_random_clicks_and_keys_cause_no_error(opened: Browser, seed: int) -> None:
     script = MONKEY.replace("SEED", str(seed)).replace("ACTS", str(ACTS)).replace("LOST", LOST)
     opened.run(f"void {script.strip()}")
     opened.run("document.getElementById('first').click(); document.querySelector('#enabled button').click()")
@@ -256,7 +256,7 @@ def test_whoever_presses_anything_sees_no_fault(opened: Browser, seed: int) -> N
     assert opened.run("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
+def test_the_search_finds_the_pinned_results(opened: Browser) -> None:
     (entry,) = [each for each in pinned() if (each.policy, each.bounds) == ("rocketmq-4.9", "tiny")]
     opened.run("document.getElementById('search').click()")
     opened.run(SEARCHED)
@@ -272,7 +272,7 @@ def test_the_search_finds_what_is_pinned(opened: Browser) -> None:
     assert opened.complaints == []
 
 
-def test_two_knobs_otherwise_at_once(opened: Browser) -> None:
+def test_two_knobs_can_be_changed_together(opened: Browser) -> None:
     """The second list has the changes that have an effect together with the first, and the token has both changes."""
     first = "[...document.getElementById('knob').options].find((each) => each.text === '{}').value"
     _choose(opened, "knob", opened.run(first.format("recheck_after_hold=after_insert")))
@@ -369,7 +369,7 @@ def test_the_page_is_read_in_chinese_and_keeps_its_run(opened: Browser) -> None:
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS)
-def test_nothing_is_cut_off(browser: Browser, page: Path, width: int, dark: bool) -> None:
+def test_no_content_is_truncated(browser: Browser, page: Path, width: int, dark: bool) -> None:
     """Nothing is truncated at the start, or with a run and findings; the page loads nothing else."""
     browser.call("Page.navigate", url="about:blank")
     browser.show(page, width=width, dark=dark)

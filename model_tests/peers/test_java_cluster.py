@@ -191,7 +191,7 @@ def _log_start(client: RawClient) -> int:
     return int(table["commitLogMinOffset"])
 
 
-def test_a_queue_without_records_is_told_of_as_java_does(cluster: Cluster) -> None:
+def test_a_queue_without_records_is_reported_as_by_java(cluster: Cluster) -> None:
     java, ours = (trimmed(address) for address in cluster.both)
     assert java == ours
     minimum = {"offset": "0" if cluster.version == "4.9.7" else str(TRIMMED)}
@@ -245,7 +245,7 @@ def _shape(answer: Command) -> object:
     return of(json.loads(bytes(answer.body)))
 
 
-def test_what_waits_and_who_follows_is_told_as_java_does(cluster: Cluster) -> None:
+def test_delayed_messages_and_slaves_are_reported_as_by_java(cluster: Cluster) -> None:
     java, ours = (waits(address, cluster.version) for address in cluster.both)
     assert java == ours
     if cluster.version == "4.9.7":

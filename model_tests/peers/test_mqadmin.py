@@ -228,7 +228,7 @@ def administered(place: Place) -> Administered:
     )
 
 
-def test_mqadmin_and_the_dashboard_say_the_same_of_our_broker_as_of_javas(tmp_path: Path) -> None:
+def test_mqadmin_and_the_dashboard_print_the_same_for_our_broker_and_javas(tmp_path: Path) -> None:
     class_path = resolved(tmp_path)
     with running(class_path, tmp_path / "java", settings="defaultTopicQueueNums=8\n") as java:
         wait_until_registered(java)
@@ -257,7 +257,7 @@ def without_slaves(place: Place) -> list[str]:
     return [line if "SlaveNum" in line else re.sub(r"\b-?\d+\b", "NUMBER", line) for line in lines]
 
 
-def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> None:
+def test_ha_status_is_the_same_for_our_master_and_javas(tmp_path: Path) -> None:
     class_path = resolved(tmp_path, "5.5.0")
 
     def said(name_server: tuple[str, int], broker: tuple[str, int]) -> list[str]:

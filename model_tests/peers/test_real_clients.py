@@ -62,9 +62,7 @@ def test_ten_thousand_messages_come_exactly_once_in_queue_order(client: Client, 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 @pytest.mark.parametrize("client", ["cpp"], indirect=True)
-def test_a_consumer_that_waits_does_not_notice_the_proxy_and_is_seen(
-    client: Client, policy: Policy, tmp_path: Path
-) -> None:
+def test_a_consumer_behind_the_proxy_works_and_is_recorded(client: Client, policy: Policy, tmp_path: Path) -> None:
     """The client knows only the proxy's name server, every message wakes a held pull, and the verdict is valid."""
     history = tmp_path / "history"
     with (
@@ -98,7 +96,7 @@ def test_an_orderly_listener_gets_each_queue_in_order(client: Client, name_serve
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
-def test_a_filter_by_sql_brings_what_it_asks_for(client: Client, name_server: str) -> None:
+def test_an_sql_filter_delivers_the_matching_messages(client: Client, name_server: str) -> None:
     sql = "number BETWEEN 100 AND 149 AND TAGS = 'red'"
     wanted = [number for number in range(100, 150) if number % 3 == 0]
     with new_topic(name_server) as topic:
@@ -109,7 +107,7 @@ def test_a_filter_by_sql_brings_what_it_asks_for(client: Client, name_server: st
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java", "go"], indirect=True)
-def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: Client, name_server: str) -> None:
+def test_a_failing_message_is_retried_and_becomes_a_dead_letter(client: Client, name_server: str) -> None:
     """The message comes twice more, a second apart each, and then our own client reads it from `%DLQ%`."""
     letters: list[ReceivedMessage] = []
     with new_topic(name_server) as topic:
@@ -126,7 +124,7 @@ def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: 
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("client", ["java"], indirect=True)
-def test_a_clients_transactions_are_asked_about_and_ended(client: Client, tmp_path: Path) -> None:
+def test_transactions_of_the_java_client_are_checked_and_ended(client: Client, tmp_path: Path) -> None:
     """The messages that arrive are those of thirty that the Java client committed, in its work or in a check."""
     config = BrokerConfig(transaction_timeout_ms=2_000, transaction_check_interval_ms=500)
     wanted = [number for number in range(30) if number % 3 == 0 or (number % 3 == 2 and number % 9 != 8)]
@@ -199,7 +197,7 @@ def a_run() -> list[Received]:
     ]
 
 
-def test_every_planted_fault_of_a_client_is_named() -> None:
+def test_every_injected_fault_of_a_client_is_reported() -> None:
     run = a_run()
     assert faults(run, range(800)) == set()
     assert faults(run[:-1], range(800)) == {"lost or strange"}

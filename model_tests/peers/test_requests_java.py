@@ -305,7 +305,7 @@ def java_member(java: Java, group_name_server: str, topic: str, group: str, home
     assert wrong == ""
 
 
-def test_ours_says_so_and_nobody_is_stuck(
+def test_a_group_with_two_subscriptions_reaches_the_end(
     member_client: tuple[str, Java], group_name_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Members get messages that both subscriptions match. Other messages may be lost; the group reaches the end."""

@@ -67,7 +67,7 @@ def test_nothing_is_lost_while_members_come_and_go(name_server: str, count: int)
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
-def test_an_orderly_group_keeps_order_over_puttings_off(name_server: str, is_loop: bool) -> None:
+def test_an_orderly_group_keeps_order_after_retries(name_server: str, is_loop: bool) -> None:
     with ExitStack() as stack:
         report = stories.orderly(name_server, 800, Clients(name_server, stack, is_loop=is_loop).consumer)
     assert (report.count, report.out_of_order, report.at_once, report.put_off) == (800, 0, 0, 16)
@@ -88,21 +88,21 @@ def test_an_event_loop_ends_transactions(name_server: str) -> None:
 
 
 @pytest.mark.parametrize("name", quick_if(stories.FLOW_LIMITS, lambda name: name == "count"))
-def test_flow_control_stops_pulling_and_lets_it_go_on(name_server: str, name: str) -> None:
+def test_flow_control_pauses_and_resumes_pulling(name_server: str, name: str) -> None:
     """The limits are the number of waiting messages, their bytes, and their span of offsets."""
     report = stories.flow_control(name_server, 80, 1_000, **stories.FLOW_LIMITS[name])
     assert 0 < report.waiting < 80
     assert (report.stopped_by, report.consumed, report.stopped_after) == (name, 80, None)
 
 
-def test_everyone_gets_what_is_broadcast_and_goes_on_from_a_file(name_server: str, tmp_path: Path) -> None:
+def test_broadcast_members_get_everything_and_resume_from_a_file(name_server: str, tmp_path: Path) -> None:
     """Two members get everything; after a restart the member with a file of offsets gets only new messages."""
     first, second, again = stories.broadcasting(name_server, 100, str(tmp_path / "offsets.json"))
     assert first == second == list(range(100))
     assert again == [0]
 
 
-def test_what_nobody_can_use_ends_among_the_dead_letters(name_server: str) -> None:
+def test_a_failing_message_ends_among_the_dead_letters(name_server: str) -> None:
     report = stories.retry(name_server, raises=False)
     assert (report.reconsume_times, report.dead, report.tags) == ((0, 1, 2), (b"poison",), "red")
 
@@ -112,7 +112,7 @@ def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
     assert sorted(first + second) == list(range(200))
 
 
-def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
+def test_topics_groups_and_offsets_can_be_queried(name_server: str) -> None:
     with stories.new_topic(name_server, 2) as topic, Admin(name_server) as admin:
         stories.send_numbered(name_server, topic, 10)
         with PullConsumer(name_server, group="asked", topics=topic) as consumer:
@@ -128,7 +128,7 @@ def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
+def test_our_transactions_are_checked_and_ended_at_the_java_broker(version: str, tmp_path: Path) -> None:
     class_path = class_path_of(tmp_path, version)
     states = (TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN)
     left_open = frozenset(range(2, 31, 3))

@@ -78,7 +78,7 @@ def patient(vectors: Mapping[str, Path]) -> Path:
 
 
 @pytest.mark.parametrize("name", RUNNERS)
-def test_each_runner_can_be_had(name: str, made: Mapping[str, list[str] | str]) -> None:
+def test_each_runner_can_be_built(name: str, made: Mapping[str, list[str] | str]) -> None:
     if isinstance(made[name], str):
         pytest.skip(f"the runner in {name} is not tested here: {made[name]}")
     assert made[name]
@@ -142,7 +142,7 @@ QUICK: Final = [name for number, name in enumerate(FAULTS) if number % 16 == 0 a
 
 
 @pytest.mark.parametrize("name", quick_if(FAULTS, lambda name: name in QUICK))
-def test_a_planted_fault_fails_in_every_runner(name: str, good: Broker, commands: Commands, patient: Path) -> None:
+def test_an_injected_fault_fails_in_every_runner(name: str, good: Broker, commands: Commands, patient: Path) -> None:
     planted = FAULTS[name]
     relay = Relay(good.address, planted.fault, planted.request)
     try:
@@ -161,7 +161,7 @@ def test_a_planted_fault_fails_in_every_runner(name: str, good: Broker, commands
     assert outcomes
 
 
-def test_a_broker_that_is_not_there_fails_everything(commands: Commands, vectors: Mapping[str, Path]) -> None:
+def test_an_unreachable_broker_fails_every_vector(commands: Commands, vectors: Mapping[str, Path]) -> None:
     nowhere = ("127.0.0.1", 1)
     place = Place(nowhere, nowhere, "broker-a", "DefaultCluster", USUAL)
     outcomes = {name: play(command, vectors["4.9.7"], place, CONTROL) for name, command in commands.items()}

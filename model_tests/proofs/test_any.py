@@ -53,7 +53,7 @@ _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (qu
         ),
     ],
 )
-def test_ours_are_proved_for_any_number(name: str, world: Bounds) -> None:
+def test_our_policies_are_proved_for_any_number(name: str, world: Bounds) -> None:
     """Every `always` property of our policies is proved with all obligations, up to a cutoff below the size read."""
     whole = prove_any(preset(name), world=world)
     wanted = [item.name for item in properties_of(whole.proof.model) if item.kind == "always"]
@@ -78,7 +78,7 @@ _BREAKING = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _BREAKING)
-def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None:
+def test_a_change_of_a_needed_knob_is_refuted(name: str, setting: str) -> None:
     """A replayable run refutes each property that needs the changed knob, and no obligation of it is proved."""
     broken = [each.name for each in ablate.row_of(preset(name), setting, requests=2).violations]
     proof = prove_any(with_knob(preset(name), setting), names=broken).proof
@@ -129,7 +129,7 @@ def _many_only(state: State, action: Action) -> Bool:
         pytest.param(_many_only, "append differs with 1 requests", marks=pytest.mark.long),
     ],
 )
-def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
+def test_a_specification_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
     """A relation between requests, an exception for one request, and a guard for large numbers only are refused."""
     made = _with_guard(change)
     whole = prove_any(STRICT, world=PLAIN, names=["answered_once"], depth_max=0, model_of=made)
@@ -145,7 +145,7 @@ def _holds(count: int) -> list[Bool]:
     return [bool_variable(f"open_{index}") for index in range(count)]
 
 
-def test_the_rest_is_read_as_quantifiers() -> None:
+def test_junctions_over_all_other_requests_become_quantifiers() -> None:
     """A junction over all other requests becomes a quantifier; a junction over some, or about two, is refused."""
     everyone = _holds(4)
     rest = Rest(frozenset({1, 2, 3}))
@@ -171,7 +171,7 @@ def test_a_sum_over_requests_is_refused() -> None:
         Rest(frozenset({1, 2, 3})).closed(copies <= 3)
 
 
-def test_only_what_could_be_lost_needs_a_witness() -> None:
+def test_a_statement_needs_a_witness_only_if_it_could_be_lost() -> None:
     """In the assumptions "for every" needs no witness and "for some" needs one; in a condition each of them does."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
@@ -192,7 +192,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict-clone"))
 @given(data=st.data())
 @settings(max_examples=3)
-def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
+def test_an_unnamed_request_can_be_duplicated(name: str, data: st.DataObject) -> None:
     """Every statement about a state also holds after an unnamed request was duplicated."""
     few, more = (_stated(name, requests) for requests in (3, 4))
     values = {each.name: data.draw(_values(each), each.name) for each in few.model.variables}
@@ -219,7 +219,7 @@ def _stated(name: str, requests: int) -> Statements:
 
 
 @pytest.mark.long
-def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cutoff_above_the_compared_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A specification that needs more requests than were compared is not proved for other numbers."""
     monkeypatch.setattr("longpoll_spec.engines.smt.any_number.CUTOFF_MAX", 3)
     read = statements_of(lambda bounds: specification_of(STRICT, bounds), SAMPLE)
@@ -230,7 +230,7 @@ def test_a_cutoff_beyond_what_was_read_is_refused(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("requests", [12, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict"))
-def test_the_text_goes_on_alike(name: str, requests: int) -> None:
+def test_the_specification_is_the_same_for_more_requests(name: str, requests: int) -> None:
     """The specification of more requests, with the additional ones removed, equals the specification that was read."""
     read = statements_of(lambda bounds: specification_of(preset(name), bounds), 9)
     more = statements_of(lambda bounds: specification_of(preset(name), bounds), requests)
@@ -389,7 +389,7 @@ class _Begun:
         pytest.param(_begins_otherwise, "first state differs", id="the first state"),
     ],
 )
-def test_a_law_that_is_another_with_fewer_requests_is_refused(
+def test_a_specification_that_differs_with_fewer_requests_is_refused(
     change: Callable[[Statements], Statements], why: str
 ) -> None:
     compare(FOUR, TWO, Readers())
@@ -469,12 +469,12 @@ def _small(
         pytest.param(_small(_anything, _is_behind, end=_grows_by_others), (1, 2, 4), id="two named, by two others"),
     ],
 )
-def test_so_many_are_needed_as_a_question_names_and_has_witnesses(law: Statements, numbers: tuple[int, ...]) -> None:
+def test_the_cutoff_counts_named_requests_and_witnesses(law: Statements, numbers: tuple[int, ...]) -> None:
     """The cutoff counts the acting request, the statement's request, a witness for each "for some", and one more."""
     assert numbers_of(law, [item.name for item in law.helping], Readers()) == numbers
 
 
-def test_what_is_not_assumed_needs_no_witness() -> None:
+def test_a_property_that_is_not_assumed_needs_no_witness() -> None:
     """A property that is not inductive is checked, but not assumed in other checks, so it needs no witness."""
     law = _small(_some_is("kept"), _some_is("idle"), _nobody_is("held"))
     either = _small(_anything, lambda state: _some_is("idle")(state) | _some_is("kept")(state))
@@ -483,7 +483,7 @@ def test_what_is_not_assumed_needs_no_witness() -> None:
     assert numbers_of(either, [], Readers()) == (1,)
 
 
-def test_a_step_that_breaks_something_names_who_acts_and_its_guard_and_condition_have_witnesses() -> None:
+def test_the_guard_and_the_condition_of_a_step_need_witnesses() -> None:
     """The guard and the condition of a hold each need a witness, so three requests are needed."""
     law = _small(_some_is("idle"))
     steps = tuple((each.label, _some_is("kept")(law.model.state)) for each in law.model.actions)
@@ -492,7 +492,7 @@ def test_a_step_that_breaks_something_names_who_acts_and_its_guard_and_condition
     assert numbers_of(attrs.evolve(law, stated=(item,)), [], Readers()) == (1, 3)
 
 
-def test_more_than_was_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cutoff_above_the_maximum_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cutoff has a maximum, above which the proof is refused."""
     law = stated(3)
     kept = [item.name for item in law.candidates]
@@ -503,7 +503,7 @@ def test_more_than_was_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         numbers_of(law, kept, Readers())
 
 
-def test_a_statement_that_spares_one_request_is_refused() -> None:
+def test_a_statement_that_excludes_one_request_is_refused() -> None:
     """A statement that excludes one request cannot be transferred to others by renaming, so it is refused."""
     law = _small(_anything, _nobody_is("held"), lambda state: ~state.requests[1].is_("held"))
 
@@ -511,5 +511,5 @@ def test_a_statement_that_spares_one_request_is_refused() -> None:
         numbers_of(law, [item.name for item in law.helping], Readers())
 
 
-def test_ours_need_nine() -> None:
+def test_our_policies_need_nine_requests() -> None:
     assert {numbers_of(one, [item.name for item in one.candidates], Readers()) for one in (stated(3), FOUR)} == {(1, 9)}

@@ -79,7 +79,7 @@ def test_our_policies_are_proved(name: str, requests: int) -> None:
         ),
     ],
 )
-def test_a_removed_remedy_is_refuted_by_a_run_that_replays(base: str, setting: str, broken: dict[str, int]) -> None:
+def test_a_removed_fix_is_refuted_by_a_run_that_replays(base: str, setting: str, broken: dict[str, int]) -> None:
     """A policy without one of its fixes breaks exactly these properties, in runs that replay."""
     proof = prove(with_knob(preset(base), setting), requests=3)
 
@@ -117,7 +117,7 @@ def test_every_knob_is_decided(name: str, setting: str) -> None:
 
 
 @pytest.mark.long
-def test_z3_and_exploring_find_runs_of_one_length() -> None:
+def test_z3_and_exploration_find_runs_of_equal_length() -> None:
     policy = preset("rocketmq-4.9")
     explored = explore(specification_of(policy, named("tiny", policy)))
     proof = prove(policy, requests=2, depth_max=DEPTH_MAX - 1)  # With the default depth the proof itself explores.
@@ -181,7 +181,7 @@ SLIPS: dict[str, tuple[str, Change]] = {
 
 
 @pytest.mark.parametrize("slip", quick_if(SLIPS, lambda slip: slip.startswith("hold")))
-def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
+def test_a_mutant_of_an_action_is_not_proved(slip: str) -> None:
     name, change = SLIPS[slip]
     policy = preset("strict")
     proof = prove_model(
@@ -193,7 +193,7 @@ def test_a_slip_in_an_action_is_not_proved(slip: str) -> None:
     assert proof.whole == "refuted", proof.given_up
 
 
-def test_time_locked_for_ever_is_seen() -> None:
+def test_a_specification_in_which_time_can_stop_is_not_proved() -> None:
     model = specification_of(preset("strict"), UNBOUNDED)
     idle = [attrs.evolve(each, effect={}) if each.name == "expire" else each for each in model.actions]
     proof = prove_model(attrs.evolve(assemble(model.state, idle), bounds=UNBOUNDED), depth_max=0)
@@ -218,7 +218,7 @@ def test_a_solver_that_gives_up_leaves_it_unknown(monkeypatch: pytest.MonkeyPatc
     assert {proof.verdict(name) for name in proof.needed} == {"unknown"}
 
 
-def test_only_what_is_asked_for_is_shown() -> None:
+def test_only_the_named_property_is_proved() -> None:
     proof = prove(preset("strict"), requests=2, names=["answered_once"])
 
     assert proof.needed == ("answered_once",)
@@ -274,7 +274,7 @@ def _broken(model: Model) -> set[str]:
 
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda name: name == "strict-clone"))
 @pytest.mark.parametrize("slip", [*DEADLINE_SLIPS, *WITH_TAGS])
-def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str, slip: str) -> None:
+def test_a_mutant_of_deadlines_violates_their_property(policy: str, slip: str) -> None:
     name, change = {**DEADLINE_SLIPS, **WITH_TAGS}[slip]
 
     assert NAME in _broken(mutated(preset(policy), TIMEOUTS["timeout"], name, change))
@@ -291,7 +291,7 @@ def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(OURS, lambda policy: policy == "strict"))
 @pytest.mark.parametrize("slip", quick_if(DEADLINE_SLIPS, lambda slip: slip == "the scanner renews what it keeps"))
-def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
+def test_a_mutant_of_deadlines_is_refuted(policy: str, slip: str) -> None:
     name, change = DEADLINE_SLIPS[slip]
     make = partial(_slipped, policy, name, change)
     proof = prove_model(make(Bounds("proof", requests=2, messages=None)), names=[NAME], smaller=make)
@@ -302,7 +302,7 @@ def test_a_slip_in_deadlines_is_refuted(policy: str, slip: str) -> None:
     assert parse(token).bounds.hold_ticks >= 1
 
 
-def test_a_dispatcher_that_renews_is_refuted_where_there_are_tags() -> None:
+def test_a_dispatcher_that_renews_deadlines_is_refuted_with_tags() -> None:
     """With two tags a dispatcher can keep a request that is older than the tick."""
     name, change = WITH_TAGS["the dispatcher renews what it keeps"]
     make = partial(_slipped, "strict", name, change)
@@ -334,7 +334,7 @@ def _inductive(policy: Policy) -> frozenset[str]:
 )
 @settings(max_examples=settings().max_examples // 4)
 @given(data=st.data())
-def test_what_is_inductive_is_true_of_every_run(policy: Policy, data: st.DataObject) -> None:
+def test_an_inductive_statement_holds_in_every_run(policy: Policy, data: st.DataObject) -> None:
     model = specification_of(policy, named("tiny", policy, messages=2))
     _actions, state = data.draw(runs(model))
     kept = [item for item in (*properties_of(model), *strengthening_of(model)) if item.name in _inductive(policy)]
@@ -349,7 +349,7 @@ def _model(name: str = "strict") -> Model:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_law_is_symmetric(name: str) -> None:
+def test_the_specification_is_symmetric(name: str) -> None:
     model = _model(name)
 
     assert is_symmetric(model, [item.term for item in properties_of(model)])
@@ -360,7 +360,7 @@ def test_the_law_is_symmetric(name: str) -> None:
     [lambda each: attrs.evolve(each, guard=FALSE), lambda each: attrs.evolve(each, effect={})],
     ids=["guard", "effect"],
 )
-def test_a_slip_in_one_instance_breaks_symmetry(slip: Callable[[Action], Action]) -> None:
+def test_a_mutant_of_one_instance_breaks_symmetry(slip: Callable[[Action], Action]) -> None:
     model = _model()
     changed = [slip(each) if each.label == "hold(2)" else each for each in model.actions]
 
@@ -374,7 +374,7 @@ def test_a_statement_about_one_request_is_not_symmetric() -> None:
     assert is_symmetric(model, [TRUE, model.state.running])
 
 
-def test_the_first_choice_of_each_kind_represents() -> None:
+def test_the_first_choice_of_each_kind_represents_the_others() -> None:
     """Only the choices in order of naming are checked, because they represent all others by symmetry."""
     model = _model()
     by_label = {action.label: action for action in model.actions}
@@ -392,7 +392,7 @@ def test_the_first_choice_of_each_kind_represents() -> None:
     assert Renaming({1: 2}).name("visible_end") == "visible_end"
 
 
-def test_queues_are_seen_to_be_alike() -> None:
+def test_queues_are_interchangeable() -> None:
     policy = preset("strict")
     model = specification_of(policy, Bounds("three", requests=2, messages=1, queues=3))
     slip = [
@@ -422,7 +422,7 @@ def _frame(given_values: dict[str, int]) -> Frame:
 
 
 @given(term=ints(), at=values)
-def test_an_integer_means_the_same(term: Int, at: dict[str, int]) -> None:
+def test_an_integer_term_has_the_same_value_in_z3(term: Int, at: dict[str, int]) -> None:
     meant = z3.simplify(_frame(at).meaning(term))
 
     assert isinstance(meant, z3.IntNumRef)
@@ -430,7 +430,7 @@ def test_an_integer_means_the_same(term: Int, at: dict[str, int]) -> None:
 
 
 @given(term=bools(), at=values)
-def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
+def test_a_boolean_term_has_the_same_value_in_z3(term: Bool, at: dict[str, int]) -> None:
     assert z3.is_true(z3.simplify(_frame(at).meaning(term))) == bool(evaluate(term, at))
 
 

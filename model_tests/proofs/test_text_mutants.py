@@ -40,7 +40,9 @@ KNOWN: Final = {
 
 
 @pytest.mark.parametrize("name", quick_if(KNOWN, lambda name: name.startswith("next_pull")))
-def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_else_branch_with_several_queues_is_in_the_plain_configuration(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof for two requests fails. The proof for any number, which includes two, fails too."""
     mutant = MUTANTS[name]
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)
@@ -51,7 +53,7 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
-def test_no_proof_stands_where_exploring_breaks_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_violated_property_is_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A property that an exploration breaks with a feature is not proved for two requests in all configurations."""
     mutant = MUTANTS[name]
     worlds = CONFIGURATIONS
@@ -133,7 +135,7 @@ configuration that shows the violation."""
 
 
 @pytest.mark.parametrize("name", quick_if(SLIPS, lambda name: name == "S05"))
-def test_a_slip_of_one_exploration_is_not_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_one_exploration_refutes_is_not_proved(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, function, slip, broken, configuration = SLIPS[name]
 
     def replaced(*given: object) -> object:

@@ -92,7 +92,7 @@ def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") ->
 # -- worlds --------------------------------------------------------------------------------------------------------
 
 
-def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None:
+def test_an_unreached_situation_leaves_a_proof_unknown() -> None:
     """A configuration whose required situation was not reached proves nothing, but a run still refutes."""
     vain, seen = in_world("plain", {FIRST: "proved"}, "not found"), in_world("plain", {FIRST: "proved"})
     refuted = in_world("plain", {FIRST: "refuted"}, "not found")
@@ -112,7 +112,7 @@ def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run() -> None
         ("unknown", "refuted", "refuted"),
     ],
 )
-def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: Answer) -> None:
+def test_the_worst_verdict_of_all_configurations_counts(one: Answer, other: Answer, both: Answer) -> None:
     """The worst verdict counts, in any order. The only configuration that states a property gives its verdict."""
     told: dict[str, Answer] = {FIRST: one, SECOND: "proved"}
     first, second = in_world("one", told), in_world("other", {FIRST: other})
@@ -123,7 +123,7 @@ def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: An
         assert unstated(proofs) == {"one": [], "other": [SECOND]}
 
 
-def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
+def test_only_a_proof_of_all_combinations_is_called_proved() -> None:
     """The headline has the number of unproved combinations, or the configurations that the user chose."""
     good, bad = in_world("plain", {FIRST: "proved"}), in_world("bare", {FIRST: "refuted"})
     left = [NotTaken(("a", "b", "c", "d", "e"), (), ("q",)), NotTaken(("a", "b", "c", "d"), (), ("q",))]
@@ -143,7 +143,7 @@ def test_only_a_proof_with_no_combination_left_is_called_proved() -> None:
     ],
     ids=["both", "of one world", "all"],
 )
-def test_each_world_is_asked_for_what_it_states(
+def test_each_configuration_is_checked_for_its_own_properties(
     names: list[str], expected: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worlds = {"plain": PLAIN, "cut": attrs.evolve(PLAIN, aspects=frozenset({"truncate"}))}
@@ -169,7 +169,7 @@ def test_each_world_is_asked_for_what_it_states(
     assert [each.name for each in done] == list(expected)
 
 
-def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
+def test_one_configuration_has_each_feature_that_another_leaves_out() -> None:
     """`whole` has all features except `lateness`. `no-truncate` has the same features except `truncate`."""
     whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "no-truncate", "plain"))
 
@@ -177,7 +177,7 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
     assert (set(ASPECTS) - whole, set(whole - uncut), set(plain)) == ({"lateness"}, {"truncate"}, set[str]())
 
 
-def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_give_the_results_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smt_worlds, "prove_any", lambda *_all, **_options: whole_of({FIRST: "proved"}))
     monkeypatch.setattr(smt_worlds, "situations_of", lambda *_all: (Situation(str(os.getpid()), "", "reached"),))
     worlds = {name: WORLDS[name] for name in ("plain", "whole", "bare")}
@@ -241,7 +241,7 @@ class ScriptedProver:
         return Outcome(self.answer)
 
 
-def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_situation_is_searched_with_and_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """A situation that a choice excludes is found without it; a situation that needs the choice is found with it."""
     asked: list[tuple[bool, bool]] = []
 
@@ -264,7 +264,7 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
 # -- the proof at each number --------------------------------------------------------------------------------------
 
 
-def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
+def test_the_worst_verdict_of_all_numbers_counts() -> None:
     """The worst verdict of all numbers counts, also if only some number has the obligation."""
     good, bad = Outcome("proved", 1), Outcome("refuted", 2)
     joined = smt_any._joined([{(FIRST, "initial"): good}, {(FIRST, "initial"): bad, (SECOND, "implies"): good}])
@@ -277,7 +277,7 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
     assert [row.verdict for row in again] == ["refuted"]
 
 
-def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_at_one_number_leaves_the_property_unproved(monkeypatch: pytest.MonkeyPatch) -> None:
     by_size: list[Outcomes] = [
         {(FIRST, "initial"): Outcome("proved"), (FIRST, "inductive"): Outcome("proved")},
         {(FIRST, "initial"): Outcome("unknown"), (FIRST, "inductive"): Outcome("proved")},
@@ -296,7 +296,7 @@ def test_what_fails_at_one_number_is_proved_for_none(monkeypatch: pytest.MonkeyP
     assert sought == [[FIRST]]
 
 
-def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_text_is_proved_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
@@ -309,7 +309,7 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
     assert set(found.proof.given_up) == {item.name for item in TWO.helping}
 
 
-def test_what_is_broken_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violated_property_is_refuted_and_the_others_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refuted property is not tried for any number, and the proof of the other property does not assume it."""
     asked: list[Sequence[str]] = []
 
@@ -357,9 +357,7 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
-    is_lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_inductive_statements_are_assumed_at_each_number(is_lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only wanted statements are checked, and a property that is not inductive must follow from inductive ones."""
     first, lemma, other = BY_NAME[FIRST], *TWO.helping[:2]
     assumed: list[str] = []
@@ -392,7 +390,7 @@ def test_at_one_number_nothing_is_assumed_but_what_is_inductive_there(
 
 
 @pytest.mark.parametrize(("told", "expected"), [("proved", "unknown"), ("unknown", "unknown"), ("refuted", "refuted")])
-def test_what_two_requests_cannot_break_is_not_proved_of_any_number(
+def test_a_search_without_a_run_proves_nothing_for_any_number(
     told: Answer, expected: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search for runs shows a run or nothing; if a small configuration has a run, no larger one is searched."""
@@ -431,7 +429,7 @@ def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
         lambda case: case == ("hold recheck_if_bucket_looked_empty", "plain"),
     ),
 )
-def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
+def test_a_restriction_hides_no_mutant(case: tuple[str, str]) -> None:
     """No configuration proves a policy whose recheck trusts an empty bucket, or whose lone rejection drops the pull."""
     slip, world = case
     told = RESTRICTED_IN_VAIN[slip]
@@ -444,7 +442,7 @@ def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("slip", RESTRICTED_IN_VAIN)
-def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) -> None:
+def test_the_mutants_are_refuted_for_any_number_in_every_configuration(slip: str, policy: str) -> None:
     told = RESTRICTED_IN_VAIN[slip]
     proofs = prove_worlds(preset(policy), worlds=WORLDS, names=told, model_of=partial(_planted, policy, slip))
 
@@ -485,7 +483,7 @@ IN_WORLDS = [
 
 
 @pytest.mark.parametrize("case", quick_if(IN_WORLDS, lambda case: case == ("strict", "tick stops_at_one", "plain")))
-def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str, str]) -> None:
+def test_a_run_refutes_every_mutant_in_every_configuration(case: tuple[str, str, str]) -> None:
     policy, slip, _world = case
     found = _broken_by_runs(*case)
 
@@ -497,7 +495,7 @@ def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str
         assert breaks_its_property(trace)
 
 
-def test_the_law_itself_is_broken_by_no_run() -> None:
+def test_no_run_violates_the_specification_itself() -> None:
     names = [item.name for item in properties_of(specification_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
 
     assert explored(partial(specification_of, STRICT), PLAIN, 2, names) == {}
@@ -520,7 +518,7 @@ def _as_without(policy: str) -> tuple[Model, Model]:
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_a_switch_that_is_off_is_no_aspect(policy: str) -> None:
+def test_a_switch_that_is_off_changes_no_term(policy: str) -> None:
     switched, free = _as_without(policy)
 
     assert [each.label for each in switched.actions] == [each.label for each in free.actions]
@@ -546,7 +544,7 @@ def test_the_switches_do_restrict() -> None:
     "case",
     quick_if([(policy, world) for policy in PRESETS for world in WORLDS], lambda case: case == ("strict", "plain")),
 )
-def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
+def test_every_situation_is_reached_in_every_configuration(case: tuple[str, str]) -> None:
     policy, world = case
     found = situations_of(partial(specification_of, preset(policy)), WORLDS[world])
     plain = specification_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
@@ -563,7 +561,7 @@ def _never_refuses(bounds: Bounds) -> Model:
     return attrs.evolve(model, actions=tuple(actions))
 
 
-def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_situation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vacuity, "TRIES", ((False, 4_096, 40),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN)}
@@ -575,7 +573,7 @@ def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.long
-def test_what_is_proved_in_vain_is_unknown() -> None:
+def test_a_vacuous_property_is_unknown() -> None:
     """If the executor never refuses, properties about refusals hold vacuously and do not count as proved."""
     (found,) = prove_worlds(
         STRICT, worlds={"plain": PLAIN}, names=["dropped_by_reject", "answered_once"], model_of=_never_refuses
@@ -588,7 +586,7 @@ def test_what_is_proved_in_vain_is_unknown() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", OURS)
-def test_ours_are_proved_in_every_world(policy: str) -> None:
+def test_our_policies_are_proved_in_every_configuration(policy: str) -> None:
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
@@ -605,7 +603,7 @@ def _stated(world: Bounds) -> Mapping[str, Property]:
     return {item.name: item for item in properties_of(model) if item.kind == "always"}
 
 
-def test_every_property_is_stated_in_some_world() -> None:
+def test_every_property_is_stated_in_some_configuration() -> None:
     """The properties of the plain configuration hold in each configuration, also that no request is answered early."""
     assert "not_answered_early" in _stated(PLAIN)
     assert "moved_is_told" in _stated(WORLDS["whole"])
@@ -613,7 +611,7 @@ def test_every_property_is_stated_in_some_world() -> None:
         assert set(_stated(PLAIN)) <= set(_stated(world))
 
 
-def test_every_three_features_of_a_question_are_in_some_world() -> None:
+def test_every_three_features_of_a_question_are_in_some_configuration() -> None:
     """With one configuration less, some combination of features in a condition is reported as missing."""
     questions = questions_of(LAW)
     worlds = CONFIGURATIONS
@@ -639,7 +637,7 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
     assert not_taken([other], [PLAIN], ["lost_by_hold"]) == not_taken([other], [PLAIN])
 
 
-def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
+def test_a_vacuous_property_is_not_stated_in_its_configuration() -> None:
     """A property that holds vacuously in one configuration is stated only in configurations where it does not."""
     one_queue, several = stated(2), stated(2, WORLDS["bare"])
     proofs = [
@@ -652,7 +650,7 @@ def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
     assert unstated(proofs)["bare"] == []
 
 
-def test_worlds_are_chosen_by_name() -> None:
+def test_configurations_are_chosen_by_name() -> None:
     """A configuration is chosen by name or features, or by default by the text; an unknown name is refused."""
     assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]

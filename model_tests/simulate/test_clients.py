@@ -251,7 +251,7 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
 
 
 @pytest.mark.parametrize("observed", [False, True])
-def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
+def test_unchanged_clients_and_proxy_run_in_the_simulation(observed: bool) -> None:
     for seed in range(2):
         run = sent_and_consumed(seed, observed=observed)
         assert sorted(run[0]) == sorted(str(number).encode() for number in range(COUNT))
@@ -287,5 +287,5 @@ def handed_over(seed: int) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_queue_that_changes_hands_in_order_repeats_no_consumed_message(seed: int) -> None:
+def test_a_queue_that_is_handed_over_repeats_no_consumed_message(seed: int) -> None:
     assert handed_over(seed) == Counter(str(number).encode() for number in range(COUNT))

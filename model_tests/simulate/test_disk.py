@@ -166,7 +166,7 @@ def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...
 
 
 @given(st.lists(operations(), min_size=5, max_size=40))
-def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
+def test_the_simulated_disk_behaves_like_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
     directory = tempfile.mkdtemp(prefix="longpoll-disk-")
     disk = Disk()
     disk.make_directory("/root")
@@ -197,7 +197,7 @@ def cuts(disk: Disk, count: int = 200, order: Order = "none") -> list[SimulatedF
     return [SimulatedFiles(disk.cut(random.Random(seed), order)) for seed in range(count)]
 
 
-def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
+def test_only_synced_bytes_survive_a_power_cut_for_certain() -> None:
     """After a power cut, a page written since its sync may be old, new or torn, and a synced page stays."""
     disk, files = filled()
     mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
@@ -216,7 +216,7 @@ def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
 
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
-def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
+def test_a_page_of_a_failed_sync_is_written_after_it_was_cleared(cleared: int | None) -> None:
     """After a failed sync the system considers the page written until it changes, and clearing the page is a change."""
     failing = ["sync"]
 
@@ -240,7 +240,7 @@ def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | N
     assert {each.read("/d/f") for each in cuts(disk)} == left
 
 
-def test_appended_bytes_are_left_up_to_any_place() -> None:
+def test_any_prefix_of_the_appended_bytes_may_survive() -> None:
     """Any number of the bytes appended since the last sync may remain, perhaps with zeros."""
     disk, files = filled()
     file = files.open_append("/d/f")
@@ -321,7 +321,7 @@ def test_changes_in_order() -> None:
     assert {tuple(each.list("/d")) for each in cuts(disk, order="all")} == {("a", "b", "c")}
 
 
-def test_a_kill_leaves_all_but_locks() -> None:
+def test_a_kill_keeps_all_data_and_frees_the_locks() -> None:
     """A kill keeps all live data, makes nothing durable, and stops the killed process's writes."""
     disk, files = filled()
     files.lock("/d/lock")
@@ -388,5 +388,5 @@ def test_every_operation_can_fail(operation: str) -> None:
     CALLS[operation](files, mapped, file)
 
 
-def test_every_operation_is_told_of() -> None:
+def test_every_operation_that_may_fail_is_listed() -> None:
     assert {*CALLS} == {*ERRORS}

@@ -109,7 +109,7 @@ def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
     assert (desk.own, desk.disk.syncs) == ({1, 2}, 2)
 
 
-def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
+def test_one_sync_answers_all_sends_that_came_during_the_previous_one() -> None:
     """The messages become visible before their answers, on another thread, and the answers are sent at once."""
 
     def play(desk: Desk) -> None:
@@ -129,7 +129,7 @@ def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
     assert (desk.own, desk.disk.syncs, desk.shown) == (set(), 2, [0, 1])
 
 
-def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> None:
+def test_a_send_to_a_slow_disk_times_out_exactly_at_its_deadline() -> None:
     """The deadline is exact to the nanosecond, also after an early wake-up, and no answer comes twice."""
 
     def play(desk: Desk) -> None:
@@ -151,7 +151,7 @@ def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> 
     assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
 
 
-def test_a_failing_disk_is_told_to_those_it_failed() -> None:
+def test_only_sends_of_a_failed_sync_get_an_error() -> None:
     """Only sends of the failed sync get an error; data of an earlier sync stays durable."""
 
     def play(desk: Desk) -> None:
@@ -194,7 +194,7 @@ def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch)
     assert desk.answered == {1: (True, S), 3: (True, S + S // 2), 2: (True, 2 * S)}
 
 
-def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_one_send_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error while messages become visible or answers are sent does not end the committer."""
 
     def no_answer(_durable: bool, _outbox: Outbox) -> None:
@@ -213,7 +213,7 @@ def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatc
     assert played(play).answered == {1: (True, 0), 2: (True, S)}
 
 
-def test_a_stop_answers_what_waits_and_waits_for_no_clock() -> None:
+def test_a_stop_answers_waiting_sends_without_waiting_for_the_clock() -> None:
     def idle(desk: Desk) -> None:
         desk.service.start()
         desk.runtime.sleep(1.0)
@@ -297,5 +297,5 @@ def wrong(seeds: int) -> str:
     return ""
 
 
-def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
+def test_each_send_is_answered_once_under_random_schedules() -> None:
     assert wrong(SEEDS) == ""

@@ -334,14 +334,14 @@ def some() -> Callable[[], bool]:
     return lambda: next(left, None) is not None
 
 
-def test_every_call_of_what_is_shared_has_its_lock() -> None:
+def test_every_call_on_a_shared_object_holds_its_lock() -> None:
     with watching() as seen:
         assert of_stages(seen, some()) == STAGES
         assert of_broker(2) > 0
     assert seen == []
 
 
-def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
+def test_every_call_on_a_shared_part_of_a_store_holds_its_lock() -> None:
     with watching() as seen:
         assert of_store() > 0
     assert seen == []

@@ -65,7 +65,7 @@ def send_all(world: World, sock: SimulatedSocket, content: bytes) -> None:
             world.wait([], "room", 0.01)
 
 
-def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
+def test_data_on_two_connections_may_arrive_in_either_order() -> None:
     firsts: set[str] = set()
 
     def scenario(world: World) -> None:
@@ -93,7 +93,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
     assert firsts == {"first", "second"}
 
 
-def test_an_end_follows_what_was_sent() -> None:
+def test_the_end_of_a_stream_follows_its_data() -> None:
     """After one side has ended its sending, the other side can still send."""
 
     def scenario(world: World) -> None:
@@ -110,7 +110,7 @@ def test_an_end_follows_what_was_sent() -> None:
     in_world(scenario)
 
 
-def test_who_closes_with_something_unread_resets() -> None:
+def test_closing_with_unread_bytes_resets_the_connection() -> None:
     """As in TCP, closing a connection with unread bytes sends a reset instead of an end."""
 
     def scenario(world: World) -> None:
@@ -123,7 +123,7 @@ def test_who_closes_with_something_unread_resets() -> None:
     in_world(scenario)
 
 
-def test_a_cut_is_heard_at_both_ends() -> None:
+def test_a_cut_is_noticed_at_both_ends() -> None:
     def scenario(world: World) -> None:
         _network, near, far = pair(world)
         near.send(b"lost")

@@ -396,12 +396,12 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_the_hold_table_stands_every_interleaving() -> None:
+def test_the_hold_table_is_correct_under_random_interleavings() -> None:
     assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
-def test_the_hold_table_stands_many_interleavings() -> None:
+def test_the_hold_table_is_correct_under_many_interleavings() -> None:
     assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
@@ -471,11 +471,11 @@ def locks_for_one(*, seed: int) -> bool:
 
 
 @pytest.mark.parametrize("keeps", [commits_forward, forgets_one_topic, counts_all, locks_for_one])
-def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
+def test_shared_tables_are_correct_with_their_guards(keeps: Callable[..., bool]) -> None:
     assert all(keeps(seed=seed) for seed in range(80))
 
 
-def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
+def test_a_broker_guards_its_shared_tables(tmp_path: pathlib.Path) -> None:
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._hold_limit.guard):
             with guard:
@@ -502,5 +502,5 @@ def reads_what_is_shown(directory: pathlib.Path, seed: int) -> bool:
     return all(unit is not None and unit[1] == 100 and unit[2] == 7 for unit in seen)
 
 
-def test_a_unit_is_written_before_it_is_shown(tmp_path: pathlib.Path) -> None:
+def test_a_unit_is_written_before_it_is_visible(tmp_path: pathlib.Path) -> None:
     assert all(reads_what_is_shown(tmp_path, seed) for seed in range(60))

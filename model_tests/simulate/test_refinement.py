@@ -37,7 +37,7 @@ SEED: Final = 11
 
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
-def test_random_schedules_follow_the_law(policy: Policy) -> None:
+def test_random_schedules_follow_the_specification(policy: Policy) -> None:
     """Three pulls and three messages are enough for every kind of step to occur."""
     found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
@@ -49,7 +49,7 @@ def test_random_schedules_follow_the_law(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
-def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
+def test_every_schedule_of_one_pull_follows_the_specification(policy: Policy) -> None:
     """For one pull and one message all schedules are tried; wakeups are lost only where the specification allows it."""
     found = explore(policy, TINIEST)
 
@@ -60,7 +60,7 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
-def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
+def test_every_schedule_with_a_full_executor_follows_the_specification(policy: Policy) -> None:
     found = explore(policy, TINIEST, rejects=True)
 
     assert found.moves["fill"] > 100
@@ -71,7 +71,7 @@ def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
-def test_every_schedule_follows_the_law(policy: Policy) -> None:
+def test_every_schedule_of_two_pulls_follows_the_specification(policy: Policy) -> None:
     found = explore(policy, TINY)
 
     assert found.places > 1000
@@ -85,7 +85,7 @@ def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("settles_later")
-def test_what_is_settled_later_follows_the_law_as_well() -> None:
+def test_a_herd_that_settles_later_follows_the_specification() -> None:
     """Whatever happens between a traversal in place and its end, the table is tidy afterwards."""
     found = wander(STRICT, LARGER, seed=SEED, runs=25, moves=70)
 
@@ -93,7 +93,7 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
     assert not found.lost
 
 
-def test_a_schedule_plays_again() -> None:
+def test_a_schedule_can_be_replayed() -> None:
     """A list of steps in which RocketMQ 4.9 loses a wakeup by its put-back loses the wakeup again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
     model = specification_of(ROCKETMQ_4_9, TINIEST)
@@ -104,7 +104,7 @@ def test_a_schedule_plays_again() -> None:
         assert ways_lost(world) == {"by keep"}
 
 
-def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
+def test_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
     policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
 
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
@@ -161,7 +161,7 @@ def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
-def test_strict_cannot_go_there(policy: str) -> None:
+def test_strict_cannot_follow_a_counterexample(policy: str) -> None:
     """Either the specification or the code of strict cannot follow the counterexample, or the property holds."""
     for name in broken(policy):
         trace, cannot = under(STRICT, trace_of(policy, name))
@@ -180,7 +180,7 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
         follow(replay(token))
 
 
-def test_the_command_follows_a_token_of_the_law() -> None:
+def test_the_command_follows_a_token_of_the_specification() -> None:
     token = broken("rocketmq-4.9")["lost_by_keep"]
     done = CliRunner().invoke(main, ["explain", token, "--on", "code"])
     told = json.loads(CliRunner().invoke(main, ["explain", token, "--on", "code", "--json"]).stdout)

@@ -477,19 +477,19 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_interleaving_is_right(name: str) -> None:
+def test_the_stages_are_correct_under_random_interleavings(name: str) -> None:
     make, seeds, _seeds_long = STAGES[name]
     assert first_fault(range(seeds), make) is None
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", STAGES)
-def test_many_interleavings_are_right(name: str) -> None:
+def test_the_stages_are_correct_under_many_interleavings(name: str) -> None:
     make, seeds, seeds_long = STAGES[name]
     assert first_fault(range(seeds, seeds_long), make) is None
 
 
-def test_the_stages_reach_what_they_are_for() -> None:
+def test_the_stages_reach_the_situations_that_they_test() -> None:
     stores = [StoreStage(seed) for seed in range(60)]
     pools = [PoolStage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]

@@ -77,7 +77,7 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 
 
 @pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
-def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
+def test_promises_are_kept_with_switches_at_any_line(grain: Any) -> None:
     assert search(Settings(grain=grain), range(6)) is None
 
 
@@ -128,7 +128,7 @@ def troubles(seed: int) -> set[str]:
     return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
 
 
-def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
+def test_a_killed_process_writes_nothing_more() -> None:
     """A `finally` runs when the simulation ends its thread, but no write reaches the killed process's disk."""
     spawn, start = SimulatedRuntime.spawn, Run.start
     wrote: list[str] = []
@@ -164,7 +164,7 @@ SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
     ("plant", "kinds", "needed"),
     [pytest.param(*PLANTED[name], id=name, marks=[pytest.mark.long] if name in SLOW else []) for name in PLANTED],
 )
-def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
+def test_injected_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
     with plant():
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -220,7 +220,7 @@ BAD_DISK: Final[dict[str, tuple[Plant, set[str]]]] = {
 
 
 @pytest.mark.parametrize("name", quick_if(BAD_DISK, lambda name: name != "what failed is not tried again"))
-def test_a_disk_with_errors_finds(name: str) -> None:
+def test_a_disk_with_errors_finds_injected_faults(name: str) -> None:
     plant, kinds = BAD_DISK[name]
     with plant():
         found = search(Settings(), (seed for seed in range(40_000) if "disk" in troubles(seed)))
@@ -263,7 +263,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
 @pytest.mark.parametrize(
     "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
 )
-def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
+def test_a_wakeup_is_lost_where_the_specification_allows_it(settings: Settings) -> None:
     found = search(settings, range(8_000), promises=("lost wakeup",))
 
     assert found is not None
@@ -305,7 +305,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
     assert own != digest(range(3, 6))
 
 
-def test_the_turns_of_a_run_give_it_again() -> None:
+def test_the_turns_of_a_run_replay_it() -> None:
     """The recorded turns repeat a run with its pauses: the same points, times and answers."""
     stalled = changed = 0
     for seed in SEEDS_AGAIN:
@@ -318,7 +318,7 @@ def test_the_turns_of_a_run_give_it_again() -> None:
     assert changed, "turns have no effect"
 
 
-def test_the_judge_accuses_no_simulated_run() -> None:
+def test_the_judge_reports_no_violation_of_a_simulated_run() -> None:
     verdicts = []
     for seed in range(8):
         runs: list[Run] = []
@@ -345,7 +345,7 @@ def histories(run: Run, scratch: Path) -> list[Path]:
     return sorted((scratch / "record").iterdir())
 
 
-def test_a_failure_is_made_short_and_replayed() -> None:
+def test_a_failure_is_shrunk_and_replayed() -> None:
     settings = Settings("strict", ("on_close=ignore",))
     found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
@@ -361,7 +361,7 @@ def told(*words: str) -> Any:
     return CliRunner().invoke(command, list(words))
 
 
-def test_the_command_says_what_was_run() -> None:
+def test_the_command_reports_a_successful_run() -> None:
     done = told("--runs", "3", "--seed", "5")
 
     assert done.exit_code == 0, done.output
@@ -369,7 +369,7 @@ def test_the_command_says_what_was_run() -> None:
     assert f" {sum(one_run(Settings(), seed).step_count for seed in (5, 6, 7)):,} steps" in done.stdout
 
 
-def test_the_command_tells_a_failure() -> None:
+def test_the_command_reports_a_failure() -> None:
     done = told("--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60")
 
     assert done.exit_code == 1
@@ -377,7 +377,7 @@ def test_the_command_tells_a_failure() -> None:
     assert "pull queue" in done.stdout
 
 
-def test_a_start_after_a_power_cut_may_log_what_it_cuts_off() -> None:
+def test_a_start_after_a_power_cut_may_log_the_truncation() -> None:
     """With seed 1141 the disk kept a complete record after a torn one, which breaks no promise."""
     done = told("--runs", "1", "--seed", "1141")
 

@@ -66,14 +66,14 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
-def test_a_lock_is_needed_and_enough(make: Callable[[int], Strategy]) -> None:
+def test_a_lock_is_necessary_and_sufficient(make: Callable[[int], Strategy]) -> None:
     """With every strategy some seed loses an increment without the lock, and no seed does so with the lock."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
-def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[int], Strategy]) -> None:
+def test_a_seed_determines_a_run_and_its_turns_replay_it(make: Callable[[int], Strategy]) -> None:
     """The turns record every difference from the default order, for every strategy."""
     for seed in range(40):
         run = added(make(seed), locked=False)
@@ -82,7 +82,7 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
     assert len({added(make(seed), locked=True)[1] for seed in SEEDS}) > 5
 
 
-def test_time_passes_only_when_nobody_can_go_on() -> None:
+def test_time_passes_only_if_no_actor_can_run() -> None:
     world = World(RandomWalk(1))
     woken: list[tuple[str, int]] = []
 
@@ -99,7 +99,7 @@ def test_time_passes_only_when_nobody_can_go_on() -> None:
     assert woken == [("hour", 3600), ("day", 86_400)]
 
 
-def test_who_is_stuck_is_told() -> None:
+def test_a_deadlock_names_the_stuck_actors() -> None:
     """If all actors wait without a time limit, the error names the reason of each actor."""
     world = World(RandomWalk(1))
 
@@ -108,7 +108,7 @@ def test_who_is_stuck_is_told() -> None:
 
 
 @pytest.mark.parametrize("grain", ["operation", "line"])
-def test_a_run_that_never_waits_ends_too(grain: str) -> None:
+def test_a_run_that_never_waits_is_ended(grain: str) -> None:
     """An actor with endless scheduling points, at operations or in its code, is ended with the run."""
     world = World(RandomWalk(1), steps_max=500)
     if grain == "line":
@@ -123,7 +123,7 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
         world.run(for_ever)
 
 
-def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
+def test_a_failure_ends_the_run_and_all_its_actors() -> None:
     world = World(Replay())
     ended: list[str] = []
 
@@ -141,7 +141,7 @@ def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
     assert ended == ["waits"]
 
 
-def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
+def test_an_early_notify_is_lost_and_detected() -> None:
     """With a check outside of the lock some schedule waits for ever; with the check inside the lock none does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
@@ -174,7 +174,7 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
 
 
 @pytest.mark.parametrize("grain", ["line", "access"])
-def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
+def test_a_switch_may_come_between_a_read_and_a_write(grain: Grain) -> None:
     """`count += 1` on one line loses an increment only at the finer granularity, and on two lines at each one."""
 
     def lost(seed: int, *, apart: bool) -> bool:
@@ -195,7 +195,7 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
     assert any(lost(seed, apart=False) for seed in SEEDS) == (grain == "access")
 
 
-def test_giving_a_lock_back_is_a_point_too() -> None:
+def test_the_release_of_a_lock_is_a_scheduling_point() -> None:
     """A value that was read under a lock may be outdated after its release."""
 
     def lost(seed: int) -> bool:
@@ -213,7 +213,7 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
     assert any(lost(seed) for seed in SEEDS)
 
 
-def test_a_failing_run_is_made_shorter() -> None:
+def test_a_failing_run_is_shrunk() -> None:
     """A lost increment of a random walk shrinks to two turns: a switch between read and write, and a switch back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]

@@ -108,13 +108,13 @@ def _check_call(words: list[str], *, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_each_command_of_a_page_is_there(page: Path) -> None:
+def test_each_command_of_a_page_exists(page: Path) -> None:
     found = {each.line: why for each in commands(page.read_text("utf-8")) if (why := wrong(each))}
 
     assert found == {}
 
 
-def test_each_example_of_a_commands_help_is_there() -> None:
+def test_each_example_of_a_commands_help_exists() -> None:
     helps = [CliRunner().invoke(main, [name, "--help"], env={"COLUMNS": "200"}).stdout for name in COMMANDS]
     examples = [line for text in helps for line in re.findall(r"^ +(longpoll .*?)(?:  .*)?$", text, re.MULTILINE)]
 
@@ -148,7 +148,7 @@ def test_a_reader_can_type_it_after_make_setup(page: Path) -> None:
         "python docs/lessons/no_such.py",
     ],
 )
-def test_a_planted_command_is_seen(planted: str) -> None:
+def test_a_wrong_command_is_reported(planted: str) -> None:
     (typed,) = commands(f"Text.\n\n```console\n{planted}  # why\n```\n")
 
     assert wrong(typed)

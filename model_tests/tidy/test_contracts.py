@@ -156,7 +156,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_contract_has_a_plant() -> None:
+def test_every_contract_has_a_forbidden_import() -> None:
     """Each contract has an injected forbidden import, because a contract counts only if a test has seen it fail."""
     assert sorted(contract_names()) == sorted(PLANTS)
 
@@ -169,7 +169,7 @@ def test_contracts_hold() -> None:
 
 
 @pytest.mark.parametrize("name", PLANTS)
-def test_contract_fails_on_a_planted_import(tree: Path, name: str) -> None:
+def test_a_contract_fails_on_a_forbidden_import(tree: Path, name: str) -> None:
     path, line = PLANTS[name]
     file = tree / path
     file.write_text(file.read_text() + f"\n{line}\n")

@@ -39,7 +39,7 @@ def test_locks_pin_everything_and_name_no_address(lock: Path) -> None:
     "planted",
     ["attrs>=24\n", "attrs==24.2.0\n", "--index-url https://example.org\n", "attrs @ https://example.org/a\n"],
 )
-def test_an_unpinned_lock_is_seen(planted: str) -> None:
+def test_an_unpinned_lock_is_reported(planted: str) -> None:
     assert unpinned(LOCKS[0].read_text() + planted) != []
 
 
@@ -66,7 +66,7 @@ def test_wheel_is_named_as_the_contents_check_expects() -> None:
         assert (ROOT / package / "py.typed").is_file()
 
 
-def test_what_a_host_of_repositories_reads_is_true() -> None:
+def test_the_citation_workflow_and_hooks_match_the_tree() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -101,7 +101,7 @@ def unknown_references(workflow: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_the_workflows_name_what_is_there() -> None:
+def test_the_workflows_name_only_existing_things() -> None:
     for path in sorted((GITHUB / "workflows").glob("*.yml")):
         workflow = yaml.safe_load(path.read_text())
         versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
@@ -186,5 +186,5 @@ def test_no_stray_file_is_tracked() -> None:
 @pytest.mark.parametrize(
     "path", ["None/abort", "store/commitlog/0", "docs/page.md.orig", "reference/lock", "nohup.out"]
 )
-def test_a_stray_file_is_seen(path: str) -> None:
+def test_a_stray_file_is_reported(path: str) -> None:
     assert strays(["README.md", path]) == [path]

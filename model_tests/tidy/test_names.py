@@ -85,7 +85,7 @@ def missing(page: str, text: str) -> set[str]:
 @pytest.mark.parametrize(
     "page", sorted(name for name in TRACKED if name.endswith(".md") and "/zh/" not in name and name not in HISTORIES)
 )
-def test_what_a_page_names_exists(page: str) -> None:
+def test_each_name_on_a_page_exists(page: str) -> None:
     assert missing(page, (ROOT / page).read_text("utf-8")) == set()
 
 
@@ -100,7 +100,7 @@ def test_what_a_page_names_exists(page: str) -> None:
         ("docs/architecture.md", '```mermaid\n  judge["longpoll_umpire (Spark)"]\n```\n', "longpoll_umpire"),
     ],
 )
-def test_a_name_of_nothing_is_reported(page: str, said: str, name: str) -> None:
+def test_a_name_that_does_not_exist_is_reported(page: str, said: str, name: str) -> None:
     assert missing(page, said) == {name}
 
 

@@ -141,7 +141,7 @@ def test_a_suite_that_cannot_be_collected_is_a_failure(suite: list[str]) -> None
         ([evolve(RIGHT, passed=0)], Exit.UNKNOWN),
     ],
 )
-def test_the_exit_code_is_of_what_was_shown(parts: list[Part], code: Exit) -> None:
+def test_the_exit_code_is_that_of_the_reported_tests(parts: list[Part], code: Exit) -> None:
     """One failed test fails the run, and a run without a passed test proves nothing."""
     assert exit_of(parts) == code
 
@@ -157,7 +157,7 @@ def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) ->
     assert "failed: test_x" in done.stdout
 
 
-def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
+def test_ctrl_c_ends_the_started_tests(suite: list[str]) -> None:
     """The tests run in a process group, which the runner ends when it is interrupted."""
     code = (
         # A shell starts background processes with SIGINT ignored.

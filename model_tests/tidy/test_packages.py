@@ -48,7 +48,7 @@ def too_large(found: Mapping[str, int]) -> set[str]:
     return large | {name for name, size in LARGER.items() if found.get(name) != size}
 
 
-def test_no_room_is_crowded() -> None:
+def test_no_package_has_too_many_modules() -> None:
     """The test fails for one module too many and for an exception that is not needed."""
     found = sizes()
 
@@ -58,7 +58,7 @@ def test_no_room_is_crowded() -> None:
         assert too_large({**found, planted: LARGER.get(planted, SIBLINGS_MAX) + 1}) == {planted}
 
 
-def test_every_room_says_what_it_is() -> None:
+def test_every_package_has_a_docstring() -> None:
     silent = [path for path in packages() if not ast.get_docstring(ast.parse((path / "__init__.py").read_text()))]
 
     assert silent == []
@@ -80,7 +80,7 @@ def homeless(text: str, package: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", ["spec", "reference"])
-def test_a_module_that_is_named_is_there(folder: str) -> None:
+def test_a_module_named_in_a_docstring_exists(folder: str) -> None:
     paths = [path for path in (ROOT / folder).rglob("*.py") if path.name != "__init__.py"]
     found = {(path.name, name) for path in paths for name in homeless(path.read_text(encoding="utf-8"), path.parent)}
 
@@ -144,7 +144,7 @@ SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
 """Code that runs in the processes of `longpoll serve` and `longpoll observe`."""
 
 
-def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
+def test_the_crash_of_any_thread_of_the_broker_ends_its_process() -> None:
     reference = ROOT / "reference"
     paths = [path for name in SERVERS for path in (reference / name).rglob("*.py")]
     names = set()
@@ -171,7 +171,7 @@ def test_no_six_lines_are_written_twice() -> None:
     assert [str(pair) for pair in pairs(files)] == []
 
 
-def test_a_copy_is_found_and_told_once() -> None:
+def test_a_copy_is_reported_once() -> None:
     """A copy is reported once, whatever its length, blank lines and comments, and also within one file."""
     longer = f"{BLOCK}\n\n# why\nlast = 1\n"
 
@@ -187,7 +187,7 @@ def section_of(code: RequestCode, text: str) -> str:
     return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
 
 
-def test_every_code_is_listed_and_told() -> None:
+def test_every_code_is_listed_and_described() -> None:
     """The page has each code in the table at the top, with a link. If a code is missing, the page changes."""
     found, text = sections(), page()
 
@@ -211,5 +211,5 @@ def test_every_code_is_listed_and_told() -> None:
         (RequestCode.REGISTER_BROKER, "Served by the name server"),
     ],
 )
-def test_a_section_tells_what_its_classes_say(code: RequestCode, words: str) -> None:
+def test_a_section_has_the_docstrings_of_its_classes(code: RequestCode, words: str) -> None:
     assert words in section_of(code, page())

@@ -44,7 +44,7 @@ def lacking(lock: str) -> set[str]:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_brings_all_that_it_requires(extra: str) -> None:
+def test_an_extra_brings_all_its_requirements(extra: str) -> None:
     lock = selected([extra])
 
     assert names(lock) >= direct(PYPROJECT["project"], [extra])
@@ -58,7 +58,7 @@ def test_a_small_environment_is_small() -> None:
     assert names(selected(["law", "testing"])) == names(selected(["law"])) | names(selected(["testing"]))
 
 
-def test_everything_together_is_the_whole_lock() -> None:
+def test_all_extras_together_are_the_whole_lock() -> None:
     roots = direct(PYPROJECT["project"], ["all", "connect"])
     roots |= {name_of(line) for line in PYPROJECT["dependency-groups"]["dev"]}
 
@@ -100,7 +100,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         ("", "", True),
     ],
 )
-def test_set_up_runs_where_something_is_lacking(tmp_path: Path, stamp: str | None, extras: str, runs: bool) -> None:
+def test_set_up_runs_if_a_package_is_missing(tmp_path: Path, stamp: str | None, extras: str, runs: bool) -> None:
     """A plain `make setup` completes an environment that lacks packages, and does not change a complete one."""
     if stamp is not None:
         (tmp_path / ".fresh").write_text(f"{stamp}\n")

@@ -64,7 +64,7 @@ def test_text_is_clean() -> None:
 
 
 @pytest.mark.parametrize("rule", BANNED)
-def test_each_rule_fails_on_a_planted_line(rule: str) -> None:
+def test_each_rule_fails_on_a_forbidden_line(rule: str) -> None:
     assert offences("planted", PLANTS[rule]) == [f"planted: {rule}"]
 
 
@@ -72,7 +72,7 @@ def python_files(*folders: str) -> list[Path]:
     return [path for path in tracked() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders]
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_shipped_module_has_a_docstring() -> None:
     """Each shipped module has a docstring; test modules are exempt."""
     bare = [
         str(path.relative_to(ROOT))
@@ -125,7 +125,7 @@ def test_tests_assert() -> None:
     assert silent == [], "\n".join(silent)
 
 
-def test_a_silent_test_is_seen() -> None:
+def test_a_test_without_an_assertion_is_reported() -> None:
     helper = "def look(x):\n    assert x\n\n"
 
     assert silent_tests(helper + "def test_a():\n    print(1)\n") == ["test_a"]
@@ -159,7 +159,7 @@ def test_markdown_links_lead_somewhere() -> None:
     assert {path.name: lost for path in pages if (lost := lost_links(path, path.read_text("utf-8")))} == {}
 
 
-def test_a_planted_link_that_leads_nowhere_is_seen() -> None:
+def test_a_broken_link_is_reported() -> None:
     page = ROOT / "README.md"
     good = "[a](docs/safety.md) [b](docs/safety.md#access-control) [c](#here)\n## Here\n"
 

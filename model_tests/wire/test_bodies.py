@@ -150,7 +150,7 @@ def test_a_string_without_an_end_is_looked_at_once(pattern: re.Pattern[bytes], e
     assert [found.span() for found in pattern.finditer(text)] == [(0, len(text))]
 
 
-def test_a_large_body_is_read_as_it_is_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_read_unchanged_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checking each value of 4 MiB takes half a second, so only small bodies are repaired."""
     looked: list[Buffer] = []
     load = bodies.load_json

@@ -78,7 +78,7 @@ def test_we_read_what_the_second_codec_writes(command: Command) -> None:
 
 
 @given(commands(Serialisation.ROCKETMQ))
-def test_rocketmq_bytes_are_the_second_codecs(command: Command) -> None:
+def test_binary_headers_equal_those_of_the_second_codec(command: Command) -> None:
     """The binary encoding has only one right form, so the bytes must be equal."""
     assert b"".join(encode(command)) == plain_codec.encode_command(as_plain(command), "ROCKETMQ")
 
@@ -127,14 +127,14 @@ def test_a_rocketmq_header_cut_anywhere_is_refused(command: Command, data: st.Da
 @pytest.mark.parametrize(
     "text", ["[1,2,3]", '"code"', "null", "7", "", "{", '{"code":9999', '{"code":9999}}', "garbage!", "\x00\x01"]
 )
-def test_json_that_is_no_object_is_refused(text: str) -> None:
+def test_json_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_frame(Frame(Serialisation.JSON, memoryview(text.encode()), memoryview(b"")))
 
 
 @pytest.mark.parametrize("value", ["1.5", "{}", "[]", "true", "2147483648", "-2147483649", '"x"', '""'])
 @pytest.mark.parametrize("key", ["code", "version", "opaque", "flag"])
-def test_a_number_that_is_none_is_refused(key: str, value: str) -> None:
+def test_an_invalid_number_is_refused(key: str, value: str) -> None:
     with pytest.raises(RemoteProtocolError):
         read_json(f'{{"{key}":{value}}}')
 
@@ -210,7 +210,7 @@ def header_of(count: int, value: object, between: str = ":") -> str:
 
 @pytest.mark.parametrize("value", ["", "x" * 9, 7, None, {"a": 1}])
 @pytest.mark.parametrize("between", [":", " \t\n: "])
-def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: str) -> None:
+def test_a_json_header_with_too_many_fields_is_refused(value: object, between: str) -> None:
     read = read_json(header_of(FIELD_COUNT_MAX, value, between))
     assert len(read.ext_fields or {}) == (0 if value is None else FIELD_COUNT_MAX)
     with pytest.raises(RemoteProtocolError, match="may have 1000 extension fields"):
@@ -230,7 +230,7 @@ def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pyt
         read_json(looks_so)
 
 
-def test_a_rocketmq_header_has_no_more_fields_than_it_may() -> None:
+def test_a_binary_header_with_too_many_fields_is_refused() -> None:
 
     def of(count: int) -> bytes:
         fields = {f"n{number}": "x" for number in range(count)}
@@ -281,7 +281,7 @@ def test_fields_and_body_of_a_written_command() -> None:
 
 
 @pytest.mark.parametrize("kind", Serialisation)
-def test_what_cannot_be_written_is_our_own_error(kind: Serialisation) -> None:
+def test_an_unwritable_command_is_a_local_error(kind: Serialisation) -> None:
     """Lone surrogates, and numbers or names too long for the binary header, raise LocalProtocolError."""
     lone = "\ud800"
     for wrong in (

@@ -63,7 +63,7 @@ def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog
 
 
 @pytest.mark.long
-def test_planted_an_error_that_is_not_covered_is_found(tmp_path: Path) -> None:
+def test_an_unexpected_error_is_found(tmp_path: Path) -> None:
     done = run(tmp_path, "planted", "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
     assert done.returncode != 0
     assert list(tmp_path.glob("crash-*"))

@@ -86,7 +86,7 @@ def header_with(code: int, fields: Mapping[str, object], others: Mapping[str, ob
 
 @either_code
 @given(data=st.data(), others=st.dictionaries(OTHERS, VALUES))
-def test_both_ways_read_the_same(code: int, data: st.DataObject, others: dict[str, object]) -> None:
+def test_both_paths_read_the_same(code: int, data: st.DataObject, others: dict[str, object]) -> None:
     plain, common = read_both(header_with(code, REQUESTS[code]))
     assert plain == common
     changed = data.draw(st.dictionaries(st.sampled_from(NAMES[code]), VALUES))
@@ -97,7 +97,7 @@ def test_both_ways_read_the_same(code: int, data: st.DataObject, others: dict[st
 @either_code
 @given(content=st.binary(max_size=40), start=st.integers(0, 400), size=st.integers(0, 30))
 @example(content=b"\x80", start=123, size=0)
-def test_damage_is_read_the_same(code: int, content: bytes, start: int, size: int) -> None:
+def test_both_paths_report_the_same_damage(code: int, content: bytes, start: int, size: int) -> None:
     whole = header_with(code, REQUESTS[code])
     quick, common = read_both(whole[:start] + content + whole[start + size :] or b"0")
     assert quick == common
@@ -105,14 +105,14 @@ def test_damage_is_read_the_same(code: int, content: bytes, start: int, size: in
 
 @either_code
 @pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
-def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(code: int, count: int) -> None:
+def test_a_header_with_many_fields_is_treated_as_on_the_general_path(code: int, count: int) -> None:
     fields = REQUESTS[code] | {f"n{number}": "" for number in range(count)}
     quick, common = read_both(header_with(code, fields))
     assert quick == common
     assert any("extension fields" in str(each) for each in common) == (len(fields) > FIELD_COUNT_MAX)
 
 
-def test_only_a_send_or_a_pull_is_read_so() -> None:
+def test_only_a_send_or_a_pull_is_read_on_the_fast_path() -> None:
     """A command without a required field, or with another code, is left to the general path."""
     pull = pull_fields("T", 3, timeout_ms=5)
     headers = [
@@ -132,7 +132,7 @@ def test_only_a_send_or_a_pull_is_read_so() -> None:
 
 
 @given(st.lists(commands(), max_size=4))
-def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
+def test_other_commands_are_read_on_the_general_path(wanted: list[Command]) -> None:
     connection = TypedConnection()
     connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
     found = [connection.next_event() for _ in wanted]
@@ -189,7 +189,7 @@ def cut(frames: list[bytes], cuts: list[int]) -> list[bytes]:
 
 
 @given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
-def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
+def test_a_burst_is_read_like_its_single_sends(frames: list[bytes], cuts: list[int]) -> None:
     chunks = cut(frames, cuts)
     assert events_of(TypedConnection(500), chunks) == events_of(TypedConnection(500), chunks, in_bursts=True)
 
@@ -225,7 +225,7 @@ def _pull_head(numbers: tuple[int, int, int], status: str, offsets: tuple[int, i
 @given(
     st.tuples(INT32, INT32, INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64), st.integers(0, 2**20)
 )
-def test_both_ways_write_the_same_pull_answer(
+def test_both_paths_write_the_same_answer_to_a_pull(
     numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
     expected = _pull_head(numbers, status.name, offsets, body_size)
@@ -236,7 +236,7 @@ def test_both_ways_write_the_same_pull_answer(
     st.tuples(INT32, INT32), st.lists(INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64),
     st.integers(0, 2**20),
 )  # fmt: skip
-def test_heads_of_a_herd_are_those_made_one_by_one(
+def test_headers_of_a_herd_equal_those_made_one_by_one(
     numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
     code, flag = numbers
@@ -247,7 +247,7 @@ def test_heads_of_a_herd_are_those_made_one_by_one(
     assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
 
 
-def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
+def test_a_frame_that_the_peer_would_refuse_is_not_written() -> None:
     with pytest.raises(LocalProtocolError, match="over the limit"):
         encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
     with pytest.raises(LocalProtocolError, match="over the limit"):
@@ -264,7 +264,7 @@ def _send_head(request: Command, queue_id: int, msg_id: str, queue_offset: int) 
 
 
 @given(INT32, INT32, INT32, st.sampled_from(["127.0.0.1", "2001:db8::7"]), OFFSET, OFFSET)
-def test_both_ways_write_the_same_send_answer(  # noqa: PLR0917 - what differs between two answers
+def test_both_paths_write_the_same_answer_to_a_send(  # noqa: PLR0917 - what differs between two answers
     opaque: int, flag: int, queue_id: int, host: str, physical_offset: int, offset: int
 ) -> None:
     digits = host_bytes(host, 10911).hex().upper().encode()
@@ -315,7 +315,7 @@ def both(chunks: list[bytes]) -> tuple[list[object], list[object]]:
     st.dictionaries(OTHERS, VALUES),
 )
 @example({}, {})
-def test_both_ways_read_the_same_answer(changed: dict[str, object], others: dict[str, object]) -> None:
+def test_both_paths_read_the_same_answer(changed: dict[str, object], others: dict[str, object]) -> None:
     quick, common = both([frame_of(answer(changed, **others), b"body")])
     assert quick == common
 
@@ -328,7 +328,7 @@ def test_damaged_answers_are_read_the_same(content: bytes, start: int, size: int
 
 
 @given(st.lists(FRAMES | st.just(frame_of(answer(), b"")), max_size=8), st.lists(st.integers(0, 900), max_size=3))
-def test_a_burst_is_read_as_its_answers_are(frames: list[bytes], cuts: list[int]) -> None:
+def test_a_burst_is_read_like_its_single_answers(frames: list[bytes], cuts: list[int]) -> None:
     quick, common = both(cut(frames, cuts))
     assert quick == common
 

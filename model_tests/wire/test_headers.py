@@ -135,7 +135,7 @@ def test_a_boolean_as_java_reads_it(text: str, value: bool) -> None:
     assert SendMessageRequestHeader.decode(fields).unit_mode is value
 
 
-def test_both_forms_of_a_send_are_one_header() -> None:
+def test_both_forms_of_a_send_give_one_header() -> None:
     long = SendMessageRequestHeader.__struct_encode_fields__
     short = SendMessageRequestHeaderV2.__struct_encode_fields__
     assert dict(zip(long, short, strict=True)) == {
@@ -191,7 +191,7 @@ def test_properties_are_read_back(properties: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
-def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
+def test_a_separator_in_a_property_is_a_local_error(wrong: str) -> None:
     """A separator in a property would make two properties of one, so it is refused."""
     for wrongly in ({wrong: "v"}, {"n": wrong}):
         with pytest.raises(LocalProtocolError, match="separate"):
@@ -230,14 +230,14 @@ def test_java_hash(text: str, code: int) -> None:
 
 
 @given(texts)
-def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
+def test_java_hash_is_an_int32_over_utf_16_units(text: str) -> None:
     assert -(2**31) <= java_hash(text) < 2**31
     assert java_hash(text + "x") == ((31 * java_hash(text) + ord("x") + 2**31) & 0xFFFFFFFF) - 2**31
 
 
 @given(st.lists(texts | st.text("\0 ~\x7f", min_size=60, max_size=70), max_size=70))
 @example(["longer than the others"] * 65)
-def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
+def test_hashes_made_together_equal_single_hashes(many: list[str]) -> None:
     assert list(java_hashes(many)) == [plain_store.java_hash(text) for text in many]
     assert [java_hash(text) for text in many] == [plain_store.java_hash(text) for text in many]
 
@@ -352,7 +352,7 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
         ("1s " * (LEVEL_COUNT_MAX + 1), f"{LEVEL_COUNT_MAX + 1} levels; write 1 to"),
     ],
 )
-def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:
+def test_an_invalid_list_of_levels_is_named(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
         delay_levels_ms(text)
     assert len(str(caught.value)) < 200
