@@ -100,7 +100,7 @@ def _policy(policy: str | Policy) -> Policy:
 def explain(token: str, file: str | None = None) -> str:
     """A counterexample as a readable sequence of steps; raises UserError for a damaged token.
 
-    A run of a specification file needs the `file` too.
+    If the run belongs to a specification file, pass that file as `file`.
     """
     from longpoll_spec.engines.tokens import replay  # noqa: PLC0415 - a slow import
     from longpoll_spec.render.pictures.text import story_text  # noqa: PLC0415
@@ -144,7 +144,7 @@ def judge(
     session: SparkSession | None = None,
     properties: Sequence[OwnProperty] = (),
 ) -> Result | FrameResult:
-    """Judge recorded histories as one, and report each broken promise with its reason.
+    """Judge recorded histories together, and report each violated property with its reason.
 
     The judgement of a DataFrame runs on its Spark session once its verdict or one of its tables is asked for.
 
@@ -152,8 +152,8 @@ def judge(
         histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them; or one
             Spark DataFrame of events (docs/judge.md).
         engine: `local` judges in this process; `spark` uses Spark, for histories larger than memory or remote ones.
-        wake_ms: Most ms from a message's arrival to the answer of a held pull. Default: the judge's own limit.
-        late_ms: Most ms from a pull's deadline to its answer. Default: the judge's own limit.
+        wake_ms: Longest time in ms from a message's arrival to the answer of a held pull. Default: the judge's limit.
+        late_ms: Longest time in ms from a pull's deadline to its answer. Default: the judge's limit.
         master: The address of Spark, such as `spark://host:7077` or `sc://host:15002`.
         conf: More Spark settings by name.
         session: Your own Spark session, which stays open; implies the engine `spark`.

@@ -70,12 +70,12 @@ class LazyGroup(click.Group):
         raise SystemExit(code if isinstance(code, int) else exit_codes.OK)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Like click's, but a closed pipe does not lead to click's exit code 1."""
+        """Call click's `make_context`, except that a closed pipe does not lead to exit code 1."""
         with exit_codes.readers():
             return super().make_context(*words, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Like click's, but a closed pipe does not lead to click's exit code 1."""
+        """Call click's `invoke`, except that a closed pipe does not lead to exit code 1."""
         with exit_codes.readers():
             return super().invoke(ctx)
 
@@ -86,7 +86,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command of this name; None if it is unknown, or if its extra is missing during completion.
 
-        The name of a former command gets a command that says where its work went.
+        For a removed command, return a command that prints its replacement.
         """
         if cmd_name not in COMMANDS:
             from longpoll.commands import gone  # noqa: PLC0415 - only a former command needs it
@@ -107,7 +107,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Like click's, but the error suggests the nearest command."""
+        """Find the command as click does, but suggest the nearest command in the error."""
         is_word = args and not args[0].startswith("-") and not ctx.resilient_parsing
         if is_word and args[0] not in COMMANDS and self.get_command(ctx, args[0]) is None:
             said = not_known("command", args[0], COMMANDS).removeprefix("unknown command ")
@@ -115,7 +115,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Like click's, without importing the commands."""
+        """Complete as click does, but without importing the commands."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only a shell that completes needs it
 
         named = [CompletionItem(name, help=said) for name, (_, said) in COMMANDS.items() if name.startswith(incomplete)]
@@ -129,7 +129,7 @@ class LazyGroup(click.Group):
 
 
 def _not_installed(name: str, needed: str, error: ModuleNotFoundError) -> click.Command:
-    """A command whose help says what to install, and which fails otherwise."""
+    """Return a command whose help says what to install, and which fails when it is run."""
 
     def fail() -> None:
         raise error

@@ -1,6 +1,6 @@
 """A broker or a name server in this process, for tests and examples: real sockets on loopback, one `with` block.
 
-As a separate process with signals, logs and metrics: `longpoll serve`.
+`longpoll serve` runs the same broker as a separate process with signals, logs and metrics.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Broker(Closeable):
         store: The store's directory, created if missing; None for a temporary one, which `close` removes.
         policy: Its behaviour: a preset's name (see `longpoll policies`), optionally followed by `+KNOB=VALUE`, or
             your own policy.
-        port: Its port on 127.0.0.1; 0 takes any free port.
-        name_server_port: The same for its name server.
+        port: The broker's port on 127.0.0.1; 0 takes any free port.
+        name_server_port: The name server's port on 127.0.0.1; 0 takes any free port.
         record: A directory for a history that `longpoll.judge` can check; an existing history is continued.
         config: Names, limits and times of the broker.
         store_config: Sizes and times of the store.
@@ -56,7 +56,6 @@ class Broker(Closeable):
         store_config: StoreConfig | None = None,
         hooks: Sequence[RpcHook] = (),
     ) -> None:
-        """See the class."""
         self.runtime = RealRuntime()
         """Threads, clock, sockets and files; clients in this process may use the same runtime."""
         self._own_runtime = _PausableRuntime()
@@ -89,7 +88,7 @@ class Broker(Closeable):
 
     @property
     def record_trouble(self) -> str:
-        """After `close`: what is missing from the recorded history, as a sentence; empty if it is complete."""
+        """After `close`, a sentence about what is missing from the recorded history; empty if it is complete."""
         return self.broker.record_trouble
 
     def stop(self) -> None:
@@ -98,7 +97,7 @@ class Broker(Closeable):
         self.broker.stop()
 
     def restart(self) -> None:
-        """Stop, and serve the same store at the same addresses; raises UserError after `close`."""
+        """Stop, then serve the same store at the same addresses; raises UserError after `close`."""
         if self._is_closed:
             raise UserError("the broker is closed and its store may be gone; create a new one")
         self.stop()
@@ -107,11 +106,11 @@ class Broker(Closeable):
         self.broker = self._serve(listen=broker.address, name_server=broker.name_server_address)
 
     def pause(self) -> None:
-        """Stop reading and answering until `resume`; the kernel still accepts connections, as for a stopped process."""
+        """Stop reading and answering until `resume`. The kernel still accepts connections, as for a stopped process."""
         self._own_runtime.goes_on.clear()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._own_runtime.goes_on.set()
 
     def close(self) -> None:
@@ -130,7 +129,6 @@ class _PausablePoller(RealPoller):
         self._goes_on = goes_on
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Wait for events, then until the runtime is not paused."""
         found = super().poll(timeout)
         self._goes_on.wait()
         return found
@@ -145,7 +143,6 @@ class _PausableRuntime(RealRuntime):
         self.goes_on.set()
 
     def poller(self) -> Poller:
-        """A new poller, which this runtime pauses."""
         return _PausablePoller(self.goes_on)
 
 
@@ -160,7 +157,6 @@ class NameServer(Closeable):
     """
 
     def __init__(self, *, port: int = 0) -> None:
-        """See the class."""
         runtime = RealRuntime()
         with ExitStack() as undo:
             listener = bind(runtime, ("127.0.0.1", port), undo)
@@ -174,7 +170,7 @@ class NameServer(Closeable):
 
     @property
     def address(self) -> str:
-        """Its address for brokers and clients, HOST:PORT."""
+        """The name server's address for brokers and clients, HOST:PORT."""
         return "{}:{}".format(*self._address)
 
     def close(self) -> None:

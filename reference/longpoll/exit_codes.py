@@ -1,10 +1,10 @@
 """Turns every end of a command into one of four exit codes and at most one sentence.
 
 Only a command itself may choose exit code 1. A 1 from elsewhere (click's for an abort, rich's for a closed pipe,
-Python's for an exception) is an internal error and becomes 3. This module is imported first, so that Ctrl-C works
-from the start; therefore it imports only small modules of the standard library.
+Python's for an exception) is an internal error and becomes 3. This module is imported first, so that Ctrl-C works from
+the start; therefore it imports only small modules of the standard library.
 
-User mistakes that commands report: see `output.user_mistakes`.
+`output.user_mistakes` handles the user mistakes that commands report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_MEMORY: Final = "out of memory before the end, so the result is unknown"
 AGAIN_S: Final = 0.005
 """Seconds after which a swallowed Ctrl-C is raised again."""
 SENTENCE_MAX: Final = 1_000
-"""Most characters of an exception's text that are shown."""
+"""Texts of exceptions are cut to this many characters."""
 
 
 class ReaderGoneError(Exception):
@@ -43,7 +43,7 @@ class ReaderGoneError(Exception):
 
 @contextmanager
 def readers() -> Iterator[None]:
-    """Raise our own exception for a closed pipe, because click would exit with its own code."""
+    """Raise `ReaderGoneError` for a closed pipe, because click would exit with its own code."""
     try:
         yield
     except BrokenPipeError as error:
@@ -58,7 +58,6 @@ class _Interrupts:
         self.held_back = False
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler of SIGINT while a command runs."""
         self.came = True
         if not self.held_back:
             raise KeyboardInterrupt
@@ -69,7 +68,7 @@ _interrupts: Final = _Interrupts()
 
 @contextmanager
 def whole_imports() -> Iterator[None]:
-    """Delay Ctrl-C until the block's imports are done: some libraries swallow it and stay half imported."""
+    """Delay Ctrl-C until the block's imports are done, because some libraries swallow it and stay half imported."""
     _interrupts.held_back = True
     try:
         yield
@@ -170,7 +169,7 @@ def ended(command: Callable[[], object], words: Sequence[str]) -> object:
 
 
 def _is_ours(code: object) -> bool:
-    """Whether a command chose this code: 1 counts only as the enum member `VIOLATED`."""
+    """Whether the command itself chose this code. Code 1 counts only as the enum member `VIOLATED`."""
     return code is None or (isinstance(code, int) and (type(code) is not int or code in {OK, USER, UNKNOWN}))
 
 
@@ -187,7 +186,7 @@ def _told(error: BaseException, words: Sequence[str]) -> int:
         return _say(NO_MEMORY, UNKNOWN)
     if isinstance(error, ReaderGoneError | BrokenPipeError) and _reader_is_gone():
         _forget_output()
-        return UNKNOWN  # silently: the reader has closed the pipe
+        return UNKNOWN  # Print nothing, because the reader has closed the pipe.
     told = _told_of_system(error, words) if isinstance(error, OSError) else _told_of_extra(error, words)
     return _fault(error) if told is None else told
 
@@ -206,7 +205,7 @@ def _is(error: BaseException, module: Any, name: str) -> bool:
 
 
 def _told_of_system(error: OSError, words: Sequence[str]) -> int | None:
-    """Report a full disk, or a file from the command line that cannot be used; None for another error."""
+    """Report a full disk, or a file from the command line that cannot be used; return None for another error."""
     file = "" if error.filename is None else os.fsdecode(error.filename)
     reason = error.strerror or type(error).__name__
     if error.errno in NO_ROOM:
@@ -218,7 +217,7 @@ def _told_of_system(error: OSError, words: Sequence[str]) -> int | None:
 
 
 def _told_of_extra(error: BaseException, words: Sequence[str]) -> int | None:
-    """Report a missing extra; None for another error."""
+    """Report a missing extra; return None for another error."""
     needed = extras.missing(error, words[0] if words else "")
     return None if needed is None else _say(needed, USER)
 
@@ -236,7 +235,7 @@ def is_named(file: str, words: Sequence[str]) -> bool:
 
 
 def _whole(file: str) -> str:
-    """The absolute path. Links are not resolved, because a broken one may be the cause."""
+    """Return the absolute path without resolving links, because a broken link may be the cause of the error."""
     from pathlib import Path  # noqa: PLC0415 - not needed by a command that ends well
 
     return os.path.normpath(Path.cwd() / file)
@@ -309,7 +308,7 @@ def _open_standard_streams() -> None:
 def _unraisable(what: Any) -> None:
     """Raise Ctrl-C again if it came where exceptions are lost, such as in a destructor or a library's callback.
 
-    A timer does it: an exception raised here would be lost too.
+    A timer raises Ctrl-C again, because an exception that this hook raises would be lost too.
     """
     if isinstance(what.exc_value, KeyboardInterrupt):
         signal.signal(signal.SIGALRM, _interrupts.handle)

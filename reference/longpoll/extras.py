@@ -1,6 +1,6 @@
-"""The packages that only an extra installs, and the error for a missing one. Imports none of them.
+"""The packages that only an extra installs, and the error for a missing one.
 
-pyproject.toml defines the extras; a test compares the two lists.
+This module imports none of these packages. pyproject.toml defines the extras; a test compares the two lists.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ PACKAGES: Final = {
     "zstandard": "compression",
     "opentelemetry": "opentelemetry",
 }
-"""A package that may be missing -> the extra that installs it."""
+"""Maps a package that may be missing to the extra that installs it."""
 COMMANDS: Final = {
     "judge": "judge",
     "verify": "spec,spark",
     "kit": "testing",
 }
-"""A command that needs a whole extra -> that extra, whichever package is missing first."""
+"""Maps a command that needs a whole extra to that extra, whichever package is missing first."""
 HINTS: Final = {"check": "; or use --engine python, which needs no extra"}
-"""A command -> another way out for its user."""
+"""Maps a command to a way to run it without the extra."""
 
 
 def missing(error: BaseException, command: str = "") -> str | None:
@@ -53,15 +53,15 @@ def missing(error: BaseException, command: str = "") -> str | None:
     if name not in PACKAGES:
         return None
     extra = COMMANDS.get(command, PACKAGES[name])
-    # One service's client is missing where the others may be there.
+    # The client of one service is missing, but the clients of other services may be installed.
     extra = "services" if PACKAGES[name] == "services" else extra
-    # Spark is an engine of two commands; its extra includes what either of them needs.
+    # Two commands have Spark as an engine, and its extra includes the packages that each of them needs.
     extra = "spark" if PACKAGES[name] == "spark" and "spark" not in extra else extra
     return f"the package {name} is not installed; run: {install(extra)}{HINTS.get(command, '')}"
 
 
 def lacking(command: str) -> str | None:
-    """The sentence at the end of a command's help if its extra is not installed; None if it is, or if it needs none."""
+    """Return the end of a command's help if its extra is not installed; None if it is, or if the command needs none."""
     extra = COMMANDS.get(command, "")
     wanted = {*extra.split(","), *(["judge"] if "spark" in extra else [])}
     absent = [name for name, brought_by in PACKAGES.items() if brought_by in wanted and not _is_there(name)]
@@ -69,7 +69,7 @@ def lacking(command: str) -> str | None:
 
 
 def _is_there(package: str) -> bool:
-    """Whether a package can be imported; it is not imported."""
+    """Whether a package can be imported, without importing it."""
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):  # ValueError: a module without a spec, which cannot be imported again

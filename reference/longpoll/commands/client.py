@@ -26,12 +26,12 @@ from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 0.25
-"""The seconds that a poll of `consume` waits. Between polls the command checks --wait."""
+"""Seconds that `consume` waits in one poll before it checks --wait again."""
 
 
 @contextmanager
 def stoppable() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C or SIGTERM sets, so that the current message is finished.
+    """Yield an event that Ctrl-C or SIGTERM sets, so that the command can finish the current message.
 
     A second signal ends the command at once. An error of the client prints one line and exits with 2.
     """
@@ -48,8 +48,8 @@ def stoppable() -> Iterator[threading.Event]:
     except ClientError as error:
         fail(str(error))
     except BrokenPipeError:
-        # The reader of our output has closed the pipe. Without this, Python would report that again when it flushes at
-        # exit.
+        # The reader of our output has closed the pipe. Without this line, Python would report the closed pipe again
+        # when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -166,7 +166,7 @@ class SendRun:
 
     @property
     def per_second(self) -> float:
-        """Messages per second so far."""
+        """Messages per second since the start."""
         return self.sent / max(self.ended_s - self.began_s, 1e-9)
 
     def pause_s(self, number: int, rate: float | None) -> float:

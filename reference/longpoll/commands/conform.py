@@ -55,7 +55,7 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 SHOWN_MAX: Final = 12
-"""The greatest number of failures that are shown with their conversations. --json and --pages have all of them."""
+"""The most failures that are shown with their conversations. --json and --pages contain all failures."""
 
 
 def show(
@@ -349,7 +349,6 @@ def conform(
 
 
 def _export(directory: Path, *, as_json: bool) -> None:
-    """Write the vectors for other programs."""
     paths = [str(path) for path in write(directory, longpoll.__version__)]
     if as_json:
         emit_json({"exit_code": int(Exit.OK), "written": paths})
@@ -405,7 +404,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
     """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
 
-    The user's choice takes precedence; the output notes another version that the broker reports.
+    The user's choice takes precedence. If the broker reports another version, the output notes that version.
     """
     try:
         found = identify(place)
@@ -479,7 +478,7 @@ def _begin_polls(
 
 
 def _seen(suite: Suite, policy: Policy, names: Sequence[str], race_s: float, history: Path | None) -> list[Result]:
-    """The results of the load and the race, while the broker still answers."""
+    """Run the load and the race, if the broker still answers, and return their results."""
     if not names or not suite.serves():
         return [suite.untested(name) for name in names]
     try:

@@ -39,14 +39,14 @@ from longpoll_spec.specification import properties_of
 FORMATS: Final = ("text", "mermaid", "svg", "html", "json")
 CODE: Final = "code"
 CODES: Final = {"followed": Exit.OK, "differs": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
-"""The verdict of a replay -> the exit code."""
+"""Maps the verdict of a replay to the exit code."""
 
 
 class Format(click.Choice[str]):
-    """The formats. For the name of a removed format, the error names the replacement."""
+    """The output formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the format; fails with the error of click or the sentence about a removed format."""
+        """Returns the format; fails with click's error, or with the sentence about a removed format."""
         if value == "itf":
             self.fail("itf is no longer written; --json has every variable in every state", param, ctx)
         return super().convert(value, param, ctx)
@@ -221,7 +221,7 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     if pops and rechecks:
         raise UserError("--with-7359 changes the table of pulls: leave it out for a run of pops")
     if trace.model.policy.name not in ((SHIPPED,) if pops else presets_of(jars.version)):
-        # The token names another policy than the broker's, so take the steps that the broker's policy has too.
+        # The token's policy differs from the broker's, so the replay takes only steps that the broker's policy has too.
         from longpoll_simulation.refinement import named, under  # noqa: PLC0415 - as above
 
         policy = policy_from(SHIPPED) if pops else preset(presets_of(jars.version)[0])
@@ -236,7 +236,7 @@ def _on_java(token: str, on: str | None, folder: Path | None, *, rechecks: bool,
     gates = POP_GATES if pops else breakpoints_of(jars.version, lmq=trace.model.policy.name == "rocketmq-lmq")
     schedule = pops_of(trace) if pops else with_after(schedule_of(trace, gates), shown_by(trace))
     err.print(f"starting the Java broker {jars.version}")
-    # Ctrl-C and SIGTERM both end the broker that was started.
+    # Ctrl-C and SIGTERM both end the started broker.
     with (
         interrupted_by_sigterm(),
         Breakpoints() as stage,

@@ -1,7 +1,7 @@
 """`longpoll export`: the specification for another checker, or one run as files for Java.
 
-With it a reader can check our engines' results independently. The texts come from `longpoll_spec.render.export` and
-`longpoll_java.exported`.
+With the export, a reader can check the results of our engines independently. The texts come from
+`longpoll_spec.render.export` and `longpoll_java.exported`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ BYTEMAN: Final = "byteman"
 
 
 class Target(click.Choice[str]):
-    """The formats. For the name of a removed format, the error names the replacement."""
+    """The export formats. For the name of a removed format, the error names the replacement."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the format; fails with the error of click or the sentence about a removed format."""
+        """Returns the format; fails with click's error, or with the sentence about a removed format."""
         if value == "jani":
             self.fail("jani is no longer written; use promela or tla, or `longpoll oracle` from a program", param, ctx)
         return super().convert(value, param, ctx)

@@ -1,8 +1,7 @@
-"""Commands and options that were removed: each name with one sentence that says where its work went.
+"""Removed commands and options, each with one sentence that names its replacement.
 
-`longpoll NAME` prints the sentence and exits with 2, whatever follows NAME. `--help` does not list these names, and
-a name leaves this table one release after its command left. Removed options of a command that stays have a sentence
-too.
+`longpoll NAME` prints the sentence and exits with 2, whatever arguments follow. `--help` does not list removed names.
+An entry leaves these tables one release after its command was removed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ GONE: Final = {
     "store show": "`longpoll store verify DIR --json` lists the queues; a broker on a copy of DIR serves the messages",
     "topics": "call `longpoll_client.Admin.create_topic` and `topic`, or RocketMQ's `mqadmin updateTopic`",
 }
-"""A former command, with its group if it had one -> where a user finds its work now."""
+"""Maps a removed command, with its group if it had one, to the sentence about its replacement."""
 
 OPTIONS: Final = {
     "judge --webhook": "--findings FILE appends each finding as a line of JSON, from which another program can post",
@@ -41,11 +40,11 @@ OPTIONS: Final = {
     "verify --record": "the history is in the directory of the report; --report DIR chooses another directory",
     "verify --wake-ms": "`longpoll judge HISTORY --wake-ms N` judges the recorded history by your own limit",
 }
-"""A former option, after its command -> where a user finds its work now."""
+"""Maps a command and its removed option to the sentence about the replacement."""
 
 
 def former_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the former options of a command, hidden: each prints where its work went."""
+    """Add a command's removed options as hidden options; each prints its replacement."""
 
     def stop(_context: click.Context, option: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -67,14 +66,14 @@ def former_options(command: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def answer(name: str) -> click.Command | None:
-    """A command that prints where the work of the former command `name` went; None if there was no such command."""
+    """Return a command that prints the replacement of the removed command `name`; None if there is no such name."""
     if name not in GONE:
         return None
 
     def gone() -> NoReturn:
         fail(f"there is no command `longpoll {name}` any more: {GONE[name]}")
 
-    # It accepts any words, even `--help`, so that every call of a former command gets the same answer.
+    # The command accepts any arguments, even `--help`, so that every call of a removed command prints the same text.
     return click.Command(
         name,
         callback=gone,

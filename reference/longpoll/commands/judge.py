@@ -1,7 +1,4 @@
-"""`longpoll judge`: check recorded histories and report what the broker did wrong.
-
-The work is done in `longpoll_judge.run.pipeline`.
-"""
+"""`longpoll judge`: check recorded histories and report what the broker did wrong."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ from longpoll_spec.history import META_FILE, PART_FILES
 
 EXIT_CODES: Final = {"valid": Exit.OK, "invalid": Exit.VIOLATED, "unknown": Exit.UNKNOWN}
 RENDERERS: Final[dict[str, Callable[[Result], str]]] = {".html": render_html, ".json": json_text}
-"""The suffix of a report's name -> the function that renders it."""
+"""Maps the suffix of a report's name to the function that renders the report."""
 _FINDINGS_SHOWN_MAX: Final = 10
 _STAGES: Final = 3
 AUTO: Final = "auto"
@@ -182,7 +179,6 @@ def judge(  # noqa: PLR0917 - one argument an option
 
 
 def _check_places(reports: Sequence[Path], evidence: Path | None, paths: Sequence[Path | str]) -> None:
-    """Check before the work that all output can be written."""
     for report in reports:
         _renderer(report)
         check_file(report, "the report")
@@ -193,7 +189,7 @@ def _check_places(reports: Sequence[Path], evidence: Path | None, paths: Sequenc
 
 
 def _check_told(places: Places, checkpoint: Path | None, paths: Sequence[Path | str]) -> None:
-    """Check before the work that the output of --follow can be written, and is not part of a history."""
+    """Check before the work that the output of --follow can be written, and that it is not part of a history."""
     _check_is_no_evidence(places.findings, paths)
     _check_is_no_evidence(checkpoint, paths)
     if places.findings is not None:
@@ -203,7 +199,7 @@ def _check_told(places: Places, checkpoint: Path | None, paths: Sequence[Path | 
 
 
 def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, str], *, is_told: bool) -> EngineName:
-    """Choose the engine for `--engine auto`, and print the reason on stderr. JSON output has it as `engine` instead."""
+    """Choose the engine for `--engine auto`, and print the reason on stderr. With --json, nothing is printed."""
     choice = choose(paths, master=master, conf=conf)
     if is_told:
         # The reason is not printed with --json, because spark-submit writes both streams of a program to one.
@@ -212,7 +208,7 @@ def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, 
 
 
 def own_property(named: str) -> OwnProperty:
-    """The function that FILE.py:FUNCTION names; raises ConfigError."""
+    """Return the function that FILE.py:FUNCTION names; raises ConfigError."""
     file, colon, name = named.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ConfigError(f"{named!r:.200} is not a property: write FILE.py:FUNCTION")
@@ -248,7 +244,7 @@ def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Place
 def _interruptible() -> Iterator[Callable[[float], bool]]:
     """Yield a wait function: it returns true if Ctrl-C or SIGTERM ended the wait; a second signal ends the program.
 
-    The handler must not need a lock, so it only writes a byte, which the wait selects on.
+    A signal handler must not take a lock, so it only writes a byte to a pipe, which ends the wait.
     """
     read, write = os.pipe()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -294,7 +290,7 @@ def _write_report(file: Path, result: Result) -> None:
 
 
 def _not_written(error: OSError, place: Path, what: str) -> Exception:
-    """The error to raise: a full disk is not a mistake in the call, and gives exit code 3."""
+    """Return the error to raise. A full disk is not the user's mistake, so it leads to exit code 3."""
     if error.errno in NO_ROOM:
         return OSError(error.errno, error.strerror, str(place))
     return ReportNotWrittenError(f"cannot write {what}: {error.strerror}")

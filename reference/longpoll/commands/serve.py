@@ -200,8 +200,8 @@ def _wait(runtime: RealRuntime, stopped: Event, *, with_parent: bool) -> None:
 
 
 def _await_parents_end(stopped: Event) -> None:
-    """Wait until the kernel closes standard input, because the parent process has exited."""
-    # It does not use sys.stdin, because a thread that is still reading would hold its lock when the interpreter exits.
+    """Wait until the kernel closes standard input because the parent process has exited."""
+    # Do not read `sys.stdin`, because a thread that is still reading would hold its lock when the interpreter exits.
     while os.read(0, 1024):
         pass
     stopped.set()

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     _NumberOrAny = click.ParamType[int | None]
 else:
-    _NumberOrAny = click.ParamType  # which takes no type in click 8.1
+    _NumberOrAny = click.ParamType  # In click 8.1, `ParamType` takes no type parameter.
 
 
 class RequestsToProve(_NumberOrAny):
@@ -236,7 +236,7 @@ def _bounds_without_numpy(chosen: str) -> str:
 
 
 def _explain_worst(found: Survey) -> None:
-    """Print the story of the shortest run to the worst violation."""
+    """Print the steps of the shortest run to the worst violation."""
     token = law_shown.worst_token(found)
     if token is None:
         say("nothing to explain: no property is violated")
@@ -542,7 +542,7 @@ def _speed(say: Callable[[str], None]) -> Callable[[Explored], None]:
 
 
 def _ablate(name: str, *, as_json: bool) -> None:
-    # Importing z3 takes a second, and only this and `prove` need it.
+    # Importing z3 takes a second, and only `check --ablate` and `prove` need it.
     from longpoll_spec.engines import ablate as engine  # noqa: PLC0415
 
     preset(name)
@@ -590,7 +590,7 @@ def _said(row: Row) -> Text:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr, in a terminal only; call the function with each change before it is tried."""
+    """A progress bar on stderr, in a terminal only. The yielded function announces each change before it is tried."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with progress_bar(*columns) as progress:
         task = progress.add_task("", total=total)

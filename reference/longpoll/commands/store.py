@@ -26,7 +26,6 @@ class _StoreGroup(click.Group):
     """A group whose removed commands print a sentence with their replacement."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, or one that prints the sentence about a removed command."""
         return super().get_command(ctx, cmd_name) or gone.answer(f"store {cmd_name}")
 
 

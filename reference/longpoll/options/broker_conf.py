@@ -163,7 +163,7 @@ PLACE_KEYS: Final[dict[str, Key]] = {
     "storePathIndex": ("index", _path),
 }
 ACCOUNT: Final = "innerClientAuthenticationCredentials"
-"""JSON: the account with which a broker signs its own requests, as in 5.x."""
+"""The key of the account, in JSON, with which a broker signs its own requests, as in RocketMQ 5.x."""
 
 
 KEYS: Final = BROKER_KEYS | STORE_KEYS | PLACE_KEYS

@@ -1,6 +1,6 @@
 """The options of `longpoll check` that belong to one engine, and those that choose a Spark cluster.
 
-Each engine's `explore` documents its options, `longpoll_judge.run.spark.session` those of a cluster.
+Each engine's `explore` documents its options; `longpoll_judge.run.spark.session` documents those of a cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _CLUSTER_OPTIONS: Final = (
 
 
 def cluster_options(command: Command) -> Command:
-    """Add the options to a command."""
+    """Add the options that choose a Spark cluster to a command."""
     for option in reversed(_CLUSTER_OPTIONS):
         command = option(command)
     return command
@@ -110,7 +110,7 @@ _OPTIONS: Final = (
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options to a command."""
+    """Add the options of all engines to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -133,7 +133,8 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         yield options
         return
-    # Importing Spark takes a second, and only this engine needs it. Its extra has all that the others import.
+    # Importing Spark takes a second, and only this engine needs it. Its extra includes all packages of the other
+    # engines.
     importlib.import_module("pyspark")
     from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
     from longpoll_judge.run.spark.session import open_cluster  # noqa: PLC0415

@@ -33,9 +33,9 @@ SAMPLE_BYTES: Final = 1 << 16
 COMPRESSION: Final = 20
 """The estimated compression ratio of `.ndjson.zst`."""
 LINE_BYTES: Final = 400
-"""The assumed bytes per line if no part shows it."""
+"""The assumed bytes per line if no part shows the real length."""
 SPARK_VARIABLES: Final = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
-"""Environment variables that name a Spark: a Spark Connect server, or that of spark-submit."""
+"""Environment variables that name a Spark server: one of Spark Connect, or the one of spark-submit."""
 
 
 @frozen
@@ -68,7 +68,7 @@ def _spark(why: str) -> Choice:
 
 
 def estimated_events(directory: str) -> int:
-    """The estimated number of events of a history; an unreadable part counts as none, because the judge reports it."""
+    """Estimate the number of events of a history. An unreadable part counts as empty, because the judge reports it."""
     if not files.is_directory(directory):
         return 0
     line_bytes, rows, size = 0.0, 0, 0
@@ -108,7 +108,7 @@ PORT_MAX: Final = 65_535
 
 
 def following_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which gets them as one `places`."""
+    """Add the options of `--follow` to a command, which gets them as one `places`."""
 
     @click.option(
         "--findings",

@@ -20,7 +20,7 @@ Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def policy_option(said: str = "A preset; `longpoll policies` lists them.", default: str | None = "strict") -> Decorator:
-    """`--policy`, passed as `policy_name`; `said` is its help. Without a default it may be None."""
+    """Add `--policy`, passed as `policy_name`. `said` is the help text. Without a default the value may be None."""
     return click.option(
         "--policy",
         "policy_name",
@@ -32,7 +32,7 @@ def policy_option(said: str = "A preset; `longpoll policies` lists them.", defau
 
 
 def knob_option(said: str = "Override one knob of the policy; repeatable.") -> Decorator:
-    """`--knob`, passed as `knobs`; `said` is its help."""
+    """Add `--knob`, passed as `knobs`. `said` is the help text."""
     return click.option("--knob", "knobs", multiple=True, metavar="NAME=VALUE", help=said)
 
 
@@ -60,7 +60,7 @@ _SIZES: Final = {
 
 
 def size_options(*, queues: str, tags: str) -> Decorator:
-    """The numbers in bounds, passed together as `sizes`; `queues` and `tags` are the help of two of them."""
+    """Add the numbers in bounds, passed together as `sizes`. `queues` and `tags` are help texts of two options."""
     said = _SIZES | {"--queues": queues, "--tags": tags}
     names = [name[2:].replace("-", "_") for name in said]
 
@@ -78,7 +78,7 @@ def size_options(*, queues: str, tags: str) -> Decorator:
 
 
 def bounds_option(default: str) -> Decorator:
-    """`--bounds`, passed as `bounds_name`."""
+    """Add `--bounds`, passed as `bounds_name`."""
     return click.option(
         "--bounds",
         "bounds_name",
@@ -90,7 +90,7 @@ def bounds_option(default: str) -> Decorator:
 
 
 def aspect_option(said: str = f"Switch on a feature of the model: {', '.join(ASPECTS)}; repeatable.") -> Decorator:
-    """`--feature`, and its former name `--aspect`, passed as `aspects`; `said` is its help."""
+    """Add `--feature`, and its former name `--aspect`, passed as `aspects`. `said` is the help text."""
     return click.option("--feature", "--aspect", "aspects", multiple=True, metavar="NAME", help=said)
 
 

@@ -86,7 +86,6 @@ def _lesson_of(number: str) -> Lesson:
 
 
 def _asked_of(number: str, found: Lesson) -> dict[str, Exercise]:
-    """The selected exercises by their numbers."""
     exercises = {f"{found.number}.{place}": each for place, each in enumerate(found.exercises, start=1)}
     if "." not in number:
         return exercises

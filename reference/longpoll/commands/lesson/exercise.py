@@ -1,4 +1,7 @@
-"""The types of lessons, exercises and verdicts; the parsers of answers raise UserError for the wrong form."""
+"""The types of lessons, exercises and verdicts, and the parsers of answers.
+
+A parser raises UserError if the answer has the wrong form.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,18 @@ class Grade:
 
     right: bool
     why: str
-    """A sentence about a right answer, or about the error in a wrong one."""
+    """A sentence that explains the verdict."""
     more: str = ""
     """More lines, such as a run step by step."""
 
 
 def right(why: str, more: str = "") -> Grade:
-    """A right answer."""
+    """Return the grade of a right answer."""
     return Grade(right=True, why=why, more=more)
 
 
 def missing(why: str, more: str = "") -> Grade:
-    """An answer that is not right yet."""
+    """Return the grade of an answer that is not right yet."""
     return Grade(right=False, why=why, more=more)
 
 
@@ -51,7 +54,7 @@ class Exercise:
     asks: str
     """The task in a sentence; the lesson's page explains it."""
     answer: str
-    """The form of an answer."""
+    """A description of the form of an answer."""
     check: Callable[[str], Grade]
     """Checks an answer; raises UserError if it has the wrong form."""
 
@@ -67,21 +70,21 @@ class Lesson:
 
     @property
     def page(self) -> str:
-        """The path of its page in the project."""
+        """The path of the lesson's page in the project."""
         return f"docs/lessons/{self.number}-{self.name}.md"
 
 
 ANSWER_MAX: Final = 8_000
-"""Most characters of an answer."""
+"""The longest answer, in characters."""
 FILE_MAX: Final = 64 * 1024
-"""Most bytes of a program."""
+"""The largest program, in bytes."""
 STATES_MAX: Final = 200_000
-"""Most states of an exploration; the exercises need some thousands."""
+"""The most states of an exploration; the exercises need a few thousand."""
 SEPARATORS: Final = re.compile(r"[\s,]+")
 
 
 def words_of(answer: str) -> list[str]:
-    """The words of an answer, separated by spaces or commas."""
+    """Split an answer into words, at spaces or commas."""
     if len(answer) > ANSWER_MAX:
         raise UserError(f"the answer has {len(answer)} characters; at most {ANSWER_MAX} are allowed")
     found = [word for word in SEPARATORS.split(answer) if word]
@@ -91,7 +94,7 @@ def words_of(answer: str) -> list[str]:
 
 
 def chosen_of(answer: str, what: str, known: Collection[str]) -> set[str]:
-    """Some of the known words."""
+    """Parse an answer that lists some of the known words."""
     words = words_of(answer)
     for word in words:
         if word not in known:
@@ -100,7 +103,7 @@ def chosen_of(answer: str, what: str, known: Collection[str]) -> set[str]:
 
 
 def number_of(answer: str) -> int:
-    """A whole number from 0 up."""
+    """Parse a whole number from 0 up."""
     (word, *more) = words_of(answer)
     if more or not word.isascii() or not word.isdigit() or len(word) > 9:
         raise UserError(f"the answer must be a whole number, such as 3, not {answer[:40]!r}")
@@ -108,7 +111,7 @@ def number_of(answer: str) -> int:
 
 
 def settings_of(answer: str) -> list[str]:
-    """Settings `NAME=VALUE`; `changed` checks the names and values."""
+    """Parse settings `NAME=VALUE`; `changed` checks the names and values."""
     settings = words_of(answer)
     for each in settings:
         if "=" not in each:
@@ -117,7 +120,7 @@ def settings_of(answer: str) -> list[str]:
 
 
 def changed(base: str, settings: Collection[str]) -> Policy:
-    """A preset with some knobs changed."""
+    """Return a preset with some knobs changed."""
     return with_knobs(preset(base), settings)
 
 
@@ -127,7 +130,7 @@ def settings_known(knob: str) -> tuple[str, ...]:
 
 
 def run_of(answer: str, policy: str) -> Trace:
-    """The run of a token. Raises UserError if the answer is not one token of a run of this preset."""
+    """Parse a token into its run. Raises UserError if the answer is not one token of a run of this preset."""
     (word, *more) = words_of(answer)
     if more:
         raise UserError("the answer must be one token, a word that begins with lp1.")
@@ -144,13 +147,13 @@ def explored(policy: Policy, *properties: str, bounds: str = "tiny", **numbers: 
 
 
 def broken_at(trace: Trace, name: str) -> int | None:
-    """The first step of a run that breaks a property; None if no step does."""
+    """Return the first step of a run that violates a property; None if no step does."""
     (item,) = select(properties_of(trace.model), [name])
     return next((step for step in range(len(trace.steps)) if _breaks(trace, item, step)), None)
 
 
 def _breaks(trace: Trace, item: Property, step: int) -> bool:
-    """Whether the step is forbidden, or the state after it breaks the property."""
+    """Whether the step is forbidden, or the state after it violates the property."""
     taken, state = trace.steps[step].action, trace.steps[step].state
     if not is_true(trace, item.here, state):
         return True
@@ -164,12 +167,12 @@ def is_true(trace: Trace, term: Bool, state: Sequence[int]) -> bool:
 
 
 def see(token: str | None) -> str:
-    """The sentence with the command that shows the run of a token; empty if `token` is None or empty."""
+    """Return a sentence with the command that shows the run of a token; empty if `token` is None or empty."""
     return f"see it: longpoll explain {token}" if token else ""
 
 
 def program_of(answer: str) -> Path:
-    """A Python file."""
+    """Return the path of the Python file that the answer names."""
     path = Path(answer)
     if len(answer) > ANSWER_MAX or "\0" in answer or not path.is_file():
         raise UserError(f"there is no file {answer[:200]!r}; the answer must be the path of a Python file")
@@ -179,17 +182,16 @@ def program_of(answer: str) -> Path:
 
 
 TEXT_MAX: Final = 300
-"""Most characters shown of an exception's text."""
+"""Texts of exceptions are cut to this many characters."""
 
 
 @frozen
 class UserCodeErrors:
-    """A block that turns the program's exceptions into a UserError with file and line."""
+    """A block that turns an exception in the reader's program into a UserError with file and line."""
 
     path: Path
 
     def __enter__(self) -> Self:
-        """Nothing to prepare."""
         return self
 
     def __exit__(

@@ -1,7 +1,7 @@
 """Runs a reader's threads in every order of their lines up to a number of context switches.
 
 It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
-switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `threading` and `time` are simulated: locks too, and
+switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `threading` and `time` are simulated, and simulated
 time passes only when no thread can run. An exception in the reader's code becomes one sentence, not an internal error.
 """
 
@@ -26,7 +26,7 @@ from longpoll_spec.errors import UserError
 HARMLESS: Final = frozenset(
     {"__future__", "collections", "dataclasses", "functools", "heapq", "itertools", "sys", "typing"}
 )
-"""Other modules that a program may import; none of them blocks."""
+"""Modules that a program may import unchanged, because none of them blocks."""
 
 
 class _Condition(SimulatedCondition):
@@ -37,7 +37,6 @@ class _Condition(SimulatedCondition):
         self._clock = world
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until the predicate is true, or `timeout` seconds; returns its last value."""
         until_ns = None if timeout is None else self._clock.now_ns + int(timeout * 1e9)
         while not (said := predicate()):
             left_s = None if until_ns is None else (until_ns - self._clock.now_ns) / 1e9
@@ -47,11 +46,9 @@ class _Condition(SimulatedCondition):
         return said
 
     def acquire(self) -> bool:
-        """Acquire the lock of the condition."""
         return self._lock.acquire()
 
     def release(self) -> None:
-        """Release the lock of the condition."""
         self._lock.release()
 
 
@@ -66,7 +63,7 @@ class _StandIn(SimpleNamespace):
 
 
 def modules_in(world: World) -> Mapping[str, Any]:
-    """The simulated modules by name."""
+    """Return the simulated modules by name."""
 
     def condition(lock: object = None) -> _Condition:
         if lock is not None:
@@ -89,7 +86,7 @@ def modules_in(world: World) -> Mapping[str, Any]:
 
 
 def builtins_in(world: World) -> dict[str, Any]:
-    """Python's builtins with an import that returns only simulated and harmless modules."""
+    """Return Python's builtins with an import that allows only simulated and harmless modules."""
     found = modules_in(world)
 
     def import_module(name: str, *rest: Any) -> Any:
@@ -104,29 +101,27 @@ def builtins_in(world: World) -> dict[str, Any]:
 
 
 POINTS_MAX: Final = 500
-"""Most steps of one order; a longer one counts as an endless loop. A right program needs less than a hundred."""
+"""The most steps of one order; a longer order counts as an endless loop. A right program needs fewer than 100."""
 POINTS_IN_ALL_MAX: Final = 200_000
-"""Most steps of all orders, some seconds; a program of ten lines needs a tenth of it."""
+"""The most steps of all orders together, which take some seconds. A program of ten lines needs a tenth."""
 Thread = Callable[[Any, World], object]
 """The work of a thread on the program's object."""
 
 
 @define
 class _Chosen(Strategy):
-    """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
+    """A strategy that makes some prescribed choices, and then prefers the running actor. Records the alternatives."""
 
     told: tuple[int, ...]
-    """Numbers of actors."""
+    """The prescribed choices, as numbers of actors."""
     made: list[tuple[int, tuple[int, ...], int | None]] = field(factory=list)
     """(the chosen actor, the actors that could run, the running actor if it could continue)"""
 
     def begin(self, world: World) -> None:
-        """Forget the last run."""
         self.made.clear()
         world.ask_at = 0
 
     def choose(self, world: World) -> Actor:
-        """The prescribed choice, else the default."""
         current = world.current
         place = len(self.made)
         chosen = current or world.ready[0]
@@ -145,9 +140,9 @@ class Schedule:
     lines: tuple[tuple[str, int], ...]
     """(thread, line) in the order of execution."""
     gave: Mapping[str, object]
-    """Thread -> its return value; threads that never ended are missing."""
+    """Maps each thread that ended to its return value."""
     ended_s: Mapping[str, float]
-    """Thread -> its end, in seconds of virtual time from the start."""
+    """Maps each thread to its end, in seconds of virtual time from the start."""
     stuck: str
     """The blocked threads and what they wait for, if not all ended."""
 
@@ -160,8 +155,6 @@ class Schedule:
 
 @frozen
 class _Program:
-    """A reader's program, read once."""
-
     path: Path
     code: Any
     make: str
@@ -169,15 +162,15 @@ class _Program:
 
 
 def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max: int) -> Iterator[Schedule]:
-    """Every order of some threads with at most `switches_max` switches, those with fewer first.
+    """Yield every order of some threads with at most `switches_max` context switches, those with fewer first.
 
     Args:
         path: The program; its import runs again for each order.
-        make: The name of its class, of which each order gets a new object.
-        threads: Name -> function of the object.
-        switches_max: Most switches of an order.
+        make: The name of a class in the program; each order gets a new object of this class.
+        threads: Maps the name of a thread to a function of the object.
+        switches_max: The most context switches of an order.
 
-    Raises UserError for a program that cannot be run like this, and for too many orders.
+    Raises UserError for a program that cannot be run in the simulation, and for too many orders.
     """
     linecache.checkcache(str(path))
     with UserCodeErrors(path):
@@ -197,7 +190,7 @@ def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_
 
 
 def _note_others(chosen: _Chosen, switches: int, waiting: list[deque[tuple[int, ...]]]) -> None:
-    """The orders that differ from this one at one choice after the prescribed ones."""
+    """Queue the orders that differ from this order in a single choice after the prescribed ones."""
     taken = [number for number, _, _ in chosen.made]
     for place in range(len(chosen.told), len(chosen.made)):
         number, could, running = chosen.made[place]

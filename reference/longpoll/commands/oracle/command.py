@@ -33,10 +33,10 @@ class Lines:
 
     _rest: bytearray = field(factory=bytearray)
     _is_passing_over: bool = False
-    """Whether the current line is too long and is skipped."""
+    """Whether the current line is too long, so that the rest of it is skipped."""
 
     def answered(self, oracle: Oracle, chunk: bytes) -> Iterator[bytes]:
-        """The answers to the lines that end in a chunk; an empty line gets none."""
+        """Yield the answers to the lines that end in a chunk; an empty line gets no answer."""
         self._rest += chunk
         if b"\n" in chunk:
             *whole, rest = self._rest.split(b"\n")
@@ -55,12 +55,12 @@ class Lines:
             self._rest.clear()
 
     def last(self, oracle: Oracle) -> bytes:
-        """The answer to a last line without a line feed."""
+        """Return the answer to a last line that has no line feed."""
         return b"".join(self.answered(oracle, b"\n"))
 
 
 def serve_standard(oracle: Oracle) -> None:
-    """Answer on standard output until standard input ends; raises `BrokenPipeError` if the reader has gone."""
+    """Answer on standard output until standard input ends; raises `BrokenPipeError` if the output is closed."""
     lines = Lines()
     while chunk := os.read(STDIN, CHUNK_BYTES):
         _write_all(b"".join(lines.answered(oracle, chunk)))

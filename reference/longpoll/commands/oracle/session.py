@@ -1,8 +1,8 @@
 """The oracle's requests and answers, one JSON object per line, and the sessions that check them.
 
-A session checks one run against the specification and writes its history. A rejected step goes into the history like
-any other, so that the judge finds it too; it does not change the session's states. An invalid request gets an `error`
-and changes no session.
+A session checks one run against the specification and writes its history. A rejected step does not change the session's
+states, but it goes into the history too, so that the judge finds it. An invalid request gets an `error` and changes no
+session.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from longpoll_spec.tables import with_table
 from longpoll_spec.terms import Bool, all_of, any_of
 
 REASONS_MAX: Final = 5
-"""Most states for which a rejection gives reasons; hidden steps may lead to thousands."""
+"""A rejection gives the reasons for at most this many states, because hidden steps may lead to thousands."""
 STATES_SHOWN_MAX: Final = 20
-"""Most states in one answer."""
+"""The most states in one answer."""
 KNOWN_MAX: Final = 50_000
-"""Most states whose broken properties are cached."""
+"""The most states whose violated properties are cached."""
 NOTHING: Final = frozenset[str]()
 BATCH_BYTES: Final = 1 << 18
-"""Bytes of events per write to a history."""
+"""The bytes of events that are written to a history at once."""
 
 
 @frozen
@@ -44,7 +44,7 @@ class Refused:
 
     action: str
     false: Sequence[str]
-    """The false parts of its guard, in words."""
+    """The false parts of the step's guard, in words."""
     contradicted: Sequence[str]
     """Observations of the program that contradict the state after the step."""
 
@@ -60,11 +60,11 @@ class CompiledSpecification:
     reader: StepReader = field(init=False)
     always: tuple[Property, ...] = field(init=False)
     closing: dict[str, list[tuple[str, Bool]]] = field(factory=dict)
-    """Label -> the properties that the step may break, each with the condition on the state before it."""
+    """Maps a label to the properties that the step may violate, each with the condition on the state before it."""
     _is_well: Bool = field(init=False)
     _broken: dict[Packed, frozenset[str]] = field(factory=dict)
     _may_break: dict[str, Bool] = field(factory=dict)
-    """Label -> whether any condition in `closing` is true; one question suffices for most steps."""
+    """Maps a label to the disjunction of its conditions in `closing`, which is false for most steps."""
     _questions: dict[Bool, Question] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -90,7 +90,7 @@ class CompiledSpecification:
         return ask(state)
 
     def broken_in(self, state: Packed) -> frozenset[str]:
-        """The properties that a state breaks, with a cache."""
+        """Return the properties that a state violates, from a cache if possible."""
         found = self._broken.get(state)
         if found is None:
             if len(self._broken) >= KNOWN_MAX:
@@ -101,7 +101,7 @@ class CompiledSpecification:
         return found
 
     def broken_by(self, label: str, state: Packed) -> frozenset[str]:
-        """The properties that a step from a state breaks."""
+        """Return the properties that a step from a state violates."""
         may_break = self._may_break.get(label)
         if may_break is None or not self._holds(may_break, state):
             return NOTHING
@@ -118,18 +118,17 @@ class Session:
     steps: int = 0
     refused_count: int = 0
     broken_ever: set[str] = field(factory=set)
-    """The properties that all possible runs broke."""
+    """The properties that all possible runs violated."""
     doubtful: set[str] = field(factory=set)
-    """The properties that a possible run broke; later steps may have ruled that run out."""
+    """The properties that a possible run violated; later steps may have ruled out that run."""
     broken: frozenset[str] = frozenset()
-    """The properties that the last step broke; empty if it was rejected."""
+    """The properties that the last step violated; empty if the step was rejected."""
     is_lost: bool = False
     """Whether a step was rejected or could not be followed, so that the state is unknown."""
     moment_ns: int = 0
     _follower: Follower = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Start in the model's initial state."""
         self._follower = Follower(self.beside.checker)
 
     def did(self, step: str, told: Event) -> tuple[Refused, ...]:
@@ -177,7 +176,7 @@ class Session:
         return max(time.time_ns(), self.moment_ns + 1)
 
     def _broken(self) -> frozenset[str]:
-        """The properties that the last step, or the state after it, breaks; updates `doubtful`."""
+        """Return the properties that the last step, or the state after it, violates; updates `doubtful`."""
         follower = self._follower
         after = [*map(self.beside.broken_in, follower.possible)]
         by = [self.beside.broken_by(*step) for step in follower.taken]
@@ -191,7 +190,7 @@ class Session:
     def verdicts(self) -> dict[str, str]:
         """The verdict of each property: `broken` by all possible runs, `unknown` or `holds`.
 
-        It is unknown if one possible run broke it, or if the state is unknown.
+        A verdict is `unknown` if only some possible run violated the property, or if the state is unknown.
         """
         return {item.name: self._verdict(item.name) for item in self.beside.always}
 
@@ -222,7 +221,7 @@ class Session:
         ]
 
     def close(self) -> str:
-        """End the history and return its directory; empty without a history."""
+        """End the history and return its directory; the text is empty if no history is recorded."""
         return "" if self.history is None else self.history.close(self.next_moment_ns())
 
 
@@ -293,7 +292,7 @@ class Total:
     unknown: set[str] = field(factory=set)
     """Properties that are undecided in a session."""
     mistakes: int = 0
-    """Lines that got an error."""
+    """The number of lines that got an error."""
 
     def add(self, session: Session) -> None:
         """Count a session."""
@@ -314,7 +313,7 @@ class Total:
         }
 
     def told(self) -> str:
-        """The summary as one line; unknown properties and errors only if there are any."""
+        """Return the summary as one line, with unknown properties and errors only if there are any."""
         parts = [f"{self.steps} steps, {self.refused} rejected", f"violated properties: {_names(self.broken)}"]
         if self.unknown:
             parts.append(f"unknown: {_names(self.unknown)}")
@@ -328,15 +327,15 @@ def _names(names: Iterable[str]) -> str:
 
 
 LINE_MAX: Final = 1 << 16
-"""Most bytes of a line; a longer one gets an error and is skipped."""
+"""The longest line, in bytes; a longer line gets an error and is skipped."""
 SESSIONS_MAX: Final = 10_000
-"""Most open sessions of all clients."""
+"""The most sessions that all clients together may have open."""
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Names of sessions, which are also directory names."""
 FIRST: Final = "main"
-"""The session of a request without one."""
+"""The session of a request that names no session."""
 ACTORS_MAX: Final = 64
-"""Most characters of `actors`."""
+"""The most characters of a request's `actors`."""
 NUMBER_MAX: Final = 1 << 60
 REQUESTS: Final = ("did", "may", "state", "properties", "close")
 
@@ -425,13 +424,12 @@ class Oracle:
             self._closed(next(iter(self.sessions.values())))
 
     def too_long(self) -> bytes:
-        """The answer to a skipped line."""
+        """Return the answer to a line that is too long."""
         self.total.mistakes += 1
         return _encoder.encode({"error": f"a line must have at most {LINE_MAX} bytes"})
 
 
 def _request(line: bytes) -> Request:
-    """Decode a line; raises `RequestError`."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -458,7 +456,7 @@ def _did(session: Session, request: Request) -> dict[str, Any]:
 
 
 def _event(session: Session, request: Request) -> Event:
-    """The step as an event of a history; raises `RequestError` if a history cannot represent it."""
+    """Convert the step to an event of a history; raises `RequestError` if a history cannot represent it."""
     actors = request.actors if request.request is None else str(request.request)
     if len(actors) > ACTORS_MAX or (request.request is not None and request.actors):
         raise RequestError(f"write either `request`, a number, or `actors`, with at most {ACTORS_MAX} characters")

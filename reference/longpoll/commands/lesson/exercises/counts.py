@@ -30,11 +30,11 @@ SCAN_TICKS: Final = 3
 ASSUMED: Final = ("threads", "tick")
 NOTHING: Final = "nothing"
 CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"}))
-"""A queue that can be truncated and recreated, so that a run can be infinite."""
+"""Bounds with a queue that can be truncated and recreated, so that a run can be infinite."""
 
 
 def enough_to_break(answer: str) -> Grade:
-    """The least number of requests that can exceed a limit that is checked too early."""
+    """Grade the least number of requests that exceed a limit which the broker checks too early."""
     given = number_of(answer)
     if not 1 <= given <= REQUESTS_MAX:
         return missing(f"the answer is between 1 and {REQUESTS_MAX}")
@@ -51,7 +51,7 @@ def enough_to_break(answer: str) -> Grade:
 
 
 def cutoff(answer: str) -> Grade:
-    """The number of requests that covers any number in the proof of strict's properties."""
+    """Grade the number of requests that is enough to prove strict's properties for any number."""
     given = number_of(answer)
     from longpoll_spec.engines.smt import any_number  # noqa: PLC0415 - z3 takes its time to import
 
@@ -64,7 +64,7 @@ def cutoff(answer: str) -> Grade:
 
 
 def fair_enough(answer: str) -> Grade:
-    """The fairness under which every pull of strict is answered."""
+    """Grade the fairness under which every pull of strict is answered."""
     chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
     found = left_open(chosen)
     if found is not None:
@@ -76,14 +76,14 @@ def fair_enough(answer: str) -> Grade:
 
 
 def left_open(chosen: set[str]) -> Endless | None:
-    """A pull that such a fair run leaves open for ever; None if there is none."""
+    """Return an infinite run with the chosen fairness that never answers a pull; None if there is none."""
     model = specification_of(preset("strict"), CUT)
     weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
     return unanswered(model, Fairness(tuple(weak), time_passes=False))
 
 
 def longest(answer: str, name: str, scan_ticks: int) -> Grade:
-    """A response bound of RocketMQ 4.9, in ticks, with a scan every `scan_ticks` ticks."""
+    """Grade a response bound of RocketMQ 4.9, in ticks, with a scan every `scan_ticks` ticks."""
     given = number_of(answer)
     found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=scan_ticks))
     bound = next(each for each in found if each.name == name)
@@ -122,7 +122,7 @@ NAME: Final = "answered_by_deadline"
 
 
 def smallest(answer: str) -> Grade:
-    """The fewest settings with which RocketMQ 5 is never late."""
+    """Grade the fewest settings with which RocketMQ 5 never answers late."""
     settings = settings_of(answer)
     verdict = explored(changed("rocketmq-5", settings), NAME).verdict(NAME)
     if verdict.verdict != "holds":

@@ -36,18 +36,18 @@ GOAL: Final = "answered_once"
 REQUESTS: Final = 2
 TIMEOUT_S: Final = 10.0
 STATEMENTS_MAX: Final = 40
-"""Statements of a file, of all requests together."""
+"""The most statements in a reader's file, counted over all requests."""
 NAME_MAX: Final = 60
 A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
 
 
 def open_law() -> Model:
-    """The model of a proof: any number of messages, any timeout, and two requests."""
+    """Return the model of a proof: any number of messages, any timeout, and two requests."""
     return specification_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
 
 
 def statements_of(answer: str, model: Model) -> list[Property]:
-    """The statements in a reader's file, grouped by name; raises UserError if there are none."""
+    """Read the statements in a reader's file, grouped by name; raises UserError if there are none."""
     path = program_of(answer)
     with UserCodeErrors(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
@@ -73,7 +73,7 @@ def _together(path: Path, said: Sequence[object]) -> list[Property]:
 
 
 def first_failure(model: Model, candidates: Sequence[Property]) -> tuple[str, Outcome] | None:
-    """The first candidate that the first state or some step breaks; None if all are inductive together."""
+    """Return the first candidate that the initial state or a step violates; None if all are inductive together."""
     from longpoll_spec.engines.smt.inductive import prover_of  # noqa: PLC0415 - z3 takes its time to import
 
     prover = prover_of(model, candidates, TIMEOUT_S)
@@ -102,7 +102,7 @@ def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
 
 
 def is_inductive(answer: str) -> Grade:
-    """Statements with which the goal is inductive."""
+    """Grade statements with which the goal is inductive."""
     model = open_law()
     mine = statements_of(answer, model)
     goal = select(properties_of(model), [GOAL])
@@ -114,7 +114,7 @@ def is_inductive(answer: str) -> Grade:
 
 
 def is_true_only(answer: str) -> Grade:
-    """One statement that is true in every reachable state, but not inductive."""
+    """Grade one statement that is true in every reachable state, but not inductive."""
     model = open_law()
     mine = statements_of(answer, model)
     if len(mine) > 1:
@@ -146,7 +146,7 @@ MUTANT_A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
 
 
 def mutant_of(answer: str) -> Model:
-    """The model with the reader's `hold`; raises UserError if the program has none."""
+    """Return the model with the reader's `hold`; raises UserError if the program has none."""
     path = program_of(answer)
     policy = load(str(path))
     own = policy.extension
@@ -156,14 +156,14 @@ def mutant_of(answer: str) -> Model:
 
 
 def broken_by(model: Model) -> tuple[Exploration, list[Verdict]]:
-    """The exploration, and the verdicts that are wrong, the shortest run first."""
+    """Explore the model; return the exploration and its wrong verdicts, the shortest run first."""
     found = explore(model, properties_of(model), engine="python", limit_states=LIMIT_STATES)
     wrong = [verdict for verdict in found.verdicts if verdict.verdict in {"violated", "unreached"}]
     return found, sorted(wrong, key=lambda verdict: (verdict.depth is None, verdict.depth or 0))
 
 
 def is_changed(model: Model) -> bool:
-    """Whether guard or effect of the action differ from the specification's; equal terms are identical objects."""
+    """Whether the guard or the effect of the action differs from the specification's; equal terms are identical."""
     right = specification_of(preset(MUTANT_POLICY), model.bounds)
     own = {each.label: _parts(each) for each in right.named(ACTION)}
     return any(own[each.label] != _parts(each) for each in model.named(ACTION))
@@ -174,12 +174,12 @@ def _parts(action: Action) -> tuple[int, dict[str, int]]:
 
 
 def told(wrong: Sequence[Verdict]) -> str:
-    """The violated properties, the shortest run first."""
+    """Name the violated properties, the shortest run first."""
     return "\n".join(f"{each.name} is {each.verdict}" for each in wrong)
 
 
 def is_caught(answer: str) -> Grade:
-    """A hold that violates the property of deadlines, but loses no wakeup."""
+    """Grade a hold that violates the property of deadlines, but loses no wakeup."""
     model = mutant_of(answer)
     _, wrong = broken_by(model)
     names = {each.name for each in wrong if each.verdict == "violated"}
@@ -191,7 +191,7 @@ def is_caught(answer: str) -> Grade:
 
 
 def is_equal(answer: str) -> Grade:
-    """A hold that is written differently but behaves the same."""
+    """Grade a hold that is written differently but behaves the same."""
     model = mutant_of(answer)
     if not is_changed(model):
         return missing("guard and effect are unchanged; change one of them")

@@ -47,7 +47,7 @@ def _poll(box: Any, _world: World) -> object:
 
 
 def threads_of(polls: int) -> Mapping[str, Thread]:
-    """Threads that poll once each, and one thread that puts one message for each of them."""
+    """Return threads that poll once each, and one thread that puts one message for each of them."""
 
     def put(box: Any, _world: World) -> object:
         for number in range(1, polls + 1):
@@ -58,7 +58,7 @@ def threads_of(polls: int) -> Mapping[str, Thread]:
 
 
 def wrong_with(order: Schedule, polls: int) -> str:
-    """A sentence about the fault of a poll in a schedule; empty without a fault."""
+    """Describe what is wrong with a poll in a schedule; empty if nothing is wrong."""
     messages = sorted(f"message {number}" for number in range(1, polls + 1))
     if order.stuck:
         return f"a thread waits forever: {order.stuck}"
@@ -93,7 +93,7 @@ def tried(path: Path, polls: int, switches_max: int) -> Tried:
             if found.first is None:
                 found.first, found.why = order, why
         if order.stuck:
-            break  # a program that loops forever does so in most schedules, and each takes long
+            break  # A program that loops forever does so in most schedules, and each of these schedules takes long.
     return found
 
 
@@ -119,17 +119,17 @@ def _counted(switches: int) -> str:
 
 
 def one_poll(answer: str) -> Grade:
-    """A mailbox that loses no wakeup of one poll."""
+    """Grade a mailbox that loses no wakeup of one poll."""
     return _said(program_of(answer), 1, 4)
 
 
 def two_polls(answer: str) -> Grade:
-    """A mailbox that is right for two polls and two messages."""
+    """Grade a mailbox that is right for two polls and two messages."""
     return _said(program_of(answer), 2, 1)
 
 
 def fewest(answer: str) -> Grade:
-    """The fewest switches that lose a wakeup in the lesson's first program."""
+    """Grade the fewest switches that lose a wakeup in the lesson's first program."""
     given = number_of(answer)
     first = tried(program_of(str(PROGRAM)), 1, 4).first
     assert first is not None
@@ -159,14 +159,14 @@ LOST: Final = "no_lost_wakeup"
 
 
 def driven(path: Path) -> Search:
-    """The dojo's result for a Python program."""
+    """Run the dojo on a Python program."""
     search = Search(BOUNDS)
     search.run(partial(Program, [sys.executable, str(path)]))
     return search
 
 
 def is_right(answer: str) -> Grade:
-    """A hold table with scheduling points that is right in every order."""
+    """Grade a hold table with scheduling points that is right in every order."""
     search = driven(program_of(answer))
     if search.finding is not None:
         return missing(str(search.finding.violation), "\n".join(search.finding.played.story))
@@ -178,7 +178,7 @@ def is_right(answer: str) -> Grade:
 
 
 def breaks(answer: str) -> Grade:
-    """The property that a table violates if it wakes only the first waiter."""
+    """Grade the property that a hold table violates if it wakes only the first waiter."""
     chosen = chosen_of(answer, "property", sorted({*HINTS, *protocol.HINTS}))
     (program,) = [each for each in starters("python") if each.name == ODD_ONE]
     with tempfile.TemporaryDirectory() as directory:
@@ -208,12 +208,12 @@ WAKE: Final = "pull.wake.prompt"
 
 
 def violations(recording: str, wake_ms: float | None = None) -> list[Finding]:
-    """The violations in a recording, optionally with a different threshold."""
+    """Judge a recording and return the violations; `wake_ms` replaces the judge's limit of a wake."""
     return [each for each in judge(recording, wake_ms=wake_ms).findings if each.verdict == "violated"]
 
 
 def lost_pulls(answer: str) -> Grade:
-    """The pulls in the recording of 5.5.0 that waited although their message was there."""
+    """Grade the pulls in the recording of 5.5.0 that waited although their message was there."""
     named = set(words_of(answer))
     found = {each.request: each.why for each in violations(LOST_5) if each.clause == WAKE and each.request}
     other = sorted(named - found.keys())
@@ -225,7 +225,7 @@ def lost_pulls(answer: str) -> Grade:
 
 
 def certain_ms(answer: str) -> Grade:
-    """The least threshold, in whole ms, with which the recording of 4.9.7 shows no violation."""
+    """Grade the least threshold, in whole ms, with which the recording of 4.9.7 shows no violation."""
     given = number_of(answer)
     if not 1 <= given <= 60_000:
         raise UserError("the answer must be a number of milliseconds from 1 to 60000")

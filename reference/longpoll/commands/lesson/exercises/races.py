@@ -33,12 +33,12 @@ A_RUN: Final = "a token: click the run together in the explorer, and copy the pa
 
 
 def told(names: Sequence[str]) -> str:
-    """Names joined for a sentence."""
+    """Join names for a sentence."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"
 
 
 def lost_by_other(answer: str) -> Grade:
-    """A run in which the hold of request 1 loses its wakeup."""
+    """Grade a run in which the hold of request 1 loses its wakeup."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
     if step is None:
@@ -53,7 +53,7 @@ def lost_by_other(answer: str) -> Grade:
 
 
 def found_again(answer: str) -> Grade:
-    """A run in which a request is lost by its hold, but answered in the end."""
+    """Grade a run in which a request is lost by its hold, but answered in the end."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
     if step is None:
@@ -73,7 +73,7 @@ def found_again(answer: str) -> Grade:
 
 
 def predicted(answer: str, knob: str, base: str, name: str, bounds: str = "tiny", **numbers: int) -> Grade:
-    """Check a claim about the values of a knob with which a policy keeps a property."""
+    """Grade a claim about the values of a knob with which a policy keeps a property."""
     closing = {
         value
         for value in settings_known(knob)
@@ -91,13 +91,13 @@ def predicted(answer: str, knob: str, base: str, name: str, bounds: str = "tiny"
 
 
 def closes_hold(answer: str) -> Grade:
-    """The values of recheck_after_hold that close the race in RocketMQ 4.9."""
+    """Grade the values of recheck_after_hold that close the race in RocketMQ 4.9."""
     knob = "recheck_after_hold"
     return predicted(answer, knob, JAVA, "lost_by_hold")
 
 
 def one_setting(answer: str, base: str) -> Policy | Grade:
-    """A policy that differs from a preset by one knob."""
+    """Parse a policy that differs from a preset by one knob; return a grade for an answer with several settings."""
     settings = settings_of(answer)
     policy = changed(base, settings)
     if len(settings) > 1:
@@ -106,7 +106,7 @@ def one_setting(answer: str, base: str) -> Policy | Grade:
 
 
 def closes_pull_request(answer: str) -> Grade:
-    """One more knob with which the policy of pull request #7359 loses no wakeup."""
+    """Grade one more knob with which the policy of pull request #7359 loses no wakeup."""
     policy = one_setting(answer, "rocketmq-pr7359")
     if isinstance(policy, Grade):
         return policy
@@ -117,7 +117,7 @@ def closes_pull_request(answer: str) -> Grade:
 
 
 def only_hold(answer: str) -> Grade:
-    """One knob with which strict-clone loses wakeups by a hold and by no keep."""
+    """Grade one knob with which strict-clone loses wakeups by a hold but not by a keep."""
     policy = one_setting(answer, "strict-clone")
     if isinstance(policy, Grade):
         return policy
@@ -131,7 +131,7 @@ def only_hold(answer: str) -> Grade:
 
 
 def two_lost(answer: str) -> Grade:
-    """A run after whose last step both requests are lost, by a keep."""
+    """Grade a run after whose last step both requests are lost, by a keep."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
     if step is None:
@@ -148,13 +148,13 @@ def _lost_at(trace: Trace, step: int) -> list[str]:
 
 
 def no_orphans(answer: str) -> Grade:
-    """The values of bucket_removal with which no request is orphaned."""
+    """Grade the values of bucket_removal with which no request is orphaned."""
     knob, name = "bucket_removal", "no_orphan"
     return predicted(answer, knob, "rocketmq-lmq", name, "buckets", requests=1)
 
 
 def swept_and_whole(answer: str) -> Grade:
-    """The settings with which rocketmq-lmq removes unused buckets but orphans no request."""
+    """Grade the settings with which rocketmq-lmq removes unused buckets but orphans no request."""
     policy = changed("rocketmq-lmq", settings_of(answer))
     names = ("no_orphan", "buckets_are_swept")
     found = explored(policy, *names, bounds="buckets", requests=1)
@@ -192,7 +192,7 @@ RACES: Final = ("hold", "keep")
 
 
 def left_by_pull_request(answer: str) -> Grade:
-    """The races that pull request #7359 leaves open."""
+    """Grade the races that pull request #7359 leaves open."""
     chosen = chosen_of(answer, "race", (*RACES, "none")) - {"none"}
     names = [f"lost_by_{race}" for race in RACES]
     found = explored(preset("rocketmq-pr7359"), *names)
@@ -242,12 +242,12 @@ COMMIT: Final = "commit_never_regresses"
 
 
 def in_order(answer: str) -> Grade:
-    """The values of commit with which no offset goes back."""
+    """Grade the values of commit with which no offset goes back."""
     return predicted(answer, "commit", "rocketmq-5", COMMIT, "commits", requests=1)
 
 
 def batch_made_safe(answer: str) -> Grade:
-    """One more setting with which a broker that announces batches loses no wakeup."""
+    """Grade one more setting with which a broker that announces batches loses no wakeup."""
     settings = settings_of(answer)
     policy = changed("strict", [BATCH, *settings])
     if len(settings) > 1:
