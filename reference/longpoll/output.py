@@ -41,10 +41,10 @@ class NotWritableError(UserError):
 WIDTH_OF_A_FILE: Final = 140
 """Columns of output to a file or a pipe."""
 WIDTH_MIN: Final = 20
-"""Fewest columns; a smaller COLUMNS counts as this."""
+"""The smallest width, in columns; a smaller value of COLUMNS counts as this width."""
 WIDTH_MAX: Final = 10_000
 WORD_MAX: Final = 18
-"""Longest word, characters, that a table keeps on one line; longer ones, such as paths, may be folded."""
+"""The longest word, in characters, that a table keeps on one line; longer words, such as paths, may be folded."""
 
 
 def _columns() -> int | None:
@@ -55,16 +55,16 @@ def _columns() -> int | None:
 
 
 class _Console(Console):
-    """Like rich's, but without its exit code 1 for a closed pipe and its 80 columns for a pipe."""
+    """Like rich's console, but a closed pipe does not lead to exit code 1, and a pipe has more than 80 columns."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False)
-        # Rich would keep the current value of COLUMNS, but it may change later.
+        # Rich would keep the current value of COLUMNS, although the variable may change later.
         self._width = self._height = None
 
     @property
     def size(self) -> ConsoleDimensions:
-        """The number of columns: COLUMNS, else the terminal's, else `WIDTH_OF_A_FILE`."""
+        """Return the size with the number of columns: COLUMNS, else the terminal's, else `WIDTH_OF_A_FILE`."""
         size, asked = super().size, _columns()
         if self._width is not None:
             return size
@@ -74,7 +74,6 @@ class _Console(Console):
 
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:
-        """Like rich's."""
         self._width, self._height = new_size
 
     def print(self, *objects: Any, **options: Any) -> None:
@@ -82,7 +81,7 @@ class _Console(Console):
         super().print(*(Text(plain(each)) if isinstance(each, str) else each for each in objects), **options)
 
     def tell(self, said: str | Text) -> None:
-        """Print prose: wrapped on a terminal; on one line in a file, where it can be searched."""
+        """Print prose, wrapped on a terminal but on one line in a file, so that it can be searched there."""
         self.print(said, soft_wrap=_columns() is None and not self.file.isatty())
 
     def on_broken_pipe(self) -> NoReturn:
@@ -130,11 +129,9 @@ class _Progress(Progress):
     """Like rich's, with escaped descriptions."""
 
     def add_task(self, description: str, *options: Any, **fields: Any) -> TaskID:
-        """Add a task."""
         return super().add_task(printable(description), *options, **fields)
 
     def update(self, task_id: TaskID, **fields: Any) -> None:
-        """Change a task."""
         if fields.get("description") is not None:
             fields["description"] = printable(fields["description"])
         super().update(task_id, **fields)

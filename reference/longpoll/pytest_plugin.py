@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from longpoll_runtime.real import RealRuntime
 
 NAME_SIZE_MAX: Final = 80
-"""Most characters of a test's name in its topic's name."""
+"""The most characters of a test's name that are part of its topic's name."""
 FINDINGS_MAX: Final = 5
 """Most findings that a failure lists; the history has all of them."""
 TIMED: Final = frozenset({"no_lost_wakeup", "answered_by_deadline"})
 """Properties that a pause of the machine can violate."""
 WATCH_S: Final = 0.005
-"""How often a recorded broker's threads are checked for waits for a processor."""
+"""Seconds between two checks whether threads of a recorded broker wait for a processor."""
 
 
 class ViolationError(AssertionError):
@@ -57,9 +57,9 @@ class BrokerOfTest:
     ends: ExitStack = field(factory=ExitStack)
     _own: Broker | None = None
     watch: HostPauseWatch | None = None
-    """Of this process, while a history is recorded."""
+    """Measures the host pauses of this process while a history is recorded."""
     unix_ns: int = 0
-    """What the record adds to the monotonic clock."""
+    """Nanoseconds from the monotonic clock to Unix time, as in the recorded history."""
 
     @property
     def own(self) -> Broker:
@@ -81,11 +81,11 @@ class BrokerOfTest:
         self.own.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self.own.resume()
 
     def relay(self) -> RelayOfTest:
-        """A way to the broker that fails on request: a context manager with a `name_server` for clients."""
+        """A relay to the broker that fails on request: a context manager with a `name_server` for clients."""
         return RelayOfTest(self.own)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class BrokerOfTest:
 
 
 class RelayOfTest(Closeable):
-    """Passes all bytes between clients and a broker until told to fail."""
+    """Passes all bytes between clients and a broker until a test makes it fail."""
 
     def __init__(self, broker: Broker) -> None:
         from longpoll.options.values import address_of  # noqa: PLC0415 - not every test needs one
@@ -114,7 +114,7 @@ class RelayOfTest(Closeable):
         return "{}:{}".format(*self._names.address)
 
     def delay(self, delay_s: float = 0.05) -> None:
-        """Pass each chunk of bytes on this much later; raises ConfigError for a negative delay."""
+        """Delay each chunk of bytes by this time; raises ConfigError for a negative delay."""
         from longpoll_client.checks import check_seconds  # noqa: PLC0415 - not every test needs one
 
         check_seconds("delay_s", delay_s, may_be_none=True)
@@ -126,11 +126,11 @@ class RelayOfTest(Closeable):
         self._broker.begin("reset")
 
     def black_hole(self) -> None:
-        """Accept connections to the broker and their bytes, and drop all of them."""
+        """Accept connections to the broker and read their bytes, but drop all of them."""
         self._broker.begin("black hole")
 
     def heal(self) -> None:
-        """Pass everything from now on; what was dropped stays lost."""
+        """Pass all bytes from now on; dropped bytes stay lost."""
         self._broker.end()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class ClientsOfTest:
         return AsyncProducer(self.broker.name_server)
 
     def async_consumer(self, topic: str, **options: Any) -> AsyncPullConsumer:
-        """As `consumer`, for the running event loop: `async with` starts it."""
+        """A consumer of a topic for the running event loop, with options as for `consumer`; `async with` starts it."""
         from longpoll_client import AsyncPullConsumer  # noqa: PLC0415 - not every test needs one
 
         return AsyncPullConsumer(self.broker.name_server, topics=topic, **self._options(options))
@@ -234,9 +234,9 @@ class HistoryOfTest:
 
 
 def due_ns(finding: Finding) -> int:
-    """When a late answer was due: Unix time, ns.
+    """Return the Unix time, in ns, at which a late answer was due.
 
-    A wake is due when both the pull and its message have come, the answer of an expired pull at its deadline.
+    A woken pull is due when both the pull and its message have arrived. An expired pull is due at its deadline.
     """
     came = [event for event in finding.shown() if event["event"] != "answer_sent"]
     hold_ms = max(event.get("timeout_ms", 0) for event in came) if finding.property == "answered_by_deadline" else 0
@@ -270,9 +270,9 @@ def broker_fixture(
 
     Args:
         scope: The tests that share the broker.
-        policy: Its policy. Default: that of `--longpoll-policy`.
-        record: Whether to record and judge a history. Default: if the first test of the scope asks for it.
-        config: Its other options, such as how soon it asks about transactions.
+        policy: The broker's policy. Default: that of `--longpoll-policy`.
+        record: Whether to record and judge a history. Default: if the scope's first test uses `rocketmq_history`.
+        config: Other options of the broker, such as the time until it checks an open transaction.
     """
 
     @pytest.fixture(scope=scope)
@@ -356,7 +356,7 @@ def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_client: ClientsOfTes
 
 @pytest.fixture
 def rocketmq_history(rocketmq_broker: BrokerOfTest) -> HistoryOfTest:
-    """The recorded history. At the end of the broker it is judged, and a violation is an error.
+    """The recorded history. When the broker ends, the history is judged, and a violation is an error.
 
     A verdict `unknown` does not fail the test. If each test has its own broker, the report's section "longpoll" shows
     the verdict.
@@ -367,7 +367,7 @@ def rocketmq_history(rocketmq_broker: BrokerOfTest) -> HistoryOfTest:
 
 
 def told(result: Result, directory: Path) -> str:
-    """The violations in words, and the command that shows more."""
+    """Describe the violations, and name the command that shows more."""
     lines = [f"{each.property}: {each.why}" for each in result.findings[:FINDINGS_MAX]]
     more = len(result.findings) - FINDINGS_MAX
     lines += [f"and {more} more"] if more > 0 else []

@@ -36,9 +36,8 @@ ASPECTS: Final[dict[str, str]] = {
     "role": "The broker is a slave. Once, its master comes back or it becomes master itself.",
     "lateness": "Each request counts the ticks that it is late, and those that it waits although a message is visible.",
 }
-"""Feature -> its addition to the model. Several queues and several tags are features too, which their numbers switch
-on.
-"""
+"""Maps a feature to its addition to the model. Several queues and several tags are features too, which their numbers
+switch on."""
 
 
 @frozen
@@ -127,10 +126,9 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
 }
 """Bounds with hold times of more than one tick, because with one tick a restarted deadline does not show.
 
-No hold time is a multiple of the scan period. The first of them has tags, because without tags all requests that a
-dispatcher keeps arrived in the same tick. It is explored with every policy that is checked by name; the results of the
-others are pinned.
-"""
+No hold time is a multiple of the scan period. The bounds `timeout` have tags, because without tags all requests that a
+dispatcher keeps arrived in the same tick. They are explored with every policy that is checked by name; for the other
+bounds, tests compare the results with recorded ones."""
 
 NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)
 
@@ -150,7 +148,8 @@ def named(
     """The bounds of this name for this policy, with the given values replaced; raises `BoundsError`.
 
     `aspects` are added to those of the name. A policy that traverses in place has fewer interleavings, so the same name
-    allows one more request, except to a specification file. The presets of pops have more states, so one request fewer.
+    gives it one more request, unless it is a specification file. The presets of pops have more states, so the name
+    gives them one request fewer.
     """
     own = policy.extension
     more = -1 if own is not None and own.is_preset else 1 if policy.take == "in_place" and own is None else 0

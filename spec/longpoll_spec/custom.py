@@ -55,7 +55,7 @@ class CoreRequest:
     kind: ClassVar[str] = "request"
     index: int
     phases: Phases
-    """Label of a phase -> the value that `phase` has in it."""
+    """Maps the label of a phase to the value of `phase`."""
     phase: Int
     deadline: Int
     """The ticks left until the deadline. A tick lowers it by one, and 0 stays 0."""
@@ -116,7 +116,6 @@ class _Said:
 
     @property
     def place(self) -> str:
-        """The file's name and the line of the function."""
         return f"{Path(self.path).name}:{self.line}"
 
     @property
@@ -200,7 +199,7 @@ class _NoStep:
     who: tuple[Who, ...]
 
     def __call__(self, model: Model) -> Property:
-        known = [each.name for each in families_of(model.policy)]  # a knob may leave one out
+        known = [each.name for each in families_of(model.policy)]  # A knob may remove an action.
         for name in self.actions:
             if name not in known:
                 raise self.said.refuse(f"is about an {not_known('action', name, known)}")
@@ -240,10 +239,11 @@ class _LeadsTo:
 class Specification:
     """A specification that a file declares.
 
-    Args: base: The policy that the file changes: a name, as on the command line, or a `Policy`. Without it the file
-    starts from the core: queues with messages, requests with a phase and a deadline, `append` and `tick`. phases: The
-    phases of a request, beginning with the first one. With `base`, the phases that the file adds. without: The names of
-    actions of the policy that the file leaves out.
+    Args:
+        base: The policy that the file changes: a name, as on the command line, or a `Policy`. Without it the file
+            begins with the core: queues with messages, requests with a phase and a deadline, `append` and `tick`.
+        phases: The phases of a request, beginning with the first one. With `base`, the phases that the file adds.
+        without: The names of actions of the policy that the file leaves out.
     """
 
     base: str | Policy | None = None
@@ -271,7 +271,7 @@ class Specification:
         return STRICT if self.base is None else policy_of(self.base)
 
     def flag(self, name: str, sentence: str, *of: Who, initial: bool = False) -> Any:
-        """Declare a truth-valued variable; with `of`, one per request, one per queue, or one per pair of both.
+        """Declare a truth-valued variable; with `of`, one per request, per queue, or per request and queue.
 
         Returns the variable as a term, or with `of` a mapping, in which `each[request]` is the term.
         """
@@ -334,7 +334,7 @@ class Specification:
         )
 
     def predicate(self, function: _F) -> _F:
-        """Name a condition of a request, which an export to TLA+ then defines as an operator of its own."""
+        """Name a condition of a request, so that an export to TLA+ defines an operator for it."""
         self._predicates.append(function)
         return function
 

@@ -91,7 +91,7 @@ class UnknownPropertyError(SpecUserError):
 
 
 class UnknownWorldError(SpecUserError):
-    """No world of a proof has this name."""
+    """No configuration of a proof has this name."""
 
 
 class UnknownEngineError(SpecUserError):

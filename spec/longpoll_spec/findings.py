@@ -1,8 +1,8 @@
-"""Which preset has which finding: the properties that it breaks, and the known races or faults behind them.
+"""The findings of each preset: the properties that it breaks, and the known races or faults behind them.
 
 The letters are those of docs/findings.md, in the order of discovery in RocketMQ's source or on its brokers; a finding
-without a letter has a word. A test checks that the specification finds exactly these. Our own policies break nothing
-and are not listed.
+without a letter has a word. A test checks that the specification finds exactly these findings. Our own policies break
+nothing and are not listed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HAZARDS: Final[dict[str, str]] = {
     "slave": "A 4.9 slave notifies no pull of a message, so a pull that it holds waits until the next scan.",
     "unflushed": "A message is visible before it is on disk, and a crash loses it (5.3.2: not under SYNC_FLUSH).",
 }
-"""Finding -> its sentence, with upstream's issue if there is one."""
+"""Maps a finding to its sentence, with upstream's issue if there is one."""
 
 _ALL: Final[dict[str, tuple[str, ...]]] = {
     "lost_by_keep": ("b",),
@@ -68,7 +68,8 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "rocketmq-pr7359": {**_ALL, **_RECHECKED, **_NEVER_REMOVED, **_NPE},
     "rocketmq-lmq": {**_ALL, **_UNCHECKED, "no_orphan": ("j",), **_NPE},
 }
-"""Preset -> the properties that it breaks -> the findings behind each; it keeps every other property."""
+"""Maps a preset to the properties that it breaks, and each property to the findings behind it. The preset keeps every
+other property."""
 
 
 def findings_of(preset: str, property_name: str) -> tuple[str, ...]:

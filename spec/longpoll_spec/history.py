@@ -91,8 +91,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """request_received: the request code; answer_sent: the response code."""
     direction: str = ""
     """blocked and unblocked, of a connection: `answers` if its client does not read the answers, `requests` if its
-    broker does not read the requests. Between the two, bytes waited in that direction.
-    """
+    broker does not read the requests. Between the two events, bytes waited in that direction."""
     group: str = ""
     """request_received of a pull, of a query or an update of a committed offset, and of a request about pops;
     message_popped: the consumer group.
@@ -110,9 +109,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     wait; None if unknown.
     """
     timeout_ms: int = -1
-    """request_received of a pull: suspendTimeoutMillis; of a pop or a notification: what is left of its pollTime at the
-    receipt; the deadline is receipt plus this.
-    """
+    """request_received of a pull: suspendTimeoutMillis; of a pop or a notification: the part of its pollTime that is
+    left at the receipt. The deadline is the time of the receipt plus this."""
     expression_type: str = ""
     """request_received of a pull or a pop: TAG or SQL92; empty if no subscription is known."""
     expression: str = ""
@@ -138,10 +136,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """
 
     queue_offset: int = -1
-    """append, message_acknowledged, message_seen and message_popped: the message's queue offset. So for
-    request_received of an acknowledgement of a pop and of a change of its invisible time. `request` of
-    message_acknowledged is the send that it answers, if known.
-    """
+    """append, message_acknowledged, message_seen, message_popped, and request_received of an acknowledgement of a pop
+    or of a change of its invisible time: the message's queue offset. In message_acknowledged, `request` is the send
+    that is answered, if known."""
     tag: str = ""
     """append, message_acknowledged, message_seen and message_popped: the message's tag; empty when it has none."""
     visible_end: int = -1
@@ -155,13 +152,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     each of `offsets`; request_received of the end of a transaction (37): the prepared message.
     """
     bodies: list[int] = []
-    """The content of each of these messages: CRC-32 of its body on the wire; -1 if unknown."""
+    """For each message in `ids`, the CRC-32 of its body on the wire; -1 if unknown."""
     delay_ms: int = -1
     """request_received of a send: the delay from receipt to delivery, if the send sets one; of a pop and of a change of
     its invisible time, and message_popped: the invisible time.
     """
     delay_level: int = -1
-    """The same as one of the broker's delay levels, from 1."""
+    """The delay of `delay_ms` as one of the broker's delay levels, from 1."""
     transaction: str = ""
     """request_received: `prepared` of a send; `commit`, `rollback` or `unknown` of the end of a transaction (37)."""
 
@@ -216,4 +213,4 @@ def _plain(kind: Any) -> type:
 
 
 FIELD_TYPES: Final[dict[str, type]] = {each.name: _plain(each.type) for each in msgspec.structs.fields(Event)}
-"""Field of `Event` -> its Python type, in order; the elements of lists are int."""
+"""Maps each field of `Event` to its Python type, in order; the elements of lists are int."""

@@ -49,8 +49,8 @@ def ends_in_order(model: Model) -> Iterable[Bool]:
 def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
     """No request waits beyond the visible end, and without crashes no consumer has read past it.
 
-    A crash may lose messages that a consumer has read; its next read reports this. Neither statement is made of queues
-    that are truncated while requests wait in them.
+    A crash may lose messages that a consumer has read; the consumer's next read reports this. Neither statement is
+    about queues that are truncated while requests wait in them.
     """
     state = model.state
     if not state.bounds.has("truncate"):
@@ -95,10 +95,10 @@ def passing_is_unread(model: Model) -> Iterable[Bool]:
 
 
 def kept_is_watched(model: Model) -> Iterable[Bool]:
-    """In place: a request with something to read that a notifier has taken will be checked by some thread.
+    """If traversals work in place, some thread will check a taken request that has something to read.
 
-    This is the request's own recheck or a due dispatcher, both waiting for the lock. For a request not checked yet it
-    may be the traversal itself, unless it announces another tag.
+    This thread is the request's own recheck or a due dispatcher, and it waits for the lock. The traversal itself may
+    check a request that is not checked yet, unless the traversal announces another tag.
     """
     state = model.state
     if state.policy.take == "in_place":
@@ -162,7 +162,7 @@ def spent_is_taken(model: Model) -> Iterable[Bool]:
 
 
 def moved_is_watched(model: Model) -> Iterable[Bool]:
-    """A held request whose offset no longer exists has a pending recheck: its own or one of the notifier."""
+    """A held request whose offset no longer exists has a pending recheck, its own or a notifier's."""
     state = model.state
     if state.bounds.has("truncate"):
         for each in state.requests:
@@ -179,9 +179,7 @@ def moved_is_watched(model: Model) -> Iterable[Bool]:
 def queued_has_reason(model: Model) -> Iterable[Bool]:
     """A queued request has something to read, its deadline has passed, or a role change must be reported to it."""
     state = model.state
-    if not state.bounds.has(
-        "truncate"
-    ):  # the message that a request was woken for may be truncated before the request runs
+    if not state.bounds.has("truncate"):  # The message that woke a request may be truncated before the request runs.
         for each in state.requests:
             reason = state.is_answered_by_read(each) | (each.role_news > 0) | (each.deadline <= 0)
             yield each.is_("queued").implies(reason)
@@ -190,7 +188,8 @@ def queued_has_reason(model: Model) -> Iterable[Bool]:
 def held_knows_the_role(model: Model) -> Iterable[Bool]:
     """A running broker that answers on a role change holds no request whose read came before the change.
 
-    Only after a change is there such news for a request, or a traversal with buckets to visit; it is at one of these.
+    Only after a change can a request have such news, or a traversal have buckets to visit. The traversal is at one of
+    these buckets.
     """
     state = model.state
     for queue in state.queues:

@@ -73,7 +73,7 @@ class Family:
 
 @frozen
 class Property:
-    """A statement about states: `always` true in every reachable one, `sometimes` true in at least one.
+    """A statement about states: `always` is true in every reachable state, `sometimes` in at least one.
 
     An `inductive` property is always true too, but only a proof needs it. A property about forbidden steps has them in
     `closing`, each with the condition under which it breaks the property; a counterexample ends with such a step.
@@ -207,7 +207,7 @@ class SeenStep:
     """One observed step: the actions that it may have been, its time, and the known part of the state after it."""
 
     actions: tuple[str, ...]
-    """The labels of these actions: several if the observer does not know the actor, none if no action is like that."""
+    """The labels of these actions: several if the observer does not know the actor, none if no action matches."""
     after_ns: int
     before_ns: int
     """The step happened at some time from `after_ns` to `before_ns`, in nanoseconds of one clock."""
@@ -216,7 +216,7 @@ class SeenStep:
 
 
 OPEN_MAX: Final = 100
-"""The greatest number of steps that may come next at one point by their times, before a check gives up."""
+"""A check gives up if more than this many steps may come next at one point, by their times."""
 
 
 @frozen

@@ -59,7 +59,8 @@ class Extension:
     is_alone: bool = field(default=False, eq=False)
     """Whether the file starts from the core (`actions.core`) instead of a policy."""
     knobs: Mapping[str, tuple[Any, ...]] = field(factory=dict, eq=False)
-    """Knob that the file adds -> its values, the default first; knob of `Policy` -> the values that the file adds."""
+    """Maps a knob that the file adds to its values, the default first, and a knob of `Policy` to the values that the
+    file adds."""
     settings: tuple[tuple[str, Any], ...] = ()
     """The knobs that the file adds, each with the chosen value."""
     phases: tuple[str, ...] = field(default=(), eq=False)
@@ -344,7 +345,8 @@ POP_KNOBS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "rocketmq-5-notification": ("holds=notifications", *_ROCKETMQ_5_TABLE, "wakes=one", "refused=back"),
     }
 )
-"""Preset of a table of pops or notifications -> the knobs in which it differs from the specification file `pop.py`."""
+"""Maps a preset of a table of pops or notifications to the knobs in which it differs from the specification file
+`pop.py`."""
 
 POP_SENTENCES: Final[dict[str, str]] = {
     "strict-pop": "Our own design of a table that holds pops, to check and prove; no broker here runs it.",
@@ -387,7 +389,8 @@ REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict-clone", "after_return=redirect"): _ELSEWHERE,
     ("strict-clone", "tick=free"): _UNSTATED,
 }
-"""(preset, setting of one knob) -> why this change of our own design breaks no property. `engines.ablate` checks it."""
+"""Maps (preset, setting of one knob) to the reason why this change of our own design breaks no property.
+`engines.ablate` checks the entries."""
 
 
 def preset(name: str) -> Policy:
@@ -416,7 +419,7 @@ def policy_of(policy: str | Policy) -> Policy:
 def policy_named(text: str) -> Policy:
     """The policy of this name: a preset, and `+KNOB=VALUE` for each changed knob.
 
-    Raises `UnknownPolicyError` and `UnknownKnobError`.
+    Raises `UnknownPolicyError` for an unknown preset, and `UnknownKnobError` for an unknown knob or value.
     """
     if len(text) > NAME_LENGTH_MAX:
         raise UnknownPolicyError(
@@ -432,7 +435,7 @@ def with_knobs(policy: Policy, settings: Iterable[str]) -> Policy:
 
 
 def knob_sentences() -> dict[str, str]:
-    """Knob -> its docstring in `Policy`, on one line."""
+    """Map each knob to its docstring in `Policy`, on one line."""
     body = ast.parse(inspect.getsource(Policy)).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}

@@ -13,8 +13,9 @@ message. The retry topic has one message, and its queue is none of the topic's q
 | the requests that ask no queue: they read all | -1 |
 
 With `holds=notifications` it is the table of `NotificationProcessor`. A notification asks whether there is a message,
-and takes none: its client then pops. It may have a filter, which here refuses every message of the topic's queues; the
-retry topic is not filtered. A pop of this table's clients is one step, because the table of pops is another one.
+and takes none: its client then pops. A notification may have a filter, which in this model refuses every message of the
+topic's queues; the retry topic is not filtered. If the table holds notifications, a pop is one step, because pops wait
+in a separate table.
 
 Source: `PopLongPollingService`, `PopRequest`, `PopMessageProcessor` and `NotificationProcessor` of Apache RocketMQ
 5.3.3 and 5.5.0; filters of notifications are new in 5.5.0. A `PopRequest` is polled from its set before a thread
@@ -102,62 +103,62 @@ notified: Flag = spec.flag("notified", "The notification's client knows of a mes
 
 
 def holds_pops(state: CoreState) -> bool:
-    """The table holds pops."""
+    """Whether the table holds pops."""
     return bool(state.knob("holds") == "pops")
 
 
 def holds_notifications(state: CoreState) -> bool:
-    """The table holds notifications."""
+    """Whether the table holds notifications."""
     return not holds_pops(state)
 
 
 def puts_back(state: CoreState) -> bool:
-    """A notification whose filter refuses a message is put back, and the thread does not take the next one."""
+    """Whether a notification whose filter refuses a message is put back, and its thread does not take the next one."""
     return holds_notifications(state) and bool(state.knob("refused") == "back")
 
 
 def wakes_every(state: CoreState) -> bool:
-    """A message wakes every notification of a key; a pop takes the message, so it wakes one pop."""
+    """Whether a message wakes every notification of a key. Pops take the message, so it wakes one pop."""
     return holds_notifications(state) and bool(state.knob("wakes") == "every")
 
 
 def checks_before(state: CoreState) -> bool:
-    """The limit is compared before the insert."""
+    """Whether the limit is compared before the insert."""
     return bool(state.knob("limit") == "before_insert")
 
 
 def looks_twice(state: CoreState) -> bool:
-    """The request's thread looks again after the insert."""
+    """Whether the request's thread looks again after the insert."""
     return bool(state.knob("second_look"))
 
 
 def keeps_closed(state: CoreState) -> bool:
-    """A request stays in its set when its channel closes."""
+    """Whether a request stays in its set when its channel closes."""
     return bool(state.knob("when_closed") == "ignore")
 
 
 def drops_closed(state: CoreState) -> bool:
-    """A request leaves its set when its channel closes."""
+    """Whether a request leaves its set when its channel closes."""
     return bool(state.knob("when_closed") == "drop")
 
 
 def takes_to_look(state: CoreState) -> bool:
-    """The scanner takes a request out of its set to look at its time."""
+    """Whether the scanner takes a request out of its set to look at its time."""
     return bool(state.knob("scan") == "take")
 
 
 def counts_apart(state: CoreState) -> bool:
-    """The policy counts apart from the sets, so the counter may differ from their sizes."""
+    """Whether the policy counts requests apart from the sets, so that the counter may differ from their sizes."""
     return bool(state.knob("count") == "drifts")
 
 
 def may_drift(state: CoreState) -> bool:
-    """The counter may become too low, because a thread that wakes requests drops those with closed channels."""
+    """Whether the counter may become too low, because a thread that wakes requests drops those with closed channels."""
     return counts_apart(state) and keeps_closed(state)
 
 
 def evicts_sets(state: CoreState) -> bool:
-    """The map of all sets drops sets with requests in them."""
+    """Whether the map of all sets drops sets with requests in them."""
     return bool(state.knob("evicts"))
 
 
@@ -168,43 +169,43 @@ def others(state: CoreState, request: CoreRequest) -> list[CoreRequest]:
 
 @spec.predicate
 def asks_one(state: CoreState, request: CoreRequest) -> Bool:
-    """The request is about one queue."""
+    """Whether the request is about one queue."""
     return any_of(asks[queue, request] for queue in state.queues)
 
 
 def reads_all(state: CoreState, request: CoreRequest) -> Bool:
-    """The request is about every queue."""
+    """Whether the request is about every queue."""
     return ~asks_one(state, request)
 
 
 def reads(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
-    """The request is about this queue, alone or among all, and about its messages."""
+    """Whether the request is about this queue, alone or among all, and about its messages."""
     return (asks[queue, request] | reads_all(state, request)) & ~refuses[request]
 
 
 def has_messages(queue: CoreQueue) -> Bool:
-    """The queue has a message that the group has not popped."""
+    """Whether the queue has a message that the group has not popped."""
     return popped[queue] < queue.visible_end
 
 
 def is_locked(state: CoreState, queue: CoreQueue, request: CoreRequest) -> Bool:
-    """Another request pops from the queue."""
+    """Whether another request pops from the queue."""
     return any_of(each.is_("reading") & reads(state, queue, each) for each in others(state, request))
 
 
 def finds(state: CoreState, request: CoreRequest) -> Bool:
-    """There is a message for the request."""
+    """Whether there is a message for the request."""
     own = any_of(reads(state, queue, request) & has_messages(queue) for queue in state.queues)
     return own | retry.is_(RETRIES.index("visible"))
 
 
 def shares_key(state: CoreState, one: CoreRequest, other: CoreRequest) -> Bool:
-    """Both requests are in the same set if they wait."""
+    """Whether both requests are in the same set if they wait."""
     return all_of(asks[queue, one].is_(asks[queue, other]) for queue in state.queues)
 
 
 def in_key(state: CoreState, request: CoreRequest, of: Callable[[CoreRequest], Bool]) -> Bool:
-    """This is true of some request under the key of the request."""
+    """Whether `of` is true of some request under the key of the request."""
     of_all = any_of(of(each) & reads_all(state, each) for each in state.requests)
     of_one = (
         asks[queue, request] & any_of(of(each) & asks[queue, each] for each in state.requests) for queue in state.queues
@@ -213,17 +214,17 @@ def in_key(state: CoreState, request: CoreRequest, of: Callable[[CoreRequest], B
 
 
 def is_listed(request: CoreRequest) -> Bool:
-    """The request is in its set."""
+    """Whether the request is in its set."""
     return request.is_("held") & ~scanned[request]
 
 
 def is_first(state: CoreState, request: CoreRequest) -> Bool:
-    """The request is in its set, and if the set is ordered, none of the set expires earlier."""
+    """Whether the request is in its set and, if the set is ordered, no request of the set expires earlier."""
     return _leads(state, request, lambda each: each.deadline < request.deadline)
 
 
 def is_next(state: CoreState, request: CoreRequest) -> Bool:
-    """A thread that wakes takes this request of its set: the first pop, or the last notification.
+    """Whether a thread that wakes requests takes this request of its set: the first pop, or the last notification.
 
     Java: `PopLongPollingService.pollRemotingCommands`, `notifyLast`.
     """
@@ -233,7 +234,7 @@ def is_next(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def _leads(state: CoreState, request: CoreRequest, is_before: Callable[[CoreRequest], Bool]) -> Bool:
-    """The request is in its set, and if the set is ordered, none of the set is before it."""
+    """Whether the request is in its set and, if the set is ordered, no request of the set is before it."""
     if state.knob("order") == "any":
         return is_listed(request)
     return is_listed(request) & ~in_key(state, request, lambda each: is_listed(each) & is_before(each))
@@ -249,7 +250,7 @@ def calls(state: CoreState, request: CoreRequest, here: Bool, *, every: bool) ->
 
 
 def goes(state: CoreState, request: CoreRequest, *, answered: bool = True, knows: Bool = FALSE) -> Pairs:
-    """The request leaves the broker; if it is not answered, its client goes on waiting; if it `knows`, it pops next."""
+    """The request leaves the broker. Unless it is `answered`, its client keeps waiting; if it `knows`, it pops next."""
     made: Pairs = [(request.phase, request.phases["idle"]), (request.deadline, 0)]
     made += [(each[request], FALSE) for each in (gone, left, admitted, scanned, rechecks, submitting)]
     made += [(asks[queue, request], asks[queue, request] & knows) for queue in state.queues]
@@ -297,7 +298,7 @@ def begins(state: CoreState, request: CoreRequest) -> Pairs:
 
 
 def is_new(request: CoreRequest) -> Bool:
-    """The client has no request."""
+    """Whether the client has no request."""
     return request.is_("idle") & ~unanswered[request] & ~notified[request]
 
 
@@ -338,7 +339,7 @@ def forget(state: CoreState, request: CoreRequest) -> Step:
 
 
 def takes(state: CoreState, request: CoreRequest) -> Bool:
-    """The request reads and takes the message that it finds: a pop, or the pop of a client that was notified."""
+    """Whether the request reads and takes the message that it finds: a pop, or the pop of a notified client."""
     return request.is_("reading") if holds_pops(state) else notified[request]
 
 
@@ -402,12 +403,12 @@ def read_locked(state: CoreState, request: CoreRequest) -> Step:
 
 
 def is_held(request: CoreRequest) -> Bool:
-    """The request waits, in its set or in the scanner's hand."""
+    """Whether the request waits, in its set or in the scanner's hand."""
     return request.is_("held")
 
 
 def is_full(state: CoreState, request: CoreRequest) -> Bool:
-    """The limit leaves no room for the request, as the policy counts the requests that wait."""
+    """Whether the limit leaves no room for the request, as the policy counts the requests that wait."""
 
     def has_company(one: CoreRequest) -> Bool:
         return is_held(one) & any_of(is_held(each) for each in others(state, one))
@@ -424,7 +425,7 @@ def is_full(state: CoreState, request: CoreRequest) -> Bool:
 
 
 def at_limit(request: CoreRequest) -> Bool:
-    """The request found nothing and has time left, and its thread has not compared the count with the limit."""
+    """Whether the request found nothing and has time left, and its thread has not compared the count yet."""
     return request.is_("missed") & (request.deadline > 0) & ~admitted[request]
 
 
@@ -493,39 +494,39 @@ def recheck(state: CoreState, request: CoreRequest) -> Step:
 
 
 def is_called(state: CoreState, request: CoreRequest) -> Bool:
-    """A pop's thread is about to wake a request of the same key."""
+    """Whether a pop's thread is about to wake a request of the same key."""
     return reads_all(state, request) & called_all | any_of(asks[q, request] & called[q] for q in state.queues)
 
 
 def is_free(state: CoreState) -> Bool:
-    """The dispatcher submits no request: until the executor has it, it goes on to no other key and no other message."""
+    """Whether the dispatcher submits no request. While it submits one, it goes on to no other key or message."""
     return ~any_of(submitting[each] for each in state.requests)
 
 
 def is_told(state: CoreState, request: CoreRequest) -> Bool:
-    """The dispatcher is at the key of the request."""
+    """Whether the dispatcher is at the key of the request."""
     of_all = reads_all(state, request) & any_of(queue.due for queue in state.queues) & ~all_told
     of_one = any_of(asks[queue, request] & queue.due & all_told for queue in state.queues)
     return (of_all | of_one) & is_free(state)
 
 
 def is_refused(state: CoreState, request: CoreRequest) -> Bool:
-    """The filter of the request refuses the message that the dispatcher announces."""
+    """Whether the filter of the request refuses the message that the dispatcher announces."""
     return refuses[request] & ~is_called(state, request)
 
 
 def is_passed(state: CoreState, request: CoreRequest) -> Bool:
-    """A thread that wakes passes over the request, because its filter refuses the message."""
+    """Whether a thread that wakes requests passes over this request, because its filter refuses the message."""
     return FALSE if puts_back(state) else is_refused(state, request)
 
 
 def is_offered(state: CoreState, request: CoreRequest) -> Bool:
-    """The request is in its set, and a thread that wakes does not pass over it."""
+    """Whether the request is in its set, and a thread that wakes requests does not pass over it."""
     return is_listed(request) & ~is_passed(state, request)
 
 
 def is_due(state: CoreState, request: CoreRequest) -> Bool:
-    """A thread at the key of the request may take it."""
+    """Whether a thread at the key of the request may take it."""
     return is_called(state, request) | is_told(state, request) & ~refuses[request]
 
 
@@ -710,7 +711,7 @@ def evict(state: CoreState, request: CoreRequest) -> Step:
 
 
 def unused(state: CoreState) -> Bool:
-    """Nothing has happened yet: no message, no pop and no limit."""
+    """Whether nothing has happened yet: no message, no pop and no limit."""
     empty = all_of(queue.visible_end <= 0 for queue in state.queues) & limit.is_(LIMITS.index("none"))
     return empty & all_of(each.is_("idle") & ~unanswered[each] for each in state.requests)
 
@@ -737,19 +738,19 @@ def limit_key(state: CoreState) -> Step:
 
 
 def waits(request: CoreRequest) -> Bool:
-    """The request waits, and its client is there."""
+    """Whether the request waits, and its client is there."""
     return request.is_("held") & ~gone[request]
 
 
 def comes(state: CoreState, request: CoreRequest) -> Bool:
-    """A thread is about to wake a request of the same key, or this request's own thread looks once more."""
+    """Whether a thread is about to wake a request of the same key, or this request's own thread looks once more."""
     own = any_of(queue.due & asks[queue, request] for queue in state.queues)
     for_all = any_of(queue.due for queue in state.queues) & reads_all(state, request) & ~all_told
     return is_called(state, request) | (own | for_all) & ~refuses[request] | rechecks[request]
 
 
 def is_served(request: CoreRequest) -> Bool:
-    """A thread reads for the request or is about to, or its client knows of a message and is about to pop."""
+    """Whether a thread reads for the request or is about to, or its client knows of a message and is about to pop."""
     return request.is_("reading", "taken") | notified[request]
 
 

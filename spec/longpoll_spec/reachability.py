@@ -58,7 +58,7 @@ PHASES: Final[Mapping[str, str]] = {
     "unflushed": "a message is not on disk",
     "early": "the request has time left",
 }
-"""Phase -> its meaning. If a request takes part in the action, "a pull" is the pull of that request."""
+"""Maps a phase to its meaning. If a request takes part in the action, "a pull" is the pull of that request."""
 _IN_A_THREAD: Final = ("inserting", "held", "queued")
 _ANY: Final = ("dispatching", "scanning", *_IN_A_THREAD)
 ACTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -79,7 +79,7 @@ ACTS: Final[Mapping[str, tuple[str, ...]]] = {
     "crash_and_recover": ("unflushed", *_ANY),
     "stop": _ANY,
 }
-"""Action of the environment -> the phases in which it must occur."""
+"""Maps an action of the environment to the phases in which it must occur."""
 _UNDER_LOCK: Final = ("channel_closes", "role_change", "master_returns", "stop", "truncate", "queue_deleted")
 """Actions that wait for the end of a traversal in place. Some wait only if they take a request from its bucket."""
 
@@ -174,7 +174,7 @@ def _of_others(model: Model) -> Iterable[Property]:
 
 
 def _beside(state: State, request: Request) -> Iterable[Bool]:
-    """For every other request, whether it is in the table in the bucket of this one."""
+    """For every other request, whether it is in the table in the same bucket as this request."""
     for other in state.requests:
         if other is not request:
             yield other.in_table & any_of(request.at(queue) & other.at(queue) for queue in state.queues)

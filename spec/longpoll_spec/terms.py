@@ -118,9 +118,8 @@ class Bool(_Node):
 Term: TypeAlias = Int | Bool
 _T = TypeVar("_T", Int, Bool)
 Effect: TypeAlias = Mapping[str, Term]
-"""Variable name -> its value after the step, as a term over the values before it. A variable without an entry keeps its
-value.
-"""
+"""Maps a variable's name to its value after the step, as a term over the values before it. A variable without an entry
+keeps its value."""
 
 _LEAVES: Final = frozenset({"var", "const", "parameter"})
 """The operators whose arguments are values instead of terms."""
@@ -140,7 +139,7 @@ def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
 def _node(kind: type[_T], op: str, *args: Term) -> _T:
     """The one object of an inner node, found by the ids of its arguments.
 
-    The node references them, so ids stay unique.
+    The node references its arguments, so ids stay unique.
     """
     key = (kind, op, *map(id, args))
     found: _T | None = _interned.get(key)
@@ -150,7 +149,7 @@ def _node(kind: type[_T], op: str, *args: Term) -> _T:
 
 
 def _reads(args: Collection[Term]) -> frozenset[str]:
-    """The variables that a node reads. To save memory it is the set of an argument, if that is equal."""
+    """The variables that a node reads. To save memory, the set of an argument is used if it is equal."""
     largest = NOTHING
     for arg in args:
         if len(arg.reads) > len(largest):
@@ -247,7 +246,7 @@ def any_of(terms: Iterable[Bool]) -> Bool:
 
 
 def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> Bool:
-    kept: dict[int, Bool] = {}  # by id, in the order in which the terms occur first
+    kept: dict[int, Bool] = {}  # Terms by id, in the order in which they occur first.
     for term in terms:
         if term.op == op:  # a junction never has a constant as a part
             for part in term.args:
@@ -258,7 +257,7 @@ def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> 
             kept[id(term)] = term
     if len(kept) < 2:
         return next(iter(kept.values()), neutral)
-    # Junctions with the same parts are one object. Its parts have the order of the first one that was built.
+    # Junctions with the same parts are one object, whose parts have the order of the junction that was built first.
     key = (Bool, op, frozenset(kept))
     found: Bool | None = _interned.get(key)
     if found is None:
@@ -361,7 +360,7 @@ def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
     pending: list[Any] = list(reversed(terms))
     while pending:
         term = pending.pop()
-        if term is None:  # the arguments of the node below it on the stack were yielded
+        if term is None:  # All arguments of the node below this entry on the stack were yielded.
             yield pending.pop()
         elif id(term) not in seen and id(term) not in done:
             seen.add(id(term))

@@ -1,7 +1,6 @@
 """The actor of each step: a thread of the broker, its operator, a producer or a consumer.
 
-A run has a context switch where consecutive steps have different actors. Names for readers:
-`render.story.rocketmq_names`.
+A run has a context switch where consecutive steps have different actors. `render.rocketmq_names` has names for readers.
 """
 
 from __future__ import annotations

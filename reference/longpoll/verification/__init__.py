@@ -1,1 +1,1 @@
-"""What `longpoll verify` and `longpoll conform` share: load and race of a broker, their limits, and a page of rows."""
+"""The shared code of `longpoll verify` and `longpoll conform`: a load and a race, their limits, and a page of rows."""

@@ -1,7 +1,8 @@
-"""Runs a broker in its own process, as a user would, and measures how long it needs for what it can answer at once.
+"""Runs a broker in its own process, as a user would, and measures how fast it answers a small request.
 
-During a load, another connection repeats a small request. The limits of other answers include its slowest time and the
-delay of this process. A thread that waits for a processor is not at fault. `limits` uses the result.
+During a load, another connection repeats a request that the broker can answer at once. The limits of other answers
+(`limits`) are raised by the slowest of these answers and by the delay of this process, because a thread that waits for
+a processor is not at fault.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class ServeError(UserError):
 class ServedBroker(Stoppable):
     """A running `longpoll serve`. `stop` is idempotent; leaving the `with` block never leaves a process behind.
 
-    Nor does a kill of this process: the broker's standard input is a pipe that ends with it (`--with-parent`).
+    If this process is killed, the broker ends too, because its standard input is a pipe from this process
+    (`--with-parent`).
     """
 
     def __init__(self, store: Path, record: Path | None, *options: str) -> None:
@@ -89,14 +91,14 @@ class ServedBroker(Stoppable):
 
 PERIOD_S: Final = 0.02
 TIMEOUT_S: Final = 10.0
-"""A broker that is silent for longer is not busy; the judge decides on its missing answers."""
+"""A broker that is silent for longer is not just busy, so its missing answers are left to the judge."""
 
 
 class HostLatency:
-    """Sends requests until the end of its block. Invariant: all but `_ended` belongs to its thread until then."""
+    """Repeats a small request until the end of its block. Invariant: its thread owns all attributes except `_ended`."""
 
     def __init__(self, runtime: Runtime, address: tuple[str, int], topic: str) -> None:
-        """Start to ask for the end of a queue of `topic`, whether or not it exists: any answer counts."""
+        """Start to query the end of a queue of `topic`. The topic need not exist, because any answer counts."""
         self.worst_ms = 0.0
         """The longest round trip plus the longest delay of this process."""
         self.rounds = 0
@@ -120,7 +122,7 @@ class HostLatency:
                 self._ended.wait(PERIOD_S)
                 late_ns = max(0, self._runtime.monotonic_ns() - answered_ns - round(PERIOD_S * 1e9))
         except ClientError:
-            return  # what was measured counts; a stage that needs the answer reports that there is none
+            return  # The measurements so far count. A stage that needs an answer reports that the broker gives none.
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +137,7 @@ class HostLatency:
 
 
 def _connected(runtime: Runtime, address: tuple[str, int]) -> RemotingClient | None:
-    """A connection; None if the broker accepts none."""
+    """Connect to the broker; None if it accepts no connection."""
     try:
         return RemotingClient(runtime, *address)
     except ClientError:

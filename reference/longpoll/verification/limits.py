@@ -1,8 +1,8 @@
-"""Computes what a policy does not promise, the time limits that follow, and a judge's result under these promises.
+"""Finds what a policy does not promise, computes time limits from this, and applies both to a judge's result.
 
-A property that the specification finds violated is not promised. Without the two properties of time, a wake or a
-time-out may be late by the policy's own fallback: one scan period if it scans, else the pull's deadline. A later answer
-is still a violation.
+A policy does not promise a property that the specification finds violated. If it does not promise the two properties of
+time, an answer may be late by the policy's own fallback: one scan period if the policy scans, else the time to the
+pull's deadline. A later answer is still a violation.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from longpoll_spec.findings import FACTS
 from longpoll_spec.policy import Policy
 
 OF_BOTH: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES)
-"""Properties with the same name in specification and judge that a policy may lack."""
+"""Properties that a policy may lack, with the same name in the specification and in the judge."""
 TIMELY: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE)
 SCAN_DRIFT: Final = 1.1
 """A scan's period starts at the end of the last scan: RocketMQ's 5 s were measured as 5.0 to 5.3."""
 ECHOES: Final = 2
-"""The extra time for a broker, as a multiple of the slowest echo: a wake crosses threads about twice as often."""
+"""The limits are raised by this multiple of the slowest echo, because a wake crosses threads twice as often."""
 
 COARSE_MS: Final = 1_000
-"""A broker that may take this long for the smallest request was not shown to be prompt."""
+"""If the smallest request may take this long, the test does not show that the broker is prompt."""
 
 
 @frozen
@@ -52,7 +52,7 @@ class Limits:
     wake_ms: float
     late_ms: float
     are_coarse: bool = False
-    """Echoes took so long that keeping these limits does not show a promise of promptness."""
+    """Whether the echoes took so long that keeping these limits does not show promptness."""
 
     def __str__(self) -> str:
         return f"wake {self.wake_ms:g} ms, late {self.late_ms:g} ms"
@@ -60,7 +60,7 @@ class Limits:
 
 @frozen
 class Declared:
-    """The known facts of a policy, before its broker is tested."""
+    """What is known about a policy before its broker is tested."""
 
     policy: Policy
     broken: Mapping[str, tuple[str, ...]]
@@ -70,7 +70,7 @@ class Declared:
 
     @property
     def most(self) -> Limits:
-        """The most by which the policy's races and scan may delay an answer."""
+        """The longest delay of an answer that the policy's races and scan may cause."""
         remedy_ms = self.scan_ms * SCAN_DRIFT if self.scan_ms else LONG_MS
         return Limits(
             wake_ms=remedy_ms if NO_LOST_WAKEUP in self.broken else 0,
@@ -132,7 +132,8 @@ def by_promises(
 def _is_of(finding: Finding, known: Declared) -> bool:
     """Whether a finding and its consequences are behaviour that the policy permits.
 
-    An offset goes back by a pull that carries an older one, so not in a group whose pulls carry none.
+    An offset goes back only by a pull that carries an older offset, so it may not go back in a group whose pulls carry
+    none.
     """
     is_unexplained = finding.property == COMMIT_NEVER_REGRESSES and finding.group in BY_REQUESTS
     return not is_unexplained and all(one.property in known.broken for one in finding.told())
@@ -144,7 +145,7 @@ def most_of(known: Declared, limits: Limits) -> Limits:
 
 
 def _excused(found: Result, broken: Sequence[Finding], still: Sequence[Finding]) -> Counter[str]:
-    """The violations and possible violations by property, less the remaining findings."""
+    """Count the permitted violations of each property: those in `broken` without those in `still`."""
     counts = Counter(finding.property for finding in broken)
     counts.update(each.property for finding in broken for each in finding.follows for _one in range(each.count))
     for name in TIMELY:

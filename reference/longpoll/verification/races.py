@@ -1,4 +1,4 @@
-"""The row of the races: the broker answers every held pull of the racing load in the time that the policy promises.
+"""Makes the report's row about the race: whether each held pull is answered in the time that the policy promises.
 
 A lost wakeup that the policy permits is counted; it is a violation only if the answer comes later than the policy's
 scan. Host pauses are subtracted. The load is `longpoll.wire.race`; the policy's promises are in `limits`.
@@ -21,17 +21,17 @@ from longpoll_runtime import Address, Runtime
 
 WHAT: Final = "races over the wire"
 DELIVERIES_MIN: Final = 500
-"""Fewer deliveries show nothing."""
+"""A race with fewer deliveries shows nothing."""
 LATE_MS: Final = 50.0
-"""The threshold for recording; the real limits are known after the race."""
+"""Deliveries later than this are recorded, because the real limits are known only after the race."""
 OTHERS: Final = 2
-"""This many deliveries on each queue in the meantime show that the broker served others and forgot one."""
+"""If there are this many deliveries per queue during a delay, the broker served other pulls and forgot one."""
 ALONE_MS: Final = 1_000.0
-"""Lateness without which no other delivery overtook: if all queues pause, a small delay is no evidence."""
+"""A delay that exceeds the limit by more than this counts even if no other pulls were served meanwhile."""
 UNHELD_SHARE: Final = 0.1
-"""If the broker holds a smaller share of the pulls, the race does not show that it wakes any."""
+"""If the broker answers more than this share of the pulls at once, the race does not show that it wakes any."""
 PATIENCE_MS: Final = 2_000.0
-"""How long after the limits the race still waits for an answer, so that the row can give its time."""
+"""The race waits this much longer than the limits for an answer, so that the row can give its time."""
 
 
 @frozen
@@ -75,7 +75,7 @@ def races(
 
 
 def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> Told:
-    """The outcome of a race's report under a policy."""
+    """Evaluate a race's report under a policy."""
     others = OTHERS * len(topic.first_offsets)
     late = forgotten(report, limits.wake_ms, others)
     most_ms = round(limits.wake_ms + known.most.wake_ms, 1)
@@ -91,7 +91,7 @@ def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) 
 
 
 def forgotten(report: RaceReport, limit_ms: float, others: int) -> list[Delivery]:
-    """The deliveries later than a limit, without host pauses, while others were served."""
+    """Return the deliveries whose delay without host pauses exceeds a limit, while other pulls were served."""
     return [
         one
         for one in report.late
@@ -108,7 +108,7 @@ def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
 
 
 def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
-    """Why a race without a violation shows nothing; None if it does."""
+    """Say why a race without a violation shows nothing; None if it does show that the policy is kept."""
     if report.trouble is not None:
         return f"ended early: {report.trouble}"
     if report.delivered_count < DELIVERIES_MIN:

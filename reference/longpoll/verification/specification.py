@@ -1,6 +1,6 @@
-"""The rows of the specification: engines agree, our own design holds and is proved, RocketMQ 4.9's races are found.
+"""Makes the report's rows about the specification: engines agree, our design is proved, RocketMQ 4.9's races are found.
 
-A known race that is not found is a failure too, because the specification would be too weak.
+If a known race is not found, the row is a violation too, because the specification would be too weak.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROOF_REQUESTS: Final = 8
 
 
 def engines_agree() -> Iterator[Row]:
-    """Every preset at tiny bounds: the plain and the packed engine give the same counts and verdicts."""
+    """Check that the plain and the packed engine give the same counts and verdicts for every preset at tiny bounds."""
     differing = []
     states = 0
     for policy in PRESETS.values():
@@ -50,14 +50,13 @@ def _summary(exploration: Exploration) -> tuple[object, ...]:
 
 
 def _explored(name: str) -> Exploration:
-    """Explore a preset at small bounds, with all its properties."""
     policy = preset(name)
     model = specification_of(policy, named("small", policy))
     return packed.explore(model, properties_of(model))
 
 
 def ours_holds() -> Iterator[Row]:
-    """Our own policies at small bounds: every property holds, and is not vacuous."""
+    """Check that every property of our own policies holds at small bounds, and that none holds vacuously."""
     for name in OURS:
         found = _explored(name)
         bad = [verdict for verdict in found.verdicts if verdict.verdict not in {"holds", "reached"}]
@@ -72,12 +71,12 @@ def ours_holds() -> Iterator[Row]:
 
 
 def _folded(names: Sequence[str]) -> str:
-    """The properties that hold vacuously, listed separately from those that hold or are proved."""
+    """List the properties that hold vacuously, separately from those that hold or are proved."""
     return f"; vacuously true: {', '.join(names)}" if names else ""
 
 
 def races_are_found() -> Iterator[Row]:
-    """RocketMQ 4.9: each known finding has a shortest counterexample."""
+    """Check that each known finding about RocketMQ 4.9 has a shortest counterexample."""
     exploration = _explored("rocketmq-4.9")
     for name, sentence in HAZARDS.items():
         verdict, what = exploration.verdict(name), f"rocketmq-4.9: {sentence}"
@@ -88,7 +87,7 @@ def races_are_found() -> Iterator[Row]:
 
 
 def ours_is_proved() -> Iterator[Row]:
-    """Our own policies, proved for any number of messages, any timeout and any scan period."""
+    """Prove our own policies for any number of messages, any timeout and any scan period."""
     outcomes: dict[str, Outcome] = {"proved": "ok", "refuted": "violated", "unknown": "unknown"}
     for name in OURS:
         proof = prove(preset(name), requests=PROOF_REQUESTS)

@@ -124,7 +124,7 @@ def _named_broker(page: Page, job: Job) -> None:
 
 
 def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, process_id: int | None = None) -> None:
-    """Run the race alone and without a proxy, so that it happens as often as possible."""
+    """Run the race alone and without a proxy, because then messages and pulls coincide most often."""
     if not job.race_s:
         page.add([Row("races", races.WHAT, "skipped", "--race-seconds 0")])
         return
@@ -146,7 +146,6 @@ def _judge(page: Page, job: Job, limits: Limits) -> None:
 
 
 def _stage(page: Page, part: str, title: str, work: Callable[[Progress], Sequence[Row]]) -> None:
-    """Run a stage with a progress bar on stderr."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
     def shown() -> Sequence[Row]:
@@ -243,7 +242,7 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
     result, excused = by_promises(found, history, known, limits)
     outcome = VERDICTS[result.verdict]
     if outcome == "ok" and not result.requests:
-        outcome = "unknown"  # nothing was judged
+        outcome = "unknown"  # No clause was judged.
     detail = _detail(result)
     if outcome == "ok" and limits.are_coarse and not set(TIMELY) <= known.broken.keys():
         outcome = "unknown"

@@ -42,17 +42,17 @@ class Loaded:
     runtime: Runtime
     broker: Address
     topic: str
-    """The prefix of its topics, new to the broker."""
+    """The prefix of the test's topics; no topic of the broker begins with it."""
     known: Declared
     recorded: Path
-    """A new directory for the history, which stays."""
+    """A new directory for the history, which is kept."""
     race_s: float
     """Seconds of the race; 0 to skip it."""
     say: Say = field(default=lambda _text: None)
 
 
 def see(loaded: Loaded, wanted: Collection[str]) -> Sequence[Result]:
-    """The results of the wanted ones of `longpoll_conform.clauses.SEEN`, in their order.
+    """Test the wanted clauses of `longpoll_conform.clauses.SEEN`, and return their results in the order of SEEN.
 
     Faults of the broker are in the results. A clause that could not be tested is UNTESTED, with the reason.
     """
@@ -101,14 +101,13 @@ class Verdicts:
     report: LoadReport
     """The results of the load itself."""
     judged: Judged
-    """All findings."""
     kept: Judged
     """The findings without behaviour that the policy permits."""
     excused: Mapping[str, int]
     """Maps each property to the number of its permitted violations."""
 
     def result(self, name: str) -> Result:
-        """The result of `load-` and a property."""
+        """Return the result of the clause `load-NAME` about the property NAME."""
         prop = name.removeprefix(OF_LOAD).replace("-", "_")
         if prop in OF_COMMITS and self.report.unknown_codes:
             (code, *_others) = sorted(self.report.unknown_codes)
@@ -126,7 +125,7 @@ class Verdicts:
         return _result(name, "UNTESTED" if unknown else "PASS", unknown)
 
     def _unseen(self, prop: str) -> str:
-        """Why a property without findings was not shown to hold; empty if it was."""
+        """Say why the load did not show a property although it has no findings; empty if the load showed it."""
         if not self.judged.judged.get(prop):
             return "the load asked nothing of it"
         if prop in OF_COMMITS and not self.report.told_count:

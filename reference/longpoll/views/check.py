@@ -1,8 +1,8 @@
 """The output of `longpoll check`: a short summary, all tables, or one JSON object. Programs rely on its keys.
 
-`HARMS` has the harm of each violated property for a user, the worst first. Its order is not the specification's:
-`worst` picks from it what `longpoll check` prints by default. Harm without a fault comes before harm that needs a full
-executor, an exception or a crash.
+`HARMS` has the harm of each violated property for a user, the worst harm first. This order differs from that of the
+specification, and `worst` uses it to choose what `longpoll check` prints by default. Harm without a fault comes before
+harm that needs a full executor, an exception or a crash.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("lost", "visible_is_monotone", "A message that was visible disappears without a crash."),
     ("lost", "offset_goes_on", "A consumer's next pull skips messages or asks for some again."),
     ("lost", "answer_is_right", "A pull gets an answer that does not match its queue."),
-    # A message is there, and the pull that waits for it is not woken.
+    # A message is there, but the pull that waits for it is not woken.
     ("missed", "no_lost_wakeup", "A pull keeps waiting although a message for it is there."),
     ("missed", "lost_by_hold", "A message that comes between a pull's read and its hold does not wake the pull."),
     ("missed", "lost_by_keep", "A message that comes while a notifier has the pull in its list wakes no pull."),
@@ -58,7 +58,7 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("repeated", "answered_once", "A pull is answered twice."),
     ("repeated", "not_answered_early", "A pull is answered as not found before its deadline."),
     ("repeated", "deadline_is_its_pulls", "A pull's deadline changes while it waits."),
-    # Only a crash shows these.
+    # These harms need a crash.
     ("crash", "seen_survives", "A crash removes a message that a consumer may already have seen."),
     ("crash", "commit_in_queue", "After a queue loses messages, a group skips some that come next."),
     ("crash", "only_disk_survives", "After a crash the broker is not in the state that is on disk."),
@@ -83,7 +83,7 @@ _RANK: Final = {name: place for place, (_kind, name, _sentence) in enumerate(HAR
 
 
 def worst(violated: Iterable[str], most: int) -> list[str]:
-    """At most `most` of the violated properties: the worst first, without those that are part of another."""
+    """Return at most `most` of the violated properties, the worst first, without those that are part of another."""
     names = set(violated)
     whole = [name for name in names if PART_OF.get(name) not in names]
     return sorted(whole, key=lambda name: (_RANK.get(name, len(_RANK)), name))[:most]

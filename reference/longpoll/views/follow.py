@@ -1,8 +1,8 @@
 """Reports a followed history: each certain finding once, to a file and stderr, and the verdict so far as metrics.
 
-If more findings come at once than are reported one by one, a line with a separate name gives the number of the others
-as `not_told`. A finding is written to the file first, then to stderr. After a restart, the file shows which findings
-were reported. All metrics except the lag are those of the last judgement.
+If too many findings come at once, one line with a separate name gives the number of the unreported ones as `not_told`.
+A finding is written to the file first, then to stderr. After a restart, the file shows which findings were reported.
+All metrics except the lag are those of the last judgement.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FindingReporter:
     say: Callable[[str], None]
     _heard: set[str] = field(factory=set)
     _left: set[str] = field(factory=set)
-    """Subjects that only the judgement at the end covers, and that were announced so."""
+    """Subjects that were announced as judged only at the end."""
 
     def tell(self, result: Result) -> None:
         """Report the new findings of a judgement, and the verdict so far."""
@@ -178,14 +178,14 @@ def _result(result: Result) -> Iterator[Metric]:
 
 
 def _leave(_request: object, _address: object) -> None:
-    """Ignore a client that disconnects before the answer: output lines are for findings."""
+    """Ignore a client that disconnects before its answer, because output lines are for findings."""
 
 
 @contextmanager
 def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
     """Serve the metrics, with this process's memory and processor time, on a port of 127.0.0.1; yields the address.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` if the port cannot be used.
     """
     registry = CollectorRegistry()
     registry.register(collector)

@@ -50,9 +50,10 @@ def proof(found: Proof) -> dict[str, Any]:
 def worlds(
     policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken], *, named: bool, explored: Sequence[str]
 ) -> dict[str, Any]:
-    """The same for any number of requests, in each of some worlds; every obligation names its own.
+    """The JSON object of a proof for any number of requests, in several configurations.
 
-    `untried` are the combinations of features that none of these worlds covers; `named`: the user chose the worlds.
+    Every obligation names its configuration. `untried` are the combinations of features that no configuration covers.
+    `named` says that the user chose the configurations.
     """
     missing = unstated(found)
     return {
@@ -181,7 +182,7 @@ def _show_rows(found: Proof, title: str) -> None:
 
 
 def _world(bounds: Bounds) -> str:
-    """The configuration of the proof in words."""
+    """Describe the configuration of the proof."""
     aspects = f", with {', '.join(sorted(bounds.aspects))}" if bounds.aspects else ""
     return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
 
@@ -203,7 +204,7 @@ def _by(found: Proof, name: str) -> tuple[Text, str]:
 def _show_unknown(found: Proof, name: str) -> None:
     """Print the state in which induction fails; it may be unreachable."""
     shown = [(each.step, each.counterexample) for each in found.obligations if each.property_name == name]
-    # The last one is the step of an induction, if there is one.
+    # Show only the last reason, which is that of the induction step, if there is one.
     for step, why in [(step, why) for step, why in shown if why is not None][-1:]:
         breaks = "is violated" if why.action is None else f"is violated by the step {why.action.label}"
         say(f"\n{name}: not {WORDS[step]}. In this state, which may be unreachable, it {breaks}:")

@@ -39,18 +39,19 @@ TAGS: Final = ("red", "green", "blue")
 EXPRESSIONS: Final = ("*", "red || blue", "green")
 """The tag expressions of the consumer groups: each expression has one group."""
 BY_REQUESTS: Final = frozenset({"group-1"})
-"""Groups that commit by requests alone, one after another, so each commit is seen; the pulls of others commit too."""
+"""Groups that commit only by requests, one after another, so that the record shows each commit. In the other groups,
+pulls commit too."""
 HOLD_MS: Final = 500
-"""How long the broker may hold a pull: short enough that some pulls expire during a run."""
+"""The broker may hold a pull for this long in ms, which is so short that some pulls expire during a run."""
 LONG_MS: Final = 10_000
-"""A pull held this long that is answered in time was woken, and did not just expire."""
+"""A hold time in ms that is so long that a pull which is answered in time was woken and did not expire."""
 ASKED_EVERY: Final = 4
 """A group queries a queue's offset after every fourth answer to its pulls: about a thousand times in a load."""
 SEND_S: Final = 90.0
 STALL_S: Final = 30.0
-"""If a load makes no progress for this long, a message or an answer is lost."""
+"""If a load makes no progress for this many seconds, a message or an answer is lost."""
 ANSWER_S: Final = 30.0
-"""A call waits this long for its answer: longer than the judge needs to report a missing answer."""
+"""A call waits this many seconds for its answer: longer than the judge needs to report a missing answer."""
 PULLED: Final = frozenset(
     {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
 )
@@ -67,7 +68,7 @@ class LoadPlan:
     commits: bool = False
     """Whether the groups commit and query offsets."""
     send_s: float = SEND_S
-    """The load sends no message after this time, so a slow or distant broker gets fewer messages."""
+    """The load sends no message after this many seconds, so a slow or distant broker gets fewer messages."""
 
 
 @frozen
@@ -115,7 +116,7 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether anything went wrong; later problems would only be consequences."""
+        """Whether something went wrong, so that later problems would only be consequences."""
         return bool(self.problems or self.troubles)
 
     def problem(self, text: str) -> None:
@@ -157,17 +158,14 @@ class _Consumer:
     commits: _Commits = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Commit as this group."""
         self.commits = _Commits(self.client, self.group, self.run.plan.topic)
 
     @property
     def group(self) -> str:
-        """The name of the group."""
         return f"group-{EXPRESSIONS.index(self.expression)}"
 
     @property
     def commits_by_pulls(self) -> bool:
-        """Whether this group's pulls commit."""
         return self.group not in BY_REQUESTS
 
     def pull(self, queue: int, offset: int) -> None:
@@ -231,7 +229,7 @@ class _Consumer:
             self.run.moved.notify_all()
 
     def problems(self) -> list[str]:
-        """The messages that this group got without a request, and the missing ones if nothing interrupted the load."""
+        """Return the unrequested messages of this group, and the missing ones if nothing interrupted the load."""
         tags = wanted_tags(self.expression)
         expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
         return [
@@ -252,8 +250,8 @@ class _Consumer:
 class _Commits:
     """A group's own commits (request 15) and offset queries (14), one after another.
 
-    The next pull is in flight meanwhile and may commit too, so a group never commits less than before. The answers are
-    judged from the record. All of it belongs to the reader thread of `client`.
+    The next pull is in flight meanwhile and may commit too, so a group never commits less than before. The judge checks
+    the answers in the record. The reader thread of `client` owns all attributes.
     """
 
     client: RemotingClient
@@ -271,7 +269,7 @@ class _Commits:
     def answered(self, queue: int, offset: int) -> None:
         """Handle an answer to a pull of the queue; all messages below `offset` have come.
 
-        Every second query follows a commit of the offset, and in a group that commits by requests alone each one.
+        Every second query follows a commit of the offset. In a group that commits only by requests, every query does.
         """
         self._answers[queue] += 1
         if self._answers[queue] % ASKED_EVERY or queue in self._waiting:
@@ -291,7 +289,7 @@ class _Commits:
 
     def _send(self, code: RequestCode, header: Header, then: Callable[[], None]) -> None:
         def told(answer: Command | ClientError) -> None:
-            # Without an answer the queue is not queried any more: the record shows that the answer is missing.
+            # Without an answer the load stops querying the queue; the record shows that the answer is missing.
             if isinstance(answer, ClientError):
                 return
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -404,8 +402,8 @@ def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, in
 def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
     """Wait until every group has seen its pulls expire twice, so that each history contains deadlines.
 
-    Twice, because a broker that scans for deadlines may end the first ones late by chance. It then ends the second ones
-    late by nearly a whole period.
+    A broker that scans for deadlines may by chance end the first pulls hardly late. It then ends the second ones late
+    by nearly a whole period.
     """
     due = 2 * run.plan.queue_count
     deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)

@@ -52,12 +52,12 @@ class RacePlan:
     queue_count: int = 8
     """The race uses queue ids from 0 on, unless its caller passes `queues`."""
     gap_ms: float = 1.5
-    """How long after its message a pull is written at most, without a better estimate."""
+    """The longest time from writing a message to writing its pull, until there is a better estimate."""
     hold_ms: int = 15_000
     late_ms: float = 500.0
-    """A delivery is late if it comes this long after both the acknowledgement and the pull's write."""
+    """A delivery is late if it comes this many ms after both the acknowledgement and the pull's write."""
     patience_ms: float = 30_000.0
-    """The race stops waiting for an answer after this time."""
+    """The race stops waiting for an answer after this many ms."""
     connection_count: int = 4
     """A message and its pull may use the same connection, or two that different broker threads serve."""
     seed: int = 0
@@ -70,7 +70,7 @@ class Delivery:
     queue: int
     offset: int
     delay_ms: float
-    """From the later of acknowledgement and pull to the answer, or until now."""
+    """The time from the later of acknowledgement and pull to the answer, or until now without an answer."""
     stalled_ms: float = 0.0
     """The host pauses within the delay, as measured by a control thread."""
     overtaken_count: int = 0
@@ -113,13 +113,13 @@ class RaceReport:
         return tuple(one for one in self.late if one.own_ms > self.late_ms)
 
     def later_than(self, late_ms: float) -> int:
-        """The number of deliveries later than that, including host pauses."""
+        """The number of deliveries later than `late_ms`, including host pauses."""
         return sum(one.delay_ms > late_ms for one in self.late)
 
 
 EARLY_SHARE: Final = 0.08
 LATE_SHARE: Final = 0.08
-"""Shares of rounds that measure the wake time and the trip time."""
+"""The share of rounds that measure the wake time; as many measure the trip time."""
 WIDE_SHARE: Final = 0.25
 """Share of rounds that ignore the estimate, because the right time differs between queues."""
 TOGETHER_SHARE: Final = 0.5
@@ -182,7 +182,7 @@ BODY: Final = bytes(128)
 """The body of each message; RocketMQ 5.5.0 fails on an empty body."""
 LOOKS: Final = 10
 LOOK_MS: Final = 500
-"""How often, and for how long each time, to wait for a queue's first message."""
+"""The broker may hold each pull for a queue's first message this long, in ms."""
 ANSWER_S: Final = 10.0
 DIGITS_MAX: Final = 19
 REMARK_MAX: Final = 120
@@ -195,9 +195,9 @@ class RaceTopic:
 
     name: str
     first_offsets: Mapping[int, int]
-    """Queue id -> the offset that its next message gets."""
+    """Maps a queue id to the offset that its next message gets."""
     refused: Mapping[int, str]
-    """Queue id -> the broker's rejection of a message for it."""
+    """Maps a queue id to the broker's rejection of a message for this queue."""
 
     def __str__(self) -> str:
         return f"{len(self.first_offsets)} queues{self._left_out()}"
@@ -214,8 +214,8 @@ def prepare(
 ) -> RaceTopic:
     """Create the topic if the broker allows it, and find out which of these queues it has.
 
-    A broker that was just started may reject topics; then sends create it, with fewer queues. `tell` gets each queue.
-    Raises ClientError if the broker does not answer, or its answer is unreadable.
+    A broker that was just started may reject the topic; then a send creates it, with fewer queues. `tell` is called
+    once per queue. Raises ClientError if the broker does not answer, or its answer is unreadable.
     """
     count = max(queue_ids) + 1
     offsets: dict[int, int] = {}
@@ -241,7 +241,7 @@ def prepare(
 
 
 def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
-    """Wait until the first message is visible; a pull that is not woken for it checks again at its end."""
+    """Wait until the first message is visible, with repeated pulls."""
     for _ in range(LOOKS):
         header = pull_header("race", topic, queue, offset, LOOK_MS)
         answer = client.call(RequestCode.PULL_MESSAGE, header, timeout_s=ANSWER_S)
@@ -263,13 +263,13 @@ CONNECT_S: Final = 10.0
 PAUSE_MS: Final = 1.0
 """The longest pause of a queue between two rounds."""
 BUSY_PAUSE_MS: Final = 20.0
-"""The pause before a broker without room, or one that does not hold, is asked again."""
+"""The pause before a request is repeated to a broker that is busy or does not hold pulls."""
 SLICE_S: Final = 0.25
-"""The phase in which queues have separate rounds; the phase with common rounds is four times as long, in turn."""
+"""The phase in which each queue has its own rounds alternates with a phase of bursts, which is four times as long."""
 ONE_PIECE_SHARE: Final = 0.9
 """The share of bursts with each message directly followed by its pull, on one connection."""
 CHUNKS: Final = (1, 8, 16, 32, 32)
-"""How many messages of such a write come before their pulls."""
+"""How many messages of such a burst are written before their pulls."""
 SLOW_MS: Final = 20.0
 """A burst does not wait for a queue whose pull is later than this."""
 LOOK_S: Final = 0.1
@@ -294,15 +294,13 @@ class _Queue:
     """When the broker acknowledged the message; 0 if it has not. The other times use 0 in the same way."""
     answered_ns: int = 0
     delivered_before: int = 0
-    """Total deliveries when the round could have ended."""
+    """The number of all deliveries when the round's last request was written."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the round is over."""
         return bool(self.acknowledged_ns and self.answered_ns)
 
     def begin(self, now_ns: int) -> None:
-        """Begin the next round."""
         self.begun_ns = now_ns
         self.sent_ns = self.asked_ns = self.acknowledged_ns = self.answered_ns = 0
 
@@ -341,8 +339,8 @@ class _Queue:
 class _Race:
     """A race in progress.
 
-    Invariant: `due` has each planned step, and `queues` one round each; those of `idle` wait for the next burst, and
-    their rounds are over.
+    Invariant: `due` has each planned step, and each queue in `queues` has one round. The rounds of the queues in `idle`
+    are over, and these queues wait for the next burst.
     """
 
     plan: RacePlan
@@ -373,7 +371,7 @@ class _Race:
         self._plan([queue], at_ns, int(self.aim.draw(self.sequence) * 1e6), now_ns)
 
     def begin_idle(self, now_ns: int) -> None:
-        """Begin a burst of all idle queues, once only slow ones are still awaited; not between bursts."""
+        """Begin the next rounds of the idle queues; a burst waits until all other queues are done or slow."""
         if not self.idle:
             return
         if not self._is_bursting(now_ns):
@@ -417,7 +415,7 @@ class _Race:
         heapq.heappush(self.due, (at_ns, tuple(opaques)))
 
     def do(self, opaques: Sequence[int]) -> None:
-        """Write requests together, on any of the connections: one broker thread may serve both of a queue's, or two."""
+        """Write requests together on a random connection; one or two broker threads serve a message and its pull."""
         asked = [self._asked(opaque) for opaque in opaques]
         pieces = [part for queue, step in asked for part in encode(queue.request(step))]
         self.sequence.choice(self.connections).sendall(b"".join(pieces))
@@ -464,7 +462,7 @@ class _Race:
         self._push([queue.opaque(step)], at_ns)
 
     def _told_nothing(self, queue: _Queue, now_ns: int) -> None:
-        """Pull again. The round's clock continues: a pull that is not given an available message is late as well."""
+        """Pull again. The round's clock continues, because a pull that misses an available message is late as well."""
         is_unheld = (now_ns - queue.asked_ns) / 1e6 < self.plan.hold_ms / 2
         self.unheld_count += is_unheld
         self._again("pull", queue, now_ns + is_unheld * int(BUSY_PAUSE_MS * 1e6))
@@ -476,7 +474,7 @@ class _Race:
         self.aim.learn(sent_ms, asked_ms, answered_ms)
 
     def overdue(self, now_ns: int) -> list[_Queue]:
-        """Return the queues of which an answer is overdue."""
+        """Return the queues whose answer is overdue."""
         patience_ns = self.plan.patience_ms * 1e6
         return [one for one in self.queues.values() if not one.is_done and self._since_ns(one, now_ns) > patience_ns]
 
@@ -484,7 +482,7 @@ class _Race:
         return now_ns - (queue.due_ns or max(queue.sent_ns, queue.asked_ns, queue.begun_ns))
 
     def give_up(self, queue: _Queue, now_ns: int) -> str | None:
-        """Record a missing answer: a pull is late; for a send, return why the race says nothing."""
+        """Record a missing answer. A pull then counts as late; for a send, return why the race shows nothing."""
         if queue.due_ns:
             self.late.append(self._delivery(queue, now_ns, is_missing=True))
             return None

@@ -1,7 +1,7 @@
 """A relay between clients and a broker that fails on request.
 
-It passes bytes on, but replaces the broker's address in a name server's answers by its own (`rewrites`). So all
-connections of a client go through it.
+It passes bytes on, but replaces the broker's address in a name server's answers by its own (`rewrites`), so that all
+connections of a client go through the relay.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from longpoll_runtime.services import Closeable
 
 Fault = Literal["reset", "slow", "black hole", "half-open", "trickle"]
 TRICKLE_S: Final = 0.05
-"""The delay of each byte from the server on a trickling link."""
+"""The delay of each byte from the server on a trickling link, in seconds."""
 
 
 @define(eq=False)
 class _Link:
-    """One connection through the relay. Once it is dead its bytes are dropped silently."""
+    """One connection through the relay. The bytes of a dead link are dropped silently."""
 
     ends: tuple[socket.socket, socket.socket]
     is_dead: bool = False

@@ -65,8 +65,7 @@ def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
 def at_rest(state: State, notifier: Notifier, queue: Queue) -> tuple[int, Int]:
     """The program counter and queue of a notifier that has finished with a bucket.
 
-    The scanner may still have to sweep.
-    """
+    The scanner may still have to remove unused buckets."""
     if notifier is state.scanner and sweeps(state.policy, state.bounds):
         return SWEEPING, const(queue.index)
     return IDLE, state.no_queue
@@ -105,8 +104,7 @@ def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
 def may_put_back(state: State, queue: Queue) -> Bool:
     """Whether a notifier can put requests back now.
 
-    In place it holds the lock; with a clone it must wait for the lock.
-    """
+    A notifier that traverses in place holds the lock; with a clone it must wait for the lock."""
     return TRUE if state.policy.take == "in_place" else state.lock_free(queue)
 
 

@@ -24,15 +24,15 @@ _MODULES: Final = {
     "python": "longpoll_spec.engines.python",
     "spark": "longpoll_spec.engines.spark.search",
 }
-"""Engine -> the module that has its function `explore`."""
+"""Maps an engine to the module with its function `explore`."""
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
     "spark": ("session", "parallel", "travelling", "checkpoint"),
 }
-"""Engine -> its options, apart from those that every engine has."""
+"""Maps an engine to its options, apart from those that every engine has."""
 _USUAL: Final = {"symmetry": False, "workers": 1}
-"""Option -> the value that changes nothing. This is None unless it is listed."""
+"""Maps an option to the value that changes nothing; for other options this value is None."""
 
 
 def explore(

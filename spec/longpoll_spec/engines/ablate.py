@@ -27,7 +27,7 @@ POLICIES: Final = ("strict", "strict-clone")
 BOUNDS: Final = ("tiny", *(name for name in EXPLORATIONS if name != "queues"), "queues", "small")
 """The bounds that are explored, in this order, until a property breaks."""
 Claims = Mapping[tuple[str, str], str]
-"""(policy, knob setting) -> the reason why this change breaks nothing."""
+"""Maps (policy, knob setting) to the reason why this change breaks nothing."""
 Report = Callable[[str], None]
 
 
@@ -67,7 +67,7 @@ class Row:
 def ablate(name: str, *, report: Report | None = None) -> list[Row]:
     """A row for every change of one knob of a policy. `report` gets each change before it is tried.
 
-    Raises `UnknownPolicyError`.
+    Raises `UnknownPolicyError` for an unknown name.
     """
     policy = preset(name)
     rows = []
@@ -79,7 +79,7 @@ def ablate(name: str, *, report: Report | None = None) -> list[Row]:
 
 
 def row_of(policy: Policy, setting: str, *, claims: Claims = REDUNDANT, requests: int = REQUESTS) -> Row:
-    """The result of changing one knob of a policy; the proof covers `requests` requests."""
+    """Change one knob of a policy and return the result; the proof covers `requests` requests."""
     changed = with_knob(policy, setting)
     bounds, violations = _explored(changed)
     proof = prove(changed, requests=requests, depth_max=0)

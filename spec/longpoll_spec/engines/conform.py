@@ -32,8 +32,7 @@ class Possibility:
     count: int
     ahead: int
     """A bit set: bit n is set if step `count + n` has happened. Bit 0 is never set, because `count` grows when that
-    step happens.
-    """
+    step happens."""
     state: Packed
 
 
@@ -60,7 +59,7 @@ class Conformance:
     placed: int
     """The greatest number of steps that the specification allows in some order; all steps if the run conforms."""
     certain: int
-    """The greatest number of steps after which only one possibility was left, so the error is between it and `placed`.
+    """The greatest number of steps after which only one possibility was left; the error lies between here and `placed`.
     """
     possible: tuple[Possibility, ...]
     """The possible positions after `placed` steps, before any hidden action."""
@@ -89,7 +88,7 @@ class Checker:
     _places: dict[str, int] = field(init=False)
     _functions: dict[str, StepFunction] = field(factory=dict)
     _unseen_after: dict[Packed, tuple[Packed, ...]] = field(factory=dict)
-    """Cache: state -> the states that its hidden actions lead to."""
+    """Caches, for each state, the states that its hidden actions lead to."""
 
     def __attrs_post_init__(self) -> None:
         self._actions = {action.label: action for action in self.model.actions}
@@ -138,7 +137,7 @@ class Checker:
     def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
         """The states after any number of hidden actions, in the order of `with_unseen`.
 
-        It serves runs whose order is known, where a state says all about a possibility. Results are cached by state.
+        Use this for runs whose order is known, because then a possibility is just a state. Results are cached by state.
         """
         functions = [self.step_function(label) for label in self.unseen]
         reached = dict.fromkeys(states)

@@ -42,7 +42,7 @@ def _values_by_id(terms: Iterable[Term], values: Values) -> dict[int, int]:
 
 @lru_cache(maxsize=1 << 10)
 def _in_order(*terms: Term) -> Sequence[Term]:
-    """The nodes of the terms, arguments first. It is cached because a run evaluates the same guards in each state."""
+    """The nodes of the terms, arguments first, cached because a run evaluates the same guards in each state."""
     return tuple(nodes(*terms))
 
 
@@ -71,7 +71,7 @@ def is_enabled(model: Model, action: Action, state: Sequence[int]) -> bool:
 
 
 def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int, ...]:
-    """The state after the action. It asserts that the action leaves every variable within its range."""
+    """The state after the action. The function asserts that the action leaves every variable within its range."""
     values = values_of(model, state)
     changed = {name: evaluate(term, values) for name, term in action.effect.items()}
     for variable in model.variables:

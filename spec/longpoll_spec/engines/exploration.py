@@ -57,7 +57,7 @@ class Exploration:
     complete: bool
     verdicts: tuple[Verdict, ...]
     fired: Mapping[str, int]
-    """Label of an action instance -> the number of its transitions."""
+    """Maps the label of an action instance to the number of its transitions."""
 
     @property
     def urgent(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Ledger:
     def is_open(self, index: int) -> bool:
         """Whether the property has no witness yet.
 
-        Later levels only give longer runs, so they need not look for one.
+        Once a property has a witness, later levels need not look for one, because they only give longer runs.
         """
         return index not in self.witnesses
 

@@ -41,9 +41,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     transitions: int
     depth: int
     violated: dict[str, int]
-    """Violated property -> the number of steps of its shortest counterexample."""
+    """Maps a violated property to the number of steps of its shortest counterexample."""
     reached: dict[str, int]
-    """Reached `sometimes` property -> the number of steps of the shortest run that reaches it."""
+    """Maps a reached `sometimes` property to the number of steps of the shortest run that reaches it."""
     holds: list[str]
     unreached: list[str]
 

@@ -175,9 +175,9 @@ class _Search:
     ledger: Ledger
     successors: Successors
     here: dict[int, Question]
-    """Property index -> the question that decides it when true in a state."""
+    """Maps a property's index to the question that decides the property when true in a state."""
     closing: dict[int, list[tuple[int, Question]]]
-    """Action index -> (property index, the question that decides it for the step)."""
+    """Maps an action's index to (property index, question that decides the property for the step)."""
     parents: dict[Packed, tuple[Packed, int] | None] = field(factory=dict)
     level: list[Packed] = field(factory=list)
     fired: Counter[int] = field(factory=Counter)
@@ -222,7 +222,6 @@ class _Search:
             del self.here[item]
 
     def progress(self, frontier: int) -> Progress:
-        """The progress so far."""
         return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
@@ -267,7 +266,7 @@ def explore(
 
 
 def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
-    """A shorter run that still breaks the property: without any single one of its steps it would not."""
+    """Return a shorter run that still breaks the property, and that breaks it no more without any one of its steps."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}
     index = {action.label: number for number, action in enumerate(model.actions)}
@@ -322,7 +321,7 @@ def unanswered(model: Model, fairness: Fairness | None = None) -> Endless | None
 
 
 def never_after(model: Model, said: LeadsTo, graph: Graph, fairness: Fairness | None = None) -> Endless | None:
-    """A fair run in which the premise is true once and the conclusion never from then on; None if no run is like that.
+    """A fair run in which the premise is true once and the conclusion never from then on; None if there is no such run.
 
     `graph` is the result of `graph_of` for this model.
     """

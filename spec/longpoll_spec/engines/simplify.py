@@ -86,7 +86,7 @@ def _hull(first: Interval, second: Interval) -> Interval:
 
 
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]
-"""Variable -> least and greatest value."""
+"""Maps a variable to its least and greatest value."""
 _COMPARISONS: Final = frozenset({"lt", "le", "eq"})
 
 
@@ -211,7 +211,7 @@ def _sum_of_choice(term: Int) -> _Sum:
 Cases: TypeAlias = npt.NDArray[Any]
 CASES_MAX: Final = 1 << 13
 AXES_MAX: Final = 32
-"""The greatest number of dimensions of a NumPy array before NumPy 2."""
+"""The greatest number of dimensions that an array of NumPy 1 can have."""
 
 
 def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:

@@ -113,8 +113,9 @@ class Survey:
 def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[str] = (), alone: bool) -> Survey:
     """Explore a policy under bounds and then, unless `alone`, with each feature and with a longer timeout.
 
-    Decides the named properties, by default all. A named property is checked under a feature only if no exploration
-    before it states the property. If an exploration ends early, the survey ends with it. Raises `UnknownPropertyError`.
+    Decides the named properties, by default all. A named property is checked under a feature only if no earlier
+    exploration states the property. If an exploration ends early, the survey ends with it. Raises
+    `UnknownPropertyError` for an unknown name.
     """
     asked = specification_of(policy, bounds)
     worlds = [asked] if alone else [asked, *(specification_of(policy, each) for each in explorations_of(policy))]

@@ -94,10 +94,9 @@ class Shapes:
     numbering: frozenset[str] = frozenset()
     """The variables whose values are numbers of queues."""
     queues: int = 1
-    """The number of queues."""
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
     numbered: dict[tuple[object, ...], _Numbered] = field(factory=dict)
-    """Renaming -> its results. They are kept because terms share most of their nodes."""
+    """Maps a renaming to its results, which are kept because terms share most of their nodes."""
 
     def number(self, term: Term, renaming: Renaming = IDENTITY, *, of_queue: bool = False) -> int:
         """The number of a term after renaming."""
@@ -126,7 +125,8 @@ class Shapes:
                 sums[id(node)] = _sum(node, sums, plain)
                 op, parts = "sum", list[object](sorted(sums[id(node)]))
             if node.op in _ORDERED and named and not kept:
-                parts.append(tuple(sorted(renaming.queues.items())))  # renaming does not preserve an order among queues
+                # The renaming is a part, because it does not preserve an order among queues.
+                parts.append(tuple(sorted(renaming.queues.items())))
             plain[id(node)] = self._number(op, parts)
             queues[id(node)] = self._number_of_queue(node, plain, queues, renaming)
         return (queues if of_queue else plain)[id(term)]
@@ -208,7 +208,7 @@ def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
 
 
 ShapesOf: TypeAlias = dict[tuple[frozenset[str], int], Shapes]
-"""(variables whose values are numbers of queues, number of queues) -> the shapes of terms of such a model."""
+"""Maps (variables whose values are numbers of queues, number of queues) to the shapes of terms of such a model."""
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool], known: ShapesOf | None = None) -> bool:

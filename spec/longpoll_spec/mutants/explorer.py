@@ -85,9 +85,8 @@ def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
 
 
 PAIRS_MAX: Final = 150
-"""The greatest number of policies that differ in two knobs on a page. A page with more would load slowly, so it has
-none.
-"""
+"""The greatest number of policies on a page that differ in two knobs. A page with more of them would load slowly, so it
+leaves all of them out."""
 
 
 def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
@@ -108,7 +107,8 @@ def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
     """The policy, those that differ from it in one knob or two, and the other presets.
 
-    A pair of knobs is used only if the model differs from those with one of the knobs, and only if there are few pairs.
+    A pair of knobs is used only if its model differs from the models with only one of the two knobs changed, and only
+    if there are few pairs.
     """
     yield policy
     if policy.name in PRESETS:

@@ -66,7 +66,7 @@ class Mutant:
     def is_in(self, policy: Policy, bounds: Bounds) -> bool:
         """Whether the mistake changes the model under these bounds.
 
-        It does not if the changed variable does not exist.
+        The model stays the same if the changed variable does not exist.
         """
         state = state_of(policy, bounds)
         return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
@@ -75,9 +75,9 @@ class Mutant:
         return filter(self.touches, actions_of(state))
 
     def shows(self, model: Model, states: Iterable[Packed]) -> bool:
-        """Whether in one of these states the mistake changes if the action is enabled, or the state after it.
+        """Whether the mistake shows in one of these states: the action's guard or its result differs there.
 
-        If it does so in no reachable state, it is not a mistake under these bounds.
+        A mistake that shows in no reachable state is none under these bounds.
         """
         right = [action for action in actions_of(model.state) if self.touches(action)]
         differs = any_of(_differ(action, self.change(model.state, action)) for action in right)
@@ -240,7 +240,7 @@ def forgetting(name: str) -> Change:
 
 
 def _not_writing(name: str) -> Change:
-    """As `forgetting`, but an action that assigns no such variable stays as it is."""
+    """A change like `forgetting`, except that an action which assigns no such variable stays as it is."""
 
     def change(_state: State, action: Action) -> Action:
         kept: dict[str, Term] = {key: value for key, value in action.effect.items() if called(key) != name}

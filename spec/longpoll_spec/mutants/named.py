@@ -144,14 +144,14 @@ _EFFECTS: Final = (
 NAMED: Final[Mapping[str, tuple[str, Change]]] = {
     f"{action} {make.__name__}": (action, with_effect(make)) for action, make in _EFFECTS
 }
-"""Name of a mutant -> (name of the action that it changes, the change)."""
+"""Maps the name of a mutant to (name of the action that it changes, the change)."""
 
 
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
     """The named mutants of the actions that exist.
 
-    A specification file may define actions with the same names as actions of the broker. They are left out, because
-    these changes do not fit them.
+    A specification file may define actions with the same names as actions of the broker. Such actions are left out,
+    because these changes do not fit them.
     """
     actions = actions_of(state_of(policy, bounds))
     there = {action.name: kinds_of(action) for action in actions if not action.place}

@@ -17,7 +17,7 @@ def time_can_pass(model: Model) -> Property | None:
     urgent = [action for action in model.actions if action.urgent]
     parts = rank(model.state)
     wrong = [(action, ~_gets_less(parts, action)) for action in urgent]
-    due = [action.guard for action in (*urgent, *model.named("tick"))]  # other actions need never happen
+    due = [action.guard for action in (*urgent, *model.named("tick"))]  # Actions that are not urgent need never happen.
     return no_step(time_can_pass, wrong, also=any_of(due))
 
 

@@ -27,7 +27,7 @@ CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")
 """The presets whose knobs are also changed under each feature. They differ from each other in most knobs."""
 Question: TypeAlias = Callable[[Policy, Bounds], bool]
 Features: TypeAlias = Mapping[str, str]
-"""Knob or feature -> its value as text; a feature is "yes" or "no"."""
+"""Maps a knob or feature to its value as text; a feature is "yes" or "no"."""
 
 
 Part: TypeAlias = tuple[str, frozenset[str]]
@@ -38,7 +38,7 @@ Part: TypeAlias = tuple[str, frozenset[str]]
 class Condition:
     """A condition: one of the alternatives must hold, with all its parts.
 
-    Without alternatives it never holds, and an alternative without parts always holds.
+    A condition without alternatives never holds, and an alternative without parts always holds.
     """
 
     alternatives: tuple[tuple[Part, ...], ...]
@@ -106,7 +106,7 @@ def changes_of(policy: Policy) -> Iterator[Policy]:
 def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | None = None) -> Condition:
     """The condition under which the answer to a question is yes, found from the samples, by default all of them.
 
-    It asserts that at most two alternatives are enough.
+    The function asserts that at most two alternatives are enough.
     """
     asked = [(features_of(*sample), question(*sample)) for sample in (samples() if tried is None else tried)]
     those, others = ([features for features, yes in asked if yes is wanted] for wanted in (True, False))

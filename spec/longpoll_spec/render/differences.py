@@ -20,7 +20,7 @@ from longpoll_spec.render.spec_page import OPEN, action_lines, opened
 NO_FEATURE: Final = ""
 """The value of `Changed.aspect` for a difference without any feature."""
 Pair = tuple[str, str]
-"""Corresponding lines of the first and the second policy; a line that only one has is paired with ""."""
+"""Corresponding lines of the first and the second policy; a line that only one policy has is paired with ""."""
 
 
 @frozen

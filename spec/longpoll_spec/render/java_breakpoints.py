@@ -41,7 +41,8 @@ class Breakpoint:
     place: str
     """The location in the method, in Byteman's syntax."""
     told: Mapping[str, str] = attrs.Factory(dict[str, str])
-    """Name of a value -> the Java expression for it: `topic`, `queue`, `request` (its opaque) or `suspends`."""
+    """Maps the name of a value to the Java expression for it: `topic`, `queue`, `request` (its opaque) or `suspends`.
+    """
     bucket: str = ""
     """The Java expression for the current ManyPullRequest, which `request` may use by the name `bucket`."""
     request: str = ""
@@ -49,7 +50,7 @@ class Breakpoint:
     request_class: str = "PullRequest"
     """The Java class of `request`."""
     throws: str = ""
-    """The class of the exception that a test may let the thread throw there; empty if none."""
+    """The class of the exception that a test may let the thread throw at this location; empty if none."""
     does: tuple[str, str] = ("", "")
     """(condition, action) as Java expressions: the thread does the action when it continues, if the condition is true.
     It is empty for the code of a release.
@@ -253,12 +254,12 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "notifier_throws": ("each", "each"),
     "scan_throws": ("queue", "queue"),
 }
-"""Action -> its two breakpoints: the thread stops at the first one, and the step takes it to the second one at most.
+"""Maps an action to its two breakpoints: the thread stops at the first one, and the step ends at the second one or
+before.
 
 In a traversal, the step that checks a request ends before the check of the next request, if there is one. An action
 that is missing here is taken by the driver of the test (`append`, `next_pull`, `offset_commit`, ...) or by time
-(`tick`), or does not exist in Java.
-"""
+(`tick`), or does not exist in Java."""
 
 
 def presets_of(version: str) -> tuple[str, ...]:

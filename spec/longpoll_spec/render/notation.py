@@ -52,7 +52,7 @@ class Writer:
 
     notation: Notation
     words: Mapping[str, Sequence[str]]
-    """Variable -> the names of its values, if its values have names."""
+    """Maps a variable to the names of its values, if they have names."""
     named: Mapping[int, str] = field(factory=dict)
     kept: tuple[Term, ...] = ()
 
@@ -135,7 +135,7 @@ def _signed(value: int) -> str:
 
 
 def words_of(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
-    """Variable -> the names of its values, such as PHASE_HELD.
+    """Map a variable to the names of its values, such as PHASE_HELD.
 
     Variables that differ only in their number share names.
     """
@@ -169,7 +169,7 @@ def guards_of(model: Model, prefix: str) -> list[tuple[Action, str]]:
 
 
 def parameters_of(model: Model) -> dict[str, int]:
-    """Name of a parameter -> its value, in the order in which the actions read the parameters."""
+    """Map the name of a parameter to its value, in the order in which the actions read the parameters."""
     terms: list[Term] = [term for action in model.actions for term in (action.guard, *action.effect.values())]
     return {node.args[0]: node.args[1] for node in nodes(*terms) if node.op == "parameter"}
 
@@ -222,7 +222,7 @@ class Reader(Writer):
     """Writes terms of a model with two requests for people."""
 
     swap: Effect = field(factory=dict)
-    """Variable of one request -> the same variable of the other request, as a term."""
+    """Maps a variable of one request to the same variable of the other request, as a term."""
     letters: tuple[str, str] = ACTING
 
     def swapped(self, term: Term) -> Term:
@@ -260,7 +260,7 @@ class Reader(Writer):
         return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
 
     def folded(self, parts: Sequence[Term]) -> Iterator[tuple[Term, bool]]:
-        """(part of a junction, whether it is the same for both requests); such a part is yielded only once."""
+        """Yield (part of a junction, whether it is the same for both requests), with such a part only once."""
         told = set[int]()
         for part in parts:
             twin = self.swapped(part)

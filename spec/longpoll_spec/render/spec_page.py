@@ -45,7 +45,7 @@ def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
 
 
 def named_terms(state: State) -> dict[str, Term]:
-    """Name -> frequent term. A name ends with the number of the request or queue that the term is about."""
+    """Map names to frequent terms. A name ends with the number of the request or queue that the term is about."""
     several = len(state.queues) > 1
     of_queues = {f"_{queue.name}" if several else "": queue for queue in state.queues}
     return {
@@ -235,7 +235,7 @@ def _variable(variable: Variable) -> tuple[str, ...]:
 
 @cache
 def _firsts() -> dict[str, dict[str, None]]:
-    """Shown name of a variable -> its first values in words, in the samples of policies and bounds."""
+    """Map a variable's shown name to its first values in words, in the samples of policies and bounds."""
     found: dict[str, dict[str, None]] = {}
     for policy, bounds in samples():
         for each in state_of(policy, bounds).variables:
@@ -259,7 +259,7 @@ def _shown(name: str) -> str:
 
 @cache
 def _variables() -> dict[str, Variable]:
-    """Shown name -> variable. It has the variables of all samples, each with all its value names."""
+    """Map shown names to variables: the variables of all samples, each with all its value names."""
     found: dict[str, Variable] = {}
     for policy, bounds in samples():
         for variable in state_of(policy, bounds).variables:
@@ -270,7 +270,7 @@ def _variables() -> dict[str, Variable]:
 
 
 def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """The words of both. A word that only the second list has comes after the word before it in that list."""
+    """The words of both lists. A word that only the second list has comes after the word before it in that list."""
     words = list(first)
     for before, word in pairwise(second):
         if word not in words:
@@ -474,7 +474,7 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
-    """Name -> property of a policy under bounds. The number of messages does not matter, so the log is unbounded."""
+    """Map names to the properties of a policy under bounds. The log is unbounded, because its size does not matter."""
     return {item.name: item for item in properties_of(specification_of(policy, opened(bounds)))}
 
 

@@ -38,7 +38,7 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "flush": ("store", "flush", "writes the appended messages to disk"),
     "crash_and_recover": ("bucket", "crash and restart", "kills the broker and restarts it with the data on disk"),
 }
-"""Action -> (key of the arrow's target, a few words for the arrow, the sentence without its subject, the actor)."""
+"""Maps an action to (key of the arrow's target, a few words for the arrow, the sentence without its subject)."""
 
 
 @frozen

@@ -101,7 +101,7 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "Fix: take each list in one step, whether it is empty or not (knob on_master_return=answer).",
     ),
 }
-"""Property -> (where the mistake is in RocketMQ, how to fix it)."""
+"""Maps a property to (where the mistake is in RocketMQ, how to fix it)."""
 
 
 SCAN_MS: Final = 5000
@@ -122,7 +122,7 @@ class End:
 
     @property
     def last(self) -> Action | None:
-        """The last action."""
+        """The last action of the run, if there is one."""
         return self.trace.steps[-1].action
 
     @property
@@ -226,7 +226,7 @@ def _window(end: End, slot: int) -> Iterable[str]:
 
 
 def _unannounced(end: End, slot: int) -> Iterable[str]:
-    """The text if no traversal came between: the traversal that is due announces a message with another tag."""
+    """The text about a wakeup lost without a traversal: the due traversal announces a message with another tag."""
     announced, tags = end.values.get("announced"), end.trace.model.bounds.tags
     if announced is not None and announced < tags:
         yield (

@@ -162,11 +162,11 @@ class State:
         return all_of(~(each.at(queue) & ~each.orphan & here) for each, here in pairs)
 
     def at_queue_of(self, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
-        """A fact of the queue that the request reads; false if it reads none."""
+        """A fact of the queue that the request reads; false if the request reads no queue."""
         return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
 
     def visible_end_of(self, request: Request) -> Int:
-        """The visible end of the queue that the request reads; 0 if it reads none."""
+        """The visible end of the queue that the request reads; 0 if the request reads no queue."""
         end = const(0)
         for queue in self.queues:
             end = ite(request.at(queue), queue.visible_end, end)
@@ -235,7 +235,7 @@ class State:
 
     @property
     def refuses_beside(self) -> Bool:
-        """Whether the executor rejects a request only while it has another; a proof leaves this open too."""
+        """Whether the executor rejects a request only while it has another request; a proof leaves this open."""
         return REFUSAL_NEEDS.is_(1) if self.bounds.has("capacity") else FALSE
 
     @property
@@ -259,7 +259,7 @@ class State:
     def announces_for(self, notifier: Notifier, request: Request) -> Bool:
         """Whether the notifier would wake the request if it has something to read.
 
-        A notifier without a tag wakes all.
+        A notifier that announces no tag wakes all requests.
         """
         if notifier is not self.dispatcher:
             return TRUE

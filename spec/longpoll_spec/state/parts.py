@@ -15,17 +15,17 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.terms import FALSE, Bool, Int
 
 IDLE: Final = 0
-"""A notifier that waits for its next reason to traverse."""
+"""Program counter: the notifier waits for its next reason to traverse."""
 WALKING: Final = 1
-"""A notifier between its take and its put-back."""
+"""Program counter: the notifier is between its take and its put-back."""
 DUE: Final = 2
-"""A notifier that has a reason to traverse and has not taken the bucket yet."""
+"""Program counter: the notifier has a reason to traverse and has not taken the bucket yet."""
 RECHECKING: Final = 3
-"""A notifier that has put requests back and must read the visible end again."""
+"""Program counter: the notifier has put requests back and must read the visible end again."""
 SWEEPING: Final = 4
-"""The scanner after its traversal, before it checks whether the bucket can be removed."""
+"""Program counter: the scanner has traversed the bucket, and has yet to check whether it can be removed."""
 REMOVING: Final = 5
-"""The scanner that has seen the bucket empty and is about to remove it."""
+"""Program counter: the scanner has seen the bucket empty and is about to remove it."""
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
 """The greatest number of copies of a request in the executor. One is correct; the second shows a broker's mistake."""
@@ -35,9 +35,8 @@ MASTER_BACK: Final = 2
 """News for a request: the master of the broker, which is a slave, has come back since the request's read."""
 ROLE_NEWS: Final = ("none", "new_master", "master_back")
 HASHES: Final = (0, 1, 0)
-"""Tag -> its hash. The third tag has the hash of the first, because two strings may collide in Java's
-`String.hashCode`.
-"""
+"""Maps a tag to its hash. The third tag has the hash of the first, because two strings may collide in Java's
+`String.hashCode`."""
 
 
 @frozen
@@ -106,14 +105,14 @@ class Tag:
     """The name of the tag as an actor in labels."""
     tag: int
     alike: tuple[int, ...]
-    """The tags that have the same hash as this one, itself included."""
+    """The tags that have the same hash as this tag, itself included."""
     by_sql: Wish | None
     """The wish for messages that pass the SQL filter; None if this message does not pass."""
 
     def passes(self, wants: Int) -> Bool:
         """Whether the broker delivers a message with this tag to a pull that asks for `wants`.
 
-        It compares hashes of tags.
+        The broker compares hashes of tags.
         """
         return wants.is_one_of(self.alike) | self._passes_sql(wants)
 

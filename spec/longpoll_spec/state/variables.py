@@ -161,9 +161,8 @@ REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
 0, it may also reject the only one.
 """
 SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
-"""Feature that only restricts behaviour -> its parameter. A proof leaves it open, because a restriction weakens a
-proof.
-"""
+"""Maps a feature that only restricts behaviour to its parameter. A proof leaves the parameter open, because a
+restriction would weaken the proof."""
 
 
 def number(variables: Mapping[str, Variable], name: str, otherwise: int = 0) -> Int:

@@ -18,9 +18,8 @@ from typing import Final
 DISABLED: Final = "NPY_DISABLE_CPU_FEATURES"
 """NumPy reads this environment variable when it is imported."""
 AVX512: Final = "AVX512_SKX X86_V4"
-"""The CPU features that the AVX-512 sort needs: one name up to NumPy 2.3, one since. NumPy only warns about an unknown
-one.
-"""
+"""The CPU features that the AVX-512 sort needs, with their names up to NumPy 2.3 and since then. NumPy only warns about
+an unknown name."""
 ZEN_3_AND_4: Final = "25"
 """The CPU family of Zen 3 and Zen 4 processors; only Zen 4 has AVX-512."""
 
@@ -40,7 +39,7 @@ def _import_numpy() -> None:
         os.environ[DISABLED] = AVX512
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # this NumPy knows only one of the names
+                warnings.simplefilter("ignore")  # This version of NumPy knows only one of the names.
                 import_module("numpy")
         finally:
             del os.environ[DISABLED]

@@ -106,7 +106,7 @@ class Writer:
     locals_made: int = 0
     constants: dict[str, Any] = field(factory=dict)
     lanes: dict[tuple[int, int], str] = field(factory=dict)
-    """(word, lane) -> the local that holds this byte of every state."""
+    """Maps (word, lane) to the local that holds this byte of every state."""
 
     def line(self, text: str) -> None:
         """Append one line at the current depth of indentation."""
@@ -122,7 +122,7 @@ class Writer:
     def constant(self, value: int) -> str:
         """The name of a constant of the columns' type.
 
-        With another type, NumPy would widen the results of operations.
+        With a constant of another type, NumPy would widen the results of operations.
         """
         name = f"i_{value}".replace("-", "m")
         self.constants[name] = self.column.type(value)
@@ -192,7 +192,7 @@ class Scope:
         return None
 
     def value(self, term: Term) -> str:
-        """The local that holds the column of a term; it is assigned now if there is none yet."""
+        """The local that holds the column of a term; if there is none yet, it is assigned now."""
         constant = constant_of(term)
         if constant is not None:
             return self.writer.constant(constant) if isinstance(term, Int) else str(bool(constant))
@@ -256,7 +256,7 @@ class Scope:
     def _conjunction(self, term: Term) -> str:
         """The expression of a conjunction.
 
-        Its negations are joined to one (De Morgan), which saves passes over columns.
+        Negated conjuncts are joined to one negation (De Morgan), which saves passes over columns.
         """
         negated = [arg for arg in term.args if arg.op == "not"]
         plain = [self.value(arg) for arg in term.args if arg.op != "not"]
@@ -279,9 +279,8 @@ it, number of such states).
 Weigh: TypeAlias = Callable[[Rows], int]
 """The number of states that some columns of a chunk represent: `len`, unless one state represents a whole orbit."""
 Make: TypeAlias = Callable[[int, Words, Rows], Words]
-"""From (action index, chunk, columns in which the action is enabled): copies of these columns. The generated code then
-changes the copies into the successors.
-"""
+"""Takes (action index, chunk, columns in which the action is enabled), and returns copies of these columns, which the
+generated code then changes into the successors."""
 Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, Make, list[int], list[Found]], None]
 """The generated function, with the arguments (chunk, whether each property is open, `Weigh`, `Make`, transitions per
 action to add to, list of `Found` to append to).
@@ -362,10 +361,10 @@ def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: 
 
 
 def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[tuple[int, str]]:
-    """(word, expression to XOR it with) for each change of the action.
+    """Yield (word, expression to XOR the word with) for each change of the action.
 
-    Changes that are the same in every row are one constant per word, and those that depend on the row one expression
-    per lane.
+    Changes that are the same in every row become one constant per word. Changes that depend on the row become one
+    expression per lane.
     """
     writer = scope.writer
     fixed: dict[int, int] = {}
@@ -394,7 +393,7 @@ def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[
 
 
 def _facts(guard: Bool) -> dict[str, Term]:
-    """Variable -> the constant that it must equal for the guard to hold, as far as a single conjunct decides this."""
+    """Map each variable that a single conjunct of the guard fixes to the constant that it must equal."""
     known: dict[str, Term] = {}
     for part in guard.args if guard.op == "and" else (guard,):
         if part.op == "var":

@@ -33,7 +33,7 @@ LANES: Final = WORD_BITS // LANE_BITS
 class Field:
     """The bits of one variable in a packed state.
 
-    Two fields are equal if their names and bits are; terms do not matter.
+    Two fields are equal if their names and bits are equal; their terms do not matter.
     """
 
     variable: Variable = field(eq=attrgetter("name"))

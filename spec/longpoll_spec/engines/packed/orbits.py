@@ -132,8 +132,8 @@ class Orbits:
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
         """The size of each canonical state's orbit.
 
-        A renaming of queues leaves a state unchanged if it does so after sorting the groups. The orbit is smaller by
-        the number of arrangements of equal groups, too.
+        A renaming of queues leaves a state unchanged if the groups are the same after sorting. Equal groups make the
+        orbit smaller too, by the number of their arrangements.
         """
         sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)
@@ -154,8 +154,8 @@ class Orbits:
     def spread(self, fired: Sequence[int]) -> list[int]:
         """The transitions of each action instance over all states, from the weighted counts over canonical states.
 
-        Over a whole orbit all requests have equal counts, and so have all queues, so the sum of each kind is divided
-        evenly.
+        Over a whole orbit all requests have equal counts, and all queues have equal counts, so the sum of each kind is
+        divided evenly.
         """
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, action in enumerate(self.model.actions):
@@ -231,7 +231,8 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     queues = model.bounds.queues
     if queues > QUEUES_MAX:
         raise SymmetryError(f"{queues} queues have too many renamings; check at most {QUEUES_MAX} with --symmetry")
-    decide = Simplifier(ranges_of(model)).simplify  # so that a difference in an impossible case does not count
+    # Simplify the terms, so that a difference in an impossible case does not count.
+    decide = Simplifier(ranges_of(model)).simplify
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the model"

@@ -34,7 +34,7 @@ class Store(Protocol):
     """Keeps the states of a part, in mixed form (`words.mixed`)."""
 
     def take(self, words: Words) -> None:
-        """Add states, sorted by heads and without duplicates. Those not seen before belong to the next level."""
+        """Add states, sorted by heads and without duplicates. New states belong to the next level."""
 
     def next_level(self) -> Words:
         """Start the next level, and return its states."""
@@ -166,21 +166,21 @@ class Part:
         return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
 
     def _successors(self) -> Successors:
-        """The buffer for a batch, which is used again and again. Only the pages that were written take memory."""
+        """The buffer for a batch, which all batches share. Only the pages that were written take memory."""
         if self.successors is None:
             self.successors = Successors(np.empty((self.words, self.most), dtype=np.uint64))
         self.successors.used = 0
         return self.successors
 
     def before(self, keys: Iterable[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key (source key, action index): the least state of level `depth` that leads to the key's state.
+        """Map each key to (source key, action index) for the least state of level `depth` that leads to it.
 
         The result lacks keys to which no state of this part leads.
         """
         return self.sources(keys, self._chunks(self.store.level(depth)))
 
     def sources(self, keys: Iterable[int], chunks: Iterable[Words]) -> dict[int, tuple[int, int]]:
-        """As `before`, but searches among the states in these chunks."""
+        """Do the same as `before`, but search among the states in these chunks."""
         wanted = distinct(mixed(words_of(keys, self.words)))
         names = [key_of(unmixed(wanted.copy()), column) for column in range(wanted.shape[1])]
         sources: dict[int, tuple[int, int]] = {}
@@ -217,9 +217,9 @@ class Part:
 
 
 Sources: TypeAlias = Mapping[int, tuple[int, int]]
-"""Key of a state -> (key of a state with a step to it, index of the action of that step)."""
+"""Maps the key of a state to (key of a state with a step to it, index of the action of that step)."""
 Before: TypeAlias = Callable[[Sequence[int], int], Sources]
-"""(keys of states, depth) -> the least source of each of these states in the level of this depth."""
+"""Takes (keys of states, depth), and returns the least source of each of these states in the level of this depth."""
 
 
 def runs_backwards(

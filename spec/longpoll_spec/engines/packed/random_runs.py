@@ -35,7 +35,8 @@ _NOBODY: Final = -1
 class _Choice(Successors):
     """Chooses one random step for each run. Invariant: `chosen` is uniform over the steps offered so far.
 
-    A left-out action is chosen only if no other action is enabled, so a run ends only where no action is.
+    A left-out action is chosen only if no other action is enabled, so a run ends only in a state without enabled
+    actions.
     """
 
     random: np.random.Generator = field(kw_only=True)
@@ -132,7 +133,7 @@ class _Runs:
 def random_runs(
     model: Model, properties: Sequence[Property], *, runs: int, steps: int, seed: int = 0, once: bool = False
 ) -> dict[str, list[Action]]:
-    """Name of a decided property -> the shortest run that decides it among those tried.
+    """Map each decided property to the shortest run that decides it among those tried.
 
     Tries `runs` runs of at most `steps` steps; equal seeds give equal runs. With `once`, no more runs begin when each
     property is decided. A run that violates a property loses the steps that it does not need (`python.shorten`), while

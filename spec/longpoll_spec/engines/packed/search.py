@@ -102,11 +102,9 @@ class _Search:
         return over
 
     def transitions(self) -> list[int]:
-        """The number of transitions of each action instance, by index."""
         return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs that lead to the witnesses, with their closing steps."""
         return runs_backwards(self.model, witnesses, self.crew.before, self.orbits)
 
 

@@ -47,7 +47,7 @@ from longpoll_spec.errors import MemoryShortError
 Slots: TypeAlias = npt.NDArray[np.int64]
 """Indices of slots."""
 LOAD_MAX: Final = 0.6
-"""The greatest part of slots in use, because in a fuller table the probe sequences get long."""
+"""The greatest share of slots in use, because in a fuller table the probe sequences get long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
 """A table of at least 2**24 slots doubles when it is full. A smaller one grows fourfold, because moving costs time."""
@@ -137,11 +137,11 @@ class WordTable:
     def _move(self, before: Words) -> None:
         """Move all states of the smaller table into these slots, in ascending order of heads.
 
-        The first slot to probe for a state is in the same group of full slots between two free ones, so heads only grow
-        from one group to the next. Each state, sorted within its group, goes into its first slot, or behind the state
-        before it if that slot is taken: the slots between are then full, as the invariant requires. Two kinds of states
-        are left for the end: those before the first free slot, which may have wrapped around, and those that would pass
-        the end of the new slots.
+        The full slots between two free slots form a group. The first slot to probe for a state is in the state's own
+        group, so heads only grow from one group to the next. Each state, sorted within its group, goes into its first
+        slot. If that slot is taken, the state goes behind the previous state: the slots between are then full, as the
+        invariant requires. Two kinds of states are left for the end: those before the first free slot, which may have
+        wrapped around, and those that would pass the end of the new slots.
         """
         heads, slots = before[0], self.slots.shape[1]
         begin = int((heads == _FREE).argmax())
@@ -220,7 +220,7 @@ class Plan:
     chunk_states: int
     stretch_states: int
     sorted_states: int
-    """Candidates for the next level before they are sorted and written, or states of one range that are looked up."""
+    """The number of candidates before they are sorted and written, or of states of one range that are looked up."""
 
 
 def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: int) -> Plan:
@@ -239,7 +239,7 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
         )
     share = (memory_mb - program_mb) * MEGABYTE // workers
     chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // 3 // chunk_bytes))
-    # The smallest chunk may take more than a third, so the batch and the store share what it leaves.
+    # The smallest chunk may take more than a third of the memory, so the batch and the store share the rest.
     left = min(share // 3, (share - chunk * chunk_bytes) // 2)
     sorted_ = left // (state_bytes * COPIES)
     return Plan(chunk, min(STRETCH_STATES_MAX, sorted_), sorted_)

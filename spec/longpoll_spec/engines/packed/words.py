@@ -79,7 +79,7 @@ def unmixed(words: Words) -> Words:
 
 
 def first_head(number: int, shares: int) -> int:
-    """The first head of range `number`, if all heads are divided into `shares` equal ranges; 2**64 after the last."""
+    """The first head of range `number` of `shares` equal ranges of heads; 2**64 if `number` equals `shares`."""
     return (number << WORD_BITS) // shares
 
 
@@ -89,7 +89,7 @@ def lesser(words: Words, head: int) -> int:
 
 
 def _stir(head: Words, rest: Words) -> None:
-    """XOR the head with a function of the other words. Doing so twice changes nothing, so it is its own inverse."""
+    """XOR the head with a function of the other words. The function is its own inverse."""
     if not rest.size:
         return
     stirred = np.zeros_like(head)
@@ -145,7 +145,7 @@ def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def least(words: Words, rows: Rows) -> int:
-    """The one of these columns that has the least key."""
+    """Return which of these columns has the least key."""
     for word in words[::-1]:
         values = word.take(rows)
         rows = rows.compress(values == values.min())

@@ -102,7 +102,6 @@ class _Worker:
             self.part.take(tray.words[:, start:end].copy())
 
     def begin(self, first: int) -> None:
-        """Begin the search, with the first state if this worker owns it."""
         self.part.begin()
         words = mixed(words_of([first], self.part.words))
         begin, end = (first_head(number, len(self.trays)) for number in (self.part.number, self.part.number + 1))
@@ -110,11 +109,9 @@ class _Worker:
         self.part.take(words if is_own else no_words(self.part.words))
 
     def next_level(self) -> int:
-        """Start the next level (`Part.next_level`)."""
         return self.part.next_level()
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """Find states that lead to these (`Part.before`)."""
         return self.part.before(keys, depth)
 
 
@@ -155,7 +152,7 @@ class Workers:
             try:
                 pipe.send(("end",))
             except OSError:
-                continue  # this worker has exited already
+                continue  # This worker has exited already.
         for worker in self.workers:
             worker.join(0 if self.owing else PATIENCE_S)
             if worker.is_alive():

@@ -56,7 +56,8 @@ counters of lateness, because properties in ticks say the same in a proof.
 """
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
-"""Bounds -> property -> the run that breaks it when these bounds are explored, or None. Configurations share it."""
+"""Maps bounds and a property to the run that violates the property under these bounds, or None. Configurations share
+it."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
@@ -195,8 +196,8 @@ def _at_each(
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
     """The outcomes for each number of requests that is needed, and these numbers.
 
-    It repeats until the same statements are inductive for each number, and compares the model for the greatest number
-    with the smaller ones.
+    The proof is repeated until the same statements are inductive for each number. The model for the greatest number is
+    compared with the smaller ones.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in sample.candidates}
@@ -233,7 +234,7 @@ def _compared(make: ModelOf, sizes: Mapping[int, Statements], readers: Readers) 
     """Compare the models for these numbers of requests with the greatest one; raises `NotUniformError`.
 
     In the smallest and the largest configuration, the models for all numbers up to the greatest are compared; in the
-    others only those in the proof. A difference for another number would show in one of these two.
+    others only those in the proof. A difference for another number would show in the smallest or largest configuration.
     """
     largest = sizes[max(sizes)]
     readers.check_symmetry(largest)

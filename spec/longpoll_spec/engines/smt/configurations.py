@@ -63,7 +63,7 @@ REQUESTS: Final = 2
 
 
 def world_with(features: Iterable[str]) -> Bounds:
-    """The configuration with these features, and with those that only restrict, which the proof leaves open."""
+    """The configuration with these features and all those that only restrict, which the proof leaves open."""
     on = frozenset(features)
     return attrs.evolve(
         PLAIN,
@@ -104,7 +104,7 @@ CONFIGURATIONS: Final[Mapping[str, Bounds]] = MappingProxyType(
     dict(WORLDS)
     | {"+".join(sorted(on or SWITCHES)): world_with(on) for on in _subsets(FEATURES, 2) if on != {"queues"}}
 )
-"""Name -> configuration, with all configurations of a proof. The one with queues as its only feature is `bare`."""
+"""Maps names to all configurations of a proof. The configuration with queues as its only feature is `bare`."""
 
 
 def configurations_of(policy: Policy) -> Mapping[str, Bounds]:
@@ -151,8 +151,8 @@ def not_taken(
 ) -> tuple[NotTaken, ...]:
     """The combinations of a question's features that no configuration covers.
 
-    With `names`, only the questions count on which the proof of these properties rests. These are their own questions
-    and those of every statement that the induction may assume.
+    With `names`, only those questions count that the proof of these properties needs: their own questions, and those of
+    every statement that the induction may assume.
     """
     taken = [features_of(world) for world in worlds]
     by_features: dict[Features, list[str]] = {}
@@ -185,7 +185,7 @@ class _Reader:
     texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
     kept: list[Statements] = field(factory=list)
     read_by: dict[str, set[str]] = field(factory=dict)
-    """Statement -> names of the variables that it reads, without the numbers of requests and queues."""
+    """Maps a statement to the names of the variables that it reads, without the numbers of requests and queues."""
 
     def questions(self) -> tuple[Question, ...]:
         features = self._features()
@@ -293,7 +293,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
 def world_named(name: str) -> Bounds:
     """The configuration with a name, such as `whole`, or with these features, such as `crash+queues`.
 
-    Raises `UnknownWorldError`.
+    Raises `UnknownWorldError` for an unknown name.
     """
     if name in WORLDS:
         return WORLDS[name]
@@ -404,9 +404,9 @@ _NUMBERS: Final = ("no", "one", "two", "three", "four", "five", "six", "seven", 
 
 
 def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
-    """Property -> its worst verdict in the configurations that state it.
+    """Map each property to its worst verdict in the configurations that state it.
 
-    Where a required situation was not found, proved counts as unknown.
+    A proved property counts as unknown where a required situation was not found.
     """
     worse: Mapping[Answer, int] = {"proved": 0, "unknown": 1, "refuted": 2}
     found: dict[str, Answer] = {}
@@ -420,7 +420,7 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """Configuration -> the properties that only other configurations state, or that hold vacuously only in this one.
+    """Map each configuration to the properties that only others state, or that hold vacuously only in this one.
 
     The proof in this configuration says nothing about these properties.
     """

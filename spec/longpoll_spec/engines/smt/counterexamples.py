@@ -188,7 +188,7 @@ ModelOf: TypeAlias = Callable[[Bounds], Model]
 STATES: Final = 200_000
 """The number of states at which exploring ends, with the level in which it is reached."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
-"""(messages, ticks of a timeout), tried in this order. Three ticks show a deadline that is restarted, which one hides.
+"""(messages, ticks of a timeout), tried in this order. A restarted deadline shows with three ticks, but not with one.
 """
 RUNS: Final = 16_384
 """The number of random runs, if there are too many states to explore."""
@@ -198,7 +198,7 @@ STEPS: Final = 40
 def explored(
     model_of: ModelOf, world: Bounds, requests: int, names: Sequence[str], report: Report | None = None
 ) -> Mapping[str, Refutation]:
-    """Those of the named properties that a run breaks in this configuration, each with the first run found.
+    """Map each named property that a run breaks in this configuration to the first run found.
 
     `model_of` returns the model for given bounds. Names of properties that the model does not have are ignored.
     `report` gets a text for each search before it begins.

@@ -42,7 +42,7 @@ _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
 @frozen
 class Counterexample:
-    """A counterexample to induction: a state in which every assumed statement holds, and a step that breaks another.
+    """A counterexample to induction: a state in which the assumed statements hold, and a step that breaks another one.
 
     The state need not be reachable.
     """
@@ -76,7 +76,7 @@ class Induction:
     kept: tuple[Property, ...]
     initial: Mapping[str, Outcome]
     inductive: Mapping[str, Outcome]
-    """Statement -> its outcome; that of a dropped statement is from the round in which it was dropped."""
+    """Maps a statement to its outcome; a dropped statement has the outcome of the round in which it was dropped."""
 
 
 @define
@@ -115,7 +115,8 @@ class Prover:
     record: Record | None = None
     lemmas: Lemmas = field(factory=Lemmas)
     parts: dict[int, Bool] = field(factory=dict)
-    """Id -> part of an assumed statement. Each part is asserted under its id, which the unsat core then names."""
+    """Maps an id to a part of an assumed statement. Each part is asserted under its id, which the unsat core then
+    names."""
     solver: Any = None
 
     def assume(self, statements: Sequence[Property]) -> None:
@@ -218,8 +219,8 @@ def prover_of(
 ) -> Prover:
     """A prover for a model whose timeout and scan period are open.
 
-    `properties` are all properties that it will be asked about. Symmetry of requests is checked here unless the caller
-    knows it already (`symmetric`). The prover reuses the proofs in `lemmas`, and adds its own.
+    `properties` are all properties that the prover will be asked about. Symmetry of requests is checked here unless the
+    caller knows it already (`symmetric`). The prover reuses the proofs in `lemmas`, and adds its own.
     """
     frame = frame_of(model, parameters=open_parameters(model))
     if symmetric is None:

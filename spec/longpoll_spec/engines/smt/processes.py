@@ -19,7 +19,7 @@ from longpoll_spec.errors import LongpollError, MemoryShortError
 T = TypeVar("T")
 Report: TypeAlias = Callable[[str], None]
 Task: TypeAlias = Callable[[Report], T]
-"""Returns its result, and reports its progress as text."""
+"""A function that returns a result, and reports its progress as text."""
 
 
 def in_processes(tasks: Mapping[str, Task[T]], count: int, report: Report) -> Mapping[str, T]:
@@ -81,7 +81,7 @@ def _work(
 ) -> None:
     """Run tasks in one process, until none is left.
 
-    It closes its copies of the caller's pipe ends, so that sending fails if the caller has exited.
+    The process closes its copies of the caller's pipe ends, so that sending fails if the caller has exited.
     """
     for each in callers:
         each.close()

@@ -44,9 +44,7 @@ TIMEOUT_S: Final = 10.0
 """The seconds allowed for one question to the solver, and for the search for a run that breaks one property."""
 DEPTH_MAX: Final = 13
 """The number of steps of the longest run that is unrolled. The deepest known race of a policy takes 11 steps, and 12 in
-strict-clone. With a lower `depth_max` longer runs are not wanted, so nothing is explored, because exploring could find
-one.
-"""
+strict-clone. With a lower `depth_max` nothing is explored, because exploring could find a longer run."""
 REQUESTS_IN_RUNS: Final = 2
 PLAIN: Final = Bounds("proof", messages=None)
 """The plain bounds of a proof: an unbounded log, one queue, one tag, no features."""
@@ -76,7 +74,8 @@ class Proof:
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
-    """Statement of the strengthening that is not inductive -> why. This is harmless if the others are enough."""
+    """Maps a statement of the strengthening that is not inductive to its outcome. This is harmless if the other
+    statements are enough."""
 
     def verdict(self, name: str) -> Answer:
         """The verdict on a property: proved if its last obligation is, refuted only by a run from the first state."""
@@ -151,7 +150,8 @@ def prove(
     """Prove the named `always` properties of a policy, by default all, or find runs that break them.
 
     `world` has the features and the numbers of queues and tags. `report` gets the current step of the proof as text,
-    and `record` gets each question of the induction as SMT-LIB. Raises `BoundsError` and `UnknownPropertyError`.
+    and `record` gets each question of the induction as SMT-LIB. Raises `UnknownPropertyError` for an unknown name, and
+    `BoundsError` for bounds that cannot be explored.
     """
     model = specification_of(policy, attrs.evolve(world, requests=requests))
     return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, record=record)

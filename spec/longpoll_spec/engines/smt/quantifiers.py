@@ -28,7 +28,7 @@ _JUNCTIONS: Final = frozenset({"and", "or"})
 
 
 class NotUniformError(Exception):
-    """A term refers to the requests of the rest not only by quantifiers, so no proof for any number can use it."""
+    """A term refers to unnamed requests in another way than by quantifiers, so no proof for any number can use it."""
 
 
 @define(eq=False)
@@ -47,7 +47,7 @@ class Rest:
     needed: dict[tuple[int, Polarity], set[Witness]] = field(factory=dict)
     dropped: frozenset[int] = frozenset()
     left: dict[int, Term] = field(factory=dict)
-    """A cache: id of a node -> the node without the requests in `dropped`."""
+    """Caches, for the id of a node, the node without the requests in `dropped`."""
 
     def free(self, term: Term) -> frozenset[int]:
         """The requests of the rest that a term names outside quantifiers."""

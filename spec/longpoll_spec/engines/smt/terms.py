@@ -1,7 +1,8 @@
 """Translates terms to z3 expressions: to unbounded integers and truth values, in which a parameter is a z3 constant.
 
 A `Frame` has a z3 constant for each variable at one step of a run. During a call, z3 would handle SIGINT itself: it
-would abort and answer `unknown`, and Python would not see the signal. `check` raises `KeyboardInterrupt` then.
+would abort and answer `unknown`, and Python would not see the signal. So `check` raises `KeyboardInterrupt` after such
+an answer.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ class Frame:
     """The variables at one step of a run. Invariant: `known` has each translated term, so that ids stay unique."""
 
     variables: Mapping[str, Any]
-    """Variable name -> z3 constant, or a z3 value in the first state of a run."""
+    """Maps the name of a variable to a z3 constant, or to a z3 value in the first state of a run."""
     parameters: Mapping[str, Any]
-    """Parameter name -> z3 constant. A parameter that is missing here has the value from the model's bounds."""
+    """Maps the name of a parameter to a z3 constant. A missing parameter has the value from the model's bounds."""
     known: dict[int, tuple[Term, Any]] = field(factory=dict)
 
     def meaning(self, term: Term) -> Any:

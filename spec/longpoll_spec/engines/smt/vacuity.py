@@ -30,7 +30,7 @@ MESSAGES: Final = 2
 STATES: Final = 100_000
 """The number of states at which exploring a configuration ends; most configurations with two features have fewer."""
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
-"""The actions of a run without faults, next to those that are urgent, which differ between policies."""
+"""The actions of a run without faults, in addition to the urgent ones, which differ between policies."""
 TRIES: Final[tuple[tuple[bool, int, int], ...]] = (
     (True, 512, 40),
     (False, 512, 40),

@@ -16,8 +16,8 @@ every worker map it from a file:
 | `seen/Q/A-B`      | the states of shard Q in levels A to B, merged into fewer runs (`Visited`)              |
 
 A file appears complete or not at all, and writing it again gives the same states, so a task that Spark retries does no
-harm. Only complete levels are merged, and their own runs stay. So a directory that is missing under `seen` can be made
-again.
+harm. Only complete levels are merged, and the levels keep their own runs. So a missing directory under `seen` can be
+made again.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ MADE: Final = "made"
 SORTED_STATES: Final = 4 << 20
 """The number of states that a task sorts at once."""
 _parts: dict[tuple[tuple[str, ...], int], Part] = {}
-"""A cache of each worker process: (text of an expanding function, batch size) -> its compiled part."""
+"""Caches, in each worker process, the compiled part for (text of an expanding function, batch size)."""
 
 
 @with_table
@@ -164,7 +164,7 @@ class Told(msgspec.Struct, frozen=True):
     """The results of expanding some states. Keys are hexadecimal strings, because JSON numbers are not exact."""
 
     fired: list[int]
-    """Transitions by action instance."""
+    """The number of transitions of each action instance."""
     found: list[tuple[int, int | None, str]]
     """(property index, index of the closing action or None, key)."""
 
@@ -232,14 +232,14 @@ class Partition:
             write_run(level_in(self.directory, depth), share, number, not_in(states, seen, low))
 
     def before(self, keys: Sequence[int], depth: int, share: int) -> Sources:
-        """For each key the least state, of the shard's states of a level, that leads to it, if there is one."""
+        """For each key, find the least of the shard's states of a level that leads to the key's state, if one does."""
         runs = runs_in(level_in(self.directory, depth), share)
         found = self.part().sources(keys, (chunk for run in runs for chunk in _chunks(run)))
         return Sources([(f"{key:x}", f"{source:x}", index) for key, (source, index) in found.items()])
 
 
 def sources_in(several: Iterable[Sources]) -> dict[int, tuple[int, int]]:
-    """For each key the least state that leads to it in any of these answers, with the index of the action."""
+    """Merge answers: for each key, the least state that leads to it in any of them, with the index of the action."""
     sources: dict[int, tuple[int, int]] = {}
     for name, text, action in (row for each in several for row in each.rows):
         key, source = int(name, 16), (int(text, 16), action)

@@ -103,7 +103,6 @@ class _Search:
         return sources_in(self._by_shares(lambda number: share.before(keys, depth, number), Sources, is_here))
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs that lead to the witnesses, with their closing steps."""
         return runs_backwards(self.model, witnesses, self.before)
 
 

@@ -59,7 +59,7 @@ class Assignment:
 
 
 def sequence(effect: Effect) -> tuple[Assignment, ...]:
-    """The assignments of an effect, in an order with the same result. It leaves out those that change nothing."""
+    """The assignments of an effect, in an order with the same result, without those that change nothing."""
     waiting = changes(effect)
     done: list[Assignment] = []
     cleared: list[Assignment] = []
@@ -77,7 +77,7 @@ def sequence(effect: Effect) -> tuple[Assignment, ...]:
 
 
 def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
-    """Three terms: the variable, the variable that saves its old value, and the value of the latter between steps."""
+    """Three terms: the variable, the variable that saves its old value, and the latter's value between steps."""
     if isinstance(term, Int):
         return int_variable(name), int_variable(SAVED + name), const(0)
     return bool_variable(name), bool_variable(SAVED + name), FALSE
@@ -93,7 +93,7 @@ def _is_read_by_others(name: str, waiting: Effect) -> bool:
 
 
 GROUPS: Final = {"always": "ALWAYS", "inductive": "ALWAYS", "sometimes": "SOMETIMES"}
-"""Kind of property -> the macro that turns on all properties of the kind."""
+"""Maps a kind of property to the macro that turns on all properties of this kind."""
 BY_STEP: Final = " by this step"
 """The suffix of the message if the next step decides the property, instead of the state before it."""
 

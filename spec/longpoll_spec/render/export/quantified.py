@@ -30,7 +30,7 @@ Expression: TypeAlias = tuple[Any, ...]
 Slot: TypeAlias = tuple[str, int]
 """A request or a queue: its kind and its number, such as `("request", 0)`."""
 Bound: TypeAlias = Mapping[Slot, str]
-"""Slot -> the letter that represents it in the text."""
+"""Maps a slot to the letter that represents it in the text."""
 
 SLOTS: Final = 3
 LETTERS: Final = {"request": ("r", "s", "t"), "queue": ("q", "p", "o")}
@@ -61,12 +61,11 @@ class Reading:
     calls: tuple[tuple[Term, Expression], ...] = ()
     """(term, call of a predicate that replaces the term). If a term has several calls, the first one counts."""
     named: Mapping[int, Expression] = field(init=False)
-    """Id of a term -> its call. `calls` references the terms, so ids stay unique."""
+    """Maps the id of a term to its call. `calls` references the terms, so ids stay unique."""
     junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
     """The junctions that have a call, the longest first. They are also found among the parts of a longer junction."""
 
     def __attrs_post_init__(self) -> None:
-        """Sort the calls."""
         found = [pair for pair in self.calls if pair[0].op in _JUNCTIONS]
         object.__setattr__(self, "named", {id(term): call for term, call in reversed(self.calls)})
         object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
@@ -327,7 +326,7 @@ def _reduced(choice: Expression) -> Expression:
 WIDTH: Final = 118
 """The longest line, in characters."""
 SETS: Final = {"request": "Requests", "queue": "Queues"}
-"""Kind -> the TLA+ constant with all requests or all queues."""
+"""Maps a kind to the TLA+ constant with all requests or all queues."""
 ENABLED: Final = "ENABLED "
 """The prefix of the name of a variable that represents the guard of an action."""
 

@@ -174,7 +174,7 @@ class Module:
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
-        """Name without a number -> the variable of the first request or queue, or of the broker."""
+        """Maps a name without a number to the variable of the first request or queue, or of the broker."""
         found: dict[str, Variable] = {}
         for each in self.state.variables:
             found.setdefault(indexed(each.name)[0], each)
@@ -182,7 +182,7 @@ class Module:
 
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Name of a group -> its variables: those of the broker, of the queues and of the requests."""
+        """Maps the name of a group to its variables: those of the broker, of the queues or of the requests."""
         found: dict[str, list[str]] = {"of_broker": [], "of_queues": [], "of_requests": []}
         for name, variable in self.variables.items():
             kind = kind_of(variable)
@@ -247,7 +247,7 @@ class Module:
 
     @cached_property
     def definitions(self) -> dict[str, tuple[Predicate, Expression]]:
-        """Name of a predicate -> the predicate, and the expression that defines it."""
+        """Maps the name of a predicate to the predicate and the expression that defines it."""
         found = {}
         for predicate, calls in self.calls:
             reading = self.reading(predicate.name)
@@ -260,7 +260,7 @@ class Module:
         return found
 
     def branches(self, expression: Expression) -> bool:
-        """Whether the guard has alternatives. TLC would take and count the step once for each of them."""
+        """Whether the guard has alternatives. TLC would take and count the step once for each alternative."""
         match expression[0]:
             case "or" | "some" | "ite":
                 return True
@@ -308,7 +308,7 @@ def kind_of(variable: Variable) -> str | None:
 MAY_TICK: Final = "MayTick"
 URGENT: Final = "Urgent"
 _LEFT_OUT: Final = frozenset({time_can_pass})
-"""The properties that the module leaves out: the rank of this one is only for proofs."""
+"""The properties that the module leaves out. The rank of `time_can_pass` is only for proofs."""
 
 
 def tla_name_of(model: Model) -> str:
@@ -376,7 +376,7 @@ def _progress(module: Module) -> str:
 def _is_of_states(item: Property) -> bool:
     """Whether the property is an invariant.
 
-    One about ticks is an invariant of the states in which a tick is enabled.
+    A property about ticks is an invariant of the states in which a tick is enabled.
     """
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
 
@@ -402,7 +402,7 @@ def _suffix(action: Action) -> str:
 
 
 def formulas_of(model: Model) -> dict[str, tuple[str, ...]]:
-    """Name of a predicate or property -> the lines of its definition."""
+    """Map the name of a predicate or property to the lines of its definition."""
     module = Module(model)
     properties = {
         item.name: tuple(_property(module, item))[len(tuple(comment(item.sentence))) :]

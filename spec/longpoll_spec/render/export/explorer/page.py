@@ -93,7 +93,7 @@ class Pool:
     nodes: list[list[int]] = field(factory=list)
     entries: dict[str, int] = field(factory=dict)
     labels: Mapping[str, int] = field(factory=dict)
-    """Label -> the index of the action in the first model."""
+    """Maps a label to the index of the action in the first model."""
     _numbers: dict[int, int] = field(factory=dict)
     _shapes: dict[tuple[int, ...], int] = field(factory=dict)
     # The terms whose ids are keys of `_numbers`, so that ids stay unique.
