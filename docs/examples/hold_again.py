@@ -1,4 +1,4 @@
-"""The policy strict, whose executor puts a request that it rejects back into the bucket instead of answering it."""
+"""The policy strict with another executor, which puts a rejected request back into the bucket instead of answering."""
 
 from longpoll_spec.custom import Specification, Step, assign
 

@@ -1,4 +1,4 @@
-"""The purgatory for Kafka's fetches: a fetch waits under a key for each of its partitions, and is answered once.
+"""Kafka's purgatory for fetches: a fetch waits under a key for each of its partitions, and is answered once.
 
     longpoll check docs/examples/purgatory.py
     longpoll check docs/examples/purgatory.py --knob second_try=false
@@ -23,7 +23,7 @@ def has_messages(state, request):
 
 
 def completes(state, request, here):
-    """The assignments with which a thread completes the fetch, where `here` is true; the first thread wins."""
+    """Return the assignments by which a thread completes the fetch if `here` is true. Only the first thread wins."""
     wins = here & ~completed[request] if state.knob("complete_if") == "not_completed" else here & (answers[request] < 2)
     ends = [(seen[each, request], ite(wins, each.visible_end, seen[each, request])) for each in state.queues]
     return (
@@ -62,7 +62,7 @@ def watch(state, queue, request):
 
 @spec.action("request")
 def second_try(state, request):
-    """In every list, or completed by another thread meanwhile, the fetch is tried once more; then its thread goes."""
+    """A fetch that is in every list, or that another thread has completed, is tried once more; then its thread ends."""
     guard = request.is_("watching") & (completed[request] | all_of(watched[each, request] for each in state.queues))
     tries = has_messages(state, request) & ~completed[request] if state.knob("second_try") else any_of([])
     return Step(guard, assign((request.phase, request.phases["waiting"]), *completes(state, request, tries)))

@@ -1,4 +1,4 @@
-"""The policy rocketmq-5 with one of three more behaviours of RocketMQ, of which the presets have none."""
+"""The policy rocketmq-5 with one of three further behaviours of RocketMQ, which the presets do not have."""
 
 from longpoll_spec.custom import Specification, Step, assign
 
@@ -7,7 +7,7 @@ spec.knob("more", "fast_failure", "read_fails", "last_check")
 
 
 def leaves(request, answered):
-    """The request is in no table, list or executor; its pull is answered, or waits for ever."""
+    """The request leaves every table, list and executor. Its pull is answered, or waits forever."""
     numbers = [(each, 0) for each in (request.deadline, request.role_news, request.late, request.waited)]
     flags = (request.recheck_due, request.armed, request.orphan, request.closed, *([request.open] if answered else []))
     return [(request.phase, request.phases["idle"]), *numbers, *((each, False) for each in flags)]

@@ -7,6 +7,6 @@ The lesson is docs/lessons/6-prove-it.md.
 
 
 def statements(state):
-    """A name and a statement for each request."""
+    """Yield pairs of a name and a statement, here one for each request."""
     for request in state.requests:
         yield "deadline", request.deadline >= 0

@@ -1,4 +1,4 @@
-"""A long poll in a few lines, as many programs have it. It sometimes loses a wakeup.
+"""A long poll in a few lines, as many programs contain it. It sometimes loses a wakeup.
 
     python docs/lessons/poll.py
 
@@ -24,7 +24,7 @@ class Mailbox:
             each.set()
 
     def poll(self, timeout_s):
-        """The next message; None if no message came in time."""
+        """Return the next message, or None if no message came in time."""
         if not self.messages:
             arrived = threading.Event()
             self.waiting.append(arrived)
@@ -34,7 +34,7 @@ class Mailbox:
 
 
 def late_rounds(rounds):
-    """How many polls slept although their message was there: each is given one message, by another thread."""
+    """Count the polls that slept although their message was there. Another thread sends one message to each poll."""
     late = 0
     for _ in range(rounds):
         box = Mailbox()
@@ -48,5 +48,5 @@ def late_rounds(rounds):
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(1e-6)  # Python changes threads as often as it can
+    sys.setswitchinterval(1e-6)  # Python switches threads as often as it can.
     print(f"of 2000 polls {late_rounds(2000)} slept though their message was there")

@@ -1,6 +1,5 @@
-"""Makes the site of the docs: `make docs` writes it into `build/site`, and `python -m docs.site` does.
+"""Builds the website of the docs into `build/site`: run `make docs` or `python -m docs.site`.
 
-`tree` puts the pages together that Sphinx reads: those of `docs`, some of other folders, and those that are made of the
-program itself (`commands`, `clauses`). `build` runs Sphinx. Nothing that is written here needs the network when it is
-looked at.
+`tree` collects the pages that Sphinx reads: pages of `docs`, pages of other folders, and pages that are generated from
+the program itself (`commands`, `clauses`). `build` runs Sphinx. The finished website needs no network.
 """

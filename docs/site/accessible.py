@@ -23,7 +23,7 @@ _FORMULA: Final = re.compile(r'role="region" aria-label="Formula"')
 
 
 def mended(page: str) -> str:
-    """The page with what was open."""
+    """Return the page with these problems fixed."""
     for before, after in _PLAIN.items():
         page = page.replace(before, after)
     page = _CORNER.sub(r'<td class="\1"></td>', page)
@@ -38,7 +38,7 @@ def _numbered() -> Callable[[re.Match[str]], str]:
 
 
 def mend(site: Path, made_by_hand: frozenset[str]) -> None:
-    """Mend every page below the folder, but those in the folders that are not Sphinx's."""
+    """Fix every page in the folder `site`, except in the subfolders `made_by_hand`, which Sphinx does not generate."""
     for path in site.rglob("*.html"):
         if path.relative_to(site).parts[0] not in made_by_hand:
             path.write_text(mended(path.read_text("utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs Sphinx over the pages that `tree` has put together; a warning is an error."""
+"""Runs Sphinx over the pages that `tree` has collected; a warning is an error."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from docs.site.tree import ROOT, TreeError, assemble
 SITE: Final = ROOT / "build" / "site"
 SOURCE: Final = ROOT / "build" / "site-source"
 OWN_PAGES: Final = frozenset({"explorer", "slides"})
-"""Folders of pages that Sphinx does not make."""
+"""Folders of pages that Sphinx does not generate."""
 DATED: Final = "SOURCE_DATE_EPOCH"
 
 
 def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
-    """Make the site; the result has the output of Sphinx. Raises TreeError."""
+    """Build the website; the result has the output of Sphinx. Raises TreeError."""
     if importlib.util.find_spec("sphinx") is None:
         raise TreeError("Sphinx is not installed: python -m pip install --require-hashes -r requirements/docs.lock")
     assemble(source)
@@ -40,13 +40,13 @@ def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _moment_of_commit() -> str:
-    """Seconds since 1970 of the commit that stands here; of a tree without git, 1 January 1980, as in a zip."""
+    """Return the time of the current commit, in seconds since 1970; without git 1 January 1980, as in a zip file."""
     ran = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
     return ran.stdout.strip() or "315532800"
 
 
 def main(site: Path = SITE, source: Path = SOURCE) -> None:
-    """Make the site, in `build/site` unless another folder is given."""
+    """Build the website, by default in `build/site`."""
     try:
         ran = build(site, source)
     except TreeError as error:

@@ -17,21 +17,21 @@ _LINK: Final = re.compile(r"(?<!\\)\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 _NAMED: Final = re.compile(r"`[^`\n]+`")
 _HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 SHARE_LEAST: Final = 0.2
-"""Of a page's letters outside of blocks and code that are Chinese: an English page has none."""
+"""The least share of Chinese letters in a Chinese page, outside of blocks and code. An English page has none."""
 
 
 def pairs() -> list[tuple[Path, Path]]:
-    """Each English page of the lessons and its Chinese one, which may be missing."""
+    """Return each English page of the lessons and its Chinese page, which may be missing."""
     return [(page, CHINESE / page.name) for page in sorted(LESSONS.glob("*.md"))]
 
 
 def blocks(text: str) -> list[str]:
-    """The page's blocks, in their order."""
+    """Return the page's blocks, in order."""
     return BLOCK.findall(text)
 
 
 def links(page: Path, text: str) -> list[str]:
-    """Where the page leads, from the top of the docs; a Chinese page of a lesson counts as the lesson."""
+    """Return the targets of a page's links, relative to `docs`. The Chinese page of a lesson counts as the lesson."""
     docs = LESSONS.parent
     found = []
     for link in _LINK.findall(BLOCK.sub("", text)):
@@ -44,17 +44,17 @@ def links(page: Path, text: str) -> list[str]:
 
 
 def paragraphs(text: str) -> list[str]:
-    """What empty lines part, a block for one `@`."""
+    """Return the parts of a text between empty lines, with `@` instead of each block."""
     return [part for part in re.split(r"\n\s*\n", BLOCK.sub("@", text)) if part.strip()]
 
 
 def shape(paragraph: str) -> tuple[int, list[str]]:
-    """How many lines a paragraph has, and what stands in it as it is typed, in any order."""
+    """Return the number of lines of a paragraph, and its sorted names, which must not be translated."""
     return len(paragraph.splitlines()), sorted(_NAMED.findall(paragraph))
 
 
 def differences(english: Path, chinese: Path) -> list[str]:
-    """What the Chinese page has otherwise, or lacks; nothing where it is the same but for the words."""
+    """Return the differences of the Chinese page from the English page, apart from the language."""
     if not chinese.is_file():
         return [f"{english.name}: no Chinese page {chinese.name}"]
     before, after = english.read_text("utf-8"), chinese.read_text("utf-8")

@@ -9,7 +9,7 @@ from longpoll_conform.clauses import CAPABILITIES, CLAUSES
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join(_lines()) + "\n"
 
 

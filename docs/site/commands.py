@@ -14,7 +14,7 @@ PARAGRAPH = re.compile(r"\n\s*\n")
 
 
 def pages() -> dict[str, str]:
-    """Name of the file -> its text, the list of all first."""
+    """Map the name of each file to its text. The first file lists all commands."""
     found = {f"{name}.md": "\n".join(_page(f"longpoll {name}", _command(name))) + "\n" for name in COMMANDS}
     return {"index.md": "\n".join(_index()) + "\n", **found}
 
@@ -55,7 +55,7 @@ def _page(name: str, command: click.Command, level: int = 1) -> Iterator[str]:
 
 
 def _helped(text: str) -> Iterator[str]:
-    """A help text in Markdown: what keeps its breaks is a block, anything else prose."""
+    """Convert a help text to Markdown: a part that keeps its line breaks becomes a block, other parts prose."""
     for paragraph in PARAGRAPH.split(inspect.cleandoc(text.partition("\f")[0])):
         lines = paragraph.strip("\n").splitlines()
         if lines and lines[0].strip() == "\b":
@@ -66,7 +66,7 @@ def _helped(text: str) -> Iterator[str]:
 
 
 def _prose(text: str) -> str:
-    """Prose in which nothing is Markdown but what stands between backticks."""
+    """Escape Markdown in prose, except between backticks."""
     parts = re.split(r"(`[^`]*`)", _cell(text))
     return "".join(part if number % 2 else re.sub(r"([*_<>\[\]#])", r"\\\1", part) for number, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the site; it reads what `docs.site.tree` has put together."""
+"""Sphinx's settings for the website. Sphinx reads the pages that `docs.site.tree` has collected."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ html_title = f"longpoll {version}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["files"]
 root_doc = "index"
-default_role = "literal"  # what stands between backticks in a docstring is code
+default_role = "literal"  # Text between backticks in a docstring is code.
 show_authors = False
 
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-suppress_warnings = ["ref.python"]  # a name that several modules offer is one thing
-nitpicky = False  # of Python's own names no inventory is fetched; links of pages are checked whatever this says
+suppress_warnings = ["ref.python"]  # Several modules may export the same object under one name.
+nitpicky = False  # No inventory of Python's own names is downloaded. Links between pages are checked in any case.
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
@@ -43,24 +43,27 @@ pygments_dark_style = "a11y-dark"
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Name the language of each page, and give the theme its list of pages."""
+    """Set the language of each page, and the theme's list of pages."""
     app.connect("html-page-context", _name_language)
-    app.connect("html-page-context", _list_pages, priority=100)  # before the theme reads the list
+    app.connect("html-page-context", _list_pages, priority=100)  # This runs before the theme reads the list.
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def _name_language(_app: Any, page: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
-    """Name the language in the page, because screen readers and the browser's fonts follow it."""
+    """Set the language of a page, because screen readers and the browser's fonts depend on it."""
     if "zh" in page.split("/")[:-1]:
         context["language"] = "zh-Hans"
 
 
 def _list_pages(app: Any, page: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
-    """Make the list at the left from the titles: Sphinx copies each heading of 270 pages for each of them, in 40 s."""
+    """Make the list of pages in the sidebar from the titles.
+
+    Sphinx would copy each heading of 270 pages for each page, which takes 40 s.
+    """
     env, link_to = app.env, app.builder.get_relative_uri
 
     def below(parent: str, level: int) -> tuple[str, bool]:
-        """The list of the pages below one, and whether the current page is among them."""
+        """Return the list of the pages below `parent`, and whether the current page is among them."""
         entries, within = [], False
         for each in env.toctree_includes.get(parent, ()):
             inside, current = below(each, level + 1)

@@ -1,9 +1,9 @@
-"""The table of docs/polling.md, from the file of figures that the measurement has written.
+"""Makes the table of docs/polling.md from the file with the results of the measurement.
 
     python -m model_tests.bench.polling_bench --messages 100 --write docs/figures/polling.json
     python -m docs.site.figures
 
-prints the table, which stands on the page as it is printed; a test compares the two.
+The second command prints the table. A test checks that the page has the printed table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS: Final = {
 
 
 def measured(path: Path = MEASURED) -> dict[str, Any]:
-    """What was measured; raises UserError where the file is none of the measurement's."""
+    """Return the results of the measurement; raises UserError if the file is not a file of the measurement."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         assert all({"way", "latencies_ms", *COLUMNS.values()} <= set(each) for each in found["results"])
@@ -39,7 +39,7 @@ def measured(path: Path = MEASURED) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The table of the page, as Markdown."""
+    """Return the table of the page, as Markdown."""
     rows = [f"| way | {' | '.join(COLUMNS)} |", f"| --- |{' --: |' * len(COLUMNS)}"]
     rows += [
         f"| {each['way']} | {' | '.join(f'{each[key]:.1f}' for key in COLUMNS.values())} |" for each in found["results"]
@@ -48,7 +48,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def machine(found: dict[str, Any]) -> str:
-    """The command and the machine, as a sentence of the page."""
+    """Return the command and the machine of the measurement, as a sentence of the page."""
     about = found["machine"]
     return (
         f"Measured by `{found['command']}` on {about['cores']} cores of an {about['processor']} processor with "

@@ -12,14 +12,15 @@ from attrs import frozen
 
 @frozen
 class Section:
-    """A part of the site: a page with a list, and the pages below it in their order."""
+    """A section of the website: a page with a list, and the pages below it in order."""
 
     name: str
-    """Of its page, without the ending."""
+    """The name of the section's page, without its ending."""
     title: str
     words: str
     pages: tuple[str, ...]
-    """Without their endings, from the site's top; `README` or `index` of a folder lists the folder's other pages."""
+    """The paths of the pages without their endings, relative to the website. `README` or `index` of a folder lists the
+    folder's other pages."""
 
 
 SECTIONS: Final = (
@@ -121,7 +122,7 @@ FROM_OUTSIDE: Final = {
     "SECURITY.md": "project/security.md",
     "requirements/README.md": "project/locks.md",
 }
-"""Pages that stand elsewhere in the tree -> their place in the site."""
+"""Maps pages outside of `docs` to their paths in the website."""
 API: Final = {
     "longpoll": "The stable names of `import longpoll`.",
     "longpoll_client": "The clients.",
@@ -135,7 +136,7 @@ API: Final = {
     "longpoll_spec.history": "The schema of a history, as code.",
     "longpoll.pytest_plugin": "Fixtures for pytest.",
 }
-"""Modules with a page of their public names, each with its description in the list."""
+"""Maps each module with a page of its public names to a description."""
 SUBJECTS: Final = {
     "longpoll": {
         "Run a broker": ("Broker", "NameServer", "observe"),
@@ -158,4 +159,4 @@ SUBJECTS: Final = {
         "Errors": ("LongpollError", "UserError"),
     },
 }
-"""Module -> subject -> its public names, in the order of the page."""
+"""Maps a module to its subjects, and each subject to public names, in the order of the page."""

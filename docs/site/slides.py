@@ -1,8 +1,8 @@
-"""Slides made of the lessons' own text: a page for each lesson, a slide for each piece of it that a screen can hold.
+"""Makes slides from the text of the lessons: a page for each lesson, and a slide for each part that fits on a screen.
 
-A section's heading stands on each of its slides; a slide ends after a block of code, before an exercise, and where its
-words would be more than `LETTERS_MAX`. Hints and solutions stay folded up. Keys go through the slides, the address
-names the one that is shown, and print has one a sheet. The text is that of the lessons.
+The heading of a section is on each of its slides. A slide ends after a block of code, before an exercise, and before it
+would have more than `LETTERS_MAX` letters. Hints and solutions stay collapsed. Keys change the slide, the address
+contains the number of the current slide, and a printed sheet has one slide.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LESSONS: Final = Path(__file__).parents[1] / "lessons"
 STATIC: Final = Path(__file__).with_name("deck")
 PLACE: Final = "slides"
 LETTERS_MAX: Final = 520
-"""Of a slide's prose; a single paragraph may be longer, and then the slide scrolls."""
+"""Maximum letters of a slide's prose. A single paragraph may be longer, and then the slide scrolls."""
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
-"""A Chinese character takes the room of two Latin letters."""
+"""A Chinese character, which takes the space of two Latin letters."""
 LANGUAGES: Final = {"en": ("", "Slide", "Lesson"), "zh-Hans": ("zh/", "幻灯片", "课程页面")}
-"""Language -> its folder, and what the bar at the bottom calls a slide and the lesson's page."""
+"""Maps a language to its folder, and to the bar's words for a slide and for the page of the lesson."""
 _PIECE: Final = re.compile(r"^<details>.*?^</details>$(?!\n<details>)|^(`{3,})\w*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r'<a href="(?!https?:)[^"]*">(.*?)</a>', re.DOTALL)
 _EXERCISE: Final = re.compile(r"\*\*\d+\.\d+\*\*")
@@ -34,14 +34,14 @@ _EXERCISE: Final = re.compile(r"\*\*\d+\.\d+\*\*")
 
 @frozen
 class Slide:
-    """What stands on one slide, as Markdown."""
+    """The content of one slide, as Markdown."""
 
     heading: str
     pieces: tuple[str, ...]
 
 
 def slides_of(page: str) -> list[Slide]:
-    """The slides of a lesson in its order; the first has its title and its opening words."""
+    """Return the slides of a lesson in order. The first slide has the title and the introduction."""
     made: list[Slide] = []
     heading, pieces = "", list[str]()
     for piece in (*_pieces(page), "# "):
@@ -55,7 +55,7 @@ def slides_of(page: str) -> list[Slide]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Headings, paragraphs, blocks and folded parts, each by itself."""
+    """Yield headings, paragraphs, blocks and collapsed parts, one by one."""
     at = 0
     for found in _PIECE.finditer(text):
         yield from filter(None, map(str.strip, re.split(r"\n\s*\n", text[at : found.start()])))
@@ -65,7 +65,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _parts(pieces: list[str]) -> Iterator[list[str]]:
-    """The pieces of a section, cut into slides."""
+    """Split the pieces of a section into slides."""
     part: list[str] = []
     for piece in pieces:
         full = sum(map(_length, part)) + _length(piece) > LETTERS_MAX
@@ -82,12 +82,12 @@ def _is_block(piece: str) -> bool:
 
 
 def _length(piece: str) -> int:
-    """The room that a piece of prose takes; blocks and folded parts have room of their own."""
+    """Return the space that a piece of prose takes. Blocks and collapsed parts have their own space."""
     return 0 if piece.startswith(("```", "<details>")) else len(piece) + len(HAN.findall(piece))
 
 
 def deck(name: str, page: str, language: str) -> str:
-    """The slides of a lesson as one page, which needs nothing else."""
+    """Return the slides of a lesson as one page, which needs no other file."""
     written = MarkdownIt("commonmark", {"html": True}).enable("table")
     folder, word, lesson = LANGUAGES[language]
     made = slides_of(page)
@@ -112,18 +112,19 @@ def deck(name: str, page: str, language: str) -> str:
         "SLIDES": "\n".join(parts),
     }
     text = (STATIC / "deck.html").read_text("utf-8")
-    for place, value in put.items():  # the lesson's own text comes last, so that nothing in it is taken for a place
+    # The lesson's own text comes last, so that none of it is mistaken for a placeholder.
+    for place, value in put.items():
         text = text.replace(f"@{place}@", value)
     return text
 
 
 def slides_title(page: str) -> str:
-    """The lesson's title."""
+    """Return the lesson's title."""
     return slides_of(page)[0].heading
 
 
 def decks() -> Iterator[tuple[str, str]]:
-    """Place in the site -> page, for every lesson in each of its languages."""
+    """Yield the path in the website and the page of every lesson in each of its languages."""
     for language, (folder, _, _) in LANGUAGES.items():
         for path in sorted((LESSONS / folder).glob("[0-9]*.md"), key=_number):
             yield f"{PLACE}/{folder}{path.stem}.html", deck(path.stem, path.read_text("utf-8"), language)
@@ -134,7 +135,7 @@ def _number(path: Path) -> int:
 
 
 def page() -> str:
-    """The page of the site that lists the slides."""
+    """Return the page of the website that lists the slides."""
     lines = [
         "# Slides",
         "",
@@ -160,7 +161,7 @@ def _listed(path: Path, language: str) -> str:
 
 
 def write(target: Path) -> None:
-    """Write every deck below the folder."""
+    """Write the slides of every lesson into a folder."""
     for place, text in decks():
         (target / place).parent.mkdir(parents=True, exist_ok=True)
         (target / place).write_text(text, encoding="utf-8")

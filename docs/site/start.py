@@ -1,4 +1,4 @@
-"""The start page, the page that embeds the explorer, and the explorer itself, made by its own command."""
+"""The start page, the page that embeds the explorer, and the explorer itself, which its own command generates."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ POLICY: Final = "rocketmq-4.9"
 EXPLORER: Final = "explorer/longpoll_rocketmq_4_9_tiny.html"
 README: Final = Path(__file__).parents[2] / "README.md"
 HOME: Final = '<span id="home">'
-"""Where the explorer's page has its link to the start page."""
+"""The text in the explorer's page that is replaced by a link to the start page."""
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 """The shortest run in which Java 4.9 loses a wakeup: finding (a)."""
 INSTALL: Final = (
     "make setup EXTRAS=spec        # .venv, 200 MB",
     ".venv/bin/longpoll check --policy rocketmq-4.9 --property no_lost_wakeup --explain",
 )
-"""The first commands, as the README has them."""
+"""The first commands, as in the README."""
 FIRST: Final[dict[str, dict[str, str]]] = {
     "first-test.md": {"en": "Test your broker in 15 minutes", "zh": "用 15 分钟测试你的 Broker（英文）"},
     "embedding.md": {"en": "Use an embedded broker in pytest", "zh": "在 pytest 中使用内嵌的 Broker（英文）"},
@@ -32,9 +32,9 @@ FIRST: Final[dict[str, dict[str, str]]] = {
         "zh": "学习这些竞态：每课十分钟",
     },
 }
-"""Where a reader starts: page -> its words."""
+"""Maps each page where a reader may start to its link texts."""
 LANGUAGES: Final = {"en": ("index", ""), "zh": ("zh/index", "../")}
-"""Language -> its start page, and the way from there to the site's top."""
+"""Maps each language to its start page, and to the relative path from there to the top of the website."""
 WORDS: Final[dict[str, dict[str, str]]] = {
     "title": {"en": "longpoll", "zh": "longpoll：可执行的长轮询规范"},
     "what": {
@@ -75,11 +75,11 @@ WORDS: Final[dict[str, dict[str, str]]] = {
         "zh": "首页、探索器和课程有中文；命令、参考与解释只有英文。",
     },
 }
-"""What the start page says -> language -> in its words."""
+"""Maps each text of the start page to its wording in each language."""
 
 
 def frame(language: str, kind: str = "lp-explorer") -> str:
-    """The explorer in a page of the language."""
+    """Return the HTML that embeds the explorer in a page of the language."""
     _, top = LANGUAGES[language]
     asked = "" if language == "en" else f"?lang={language}"
     title = WORDS["frame"][language]
@@ -87,24 +87,24 @@ def frame(language: str, kind: str = "lp-explorer") -> str:
 
 
 def pages() -> dict[str, str]:
-    """Place -> text, of the start page in each language and of the page with the explorer alone."""
+    """Map the path to the text of the start page in each language, and of the page with only the explorer."""
     made = {f"{place}.md": _index(language) for language, (place, _) in LANGUAGES.items()}
     return made | {"try-it.md": _try_it()}
 
 
 def picture(token: str) -> str:
-    """The run of a token as lanes."""
+    """Return a drawing of a token's run, with a lane for each thread."""
     return f'<figure class="lp-picture" tabindex="0">{lanes.render(replay(token))}</figure>'
 
 
 def _evidence() -> list[str]:
-    """The README's list, with links from here."""
+    """Return the lines of the README's list of evidence, with adapted links."""
     shown = README.read_text("utf-8").partition("## Evidence\n\n")[2].partition("##")[0]
     return ["**Evidence**", "", *shown.replace("docs/", "").split("\n")]
 
 
 def _hero() -> str:
-    """The run of finding (a), step after step, twice: the style sheet shows the drawing that fits the screen."""
+    """Return the run of finding (a), step by step, as a narrow and a wide drawing; the style sheet shows one."""
     drawn = {kind: lanes.render(replay(LOST), moving=True, narrow=kind == "narrow") for kind in ("narrow", "wide")}
     return "".join(f'<figure class="lp-hero {kind}">{svg}</figure>' for kind, svg in drawn.items())
 
@@ -138,7 +138,7 @@ def _index(language: str) -> str:
 
 
 def _on_in_english() -> list[str]:
-    """The sections, and the tree of all pages, which the first page has."""
+    """Return the sections, and the tree of all pages, which the first page must have."""
     lines = [
         f"- [{section.title}]({section.name}.md): {section.words[0].lower()}{section.words[1:]}" for section in SECTIONS
     ]
@@ -175,7 +175,7 @@ def _try_it() -> str:
 
 
 def write_extras(target: Path) -> None:
-    """Write the files that Sphinx copies: the explorer, made by its command, with a link to the start page."""
+    """Write the files that Sphinx copies: the explorer, with a link to the start page."""
     export.main(["--to", "explorer", "--policy", POLICY, str(target / "explorer")], standalone_mode=False)
     page = target / EXPLORER
     text = page.read_text("utf-8")

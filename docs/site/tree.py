@@ -1,6 +1,7 @@
-"""Puts the pages together that Sphinx reads: pages of the tree, and pages that are generated from the program.
+"""Collects the pages that Sphinx reads: pages of the repository, and pages that are generated from the program.
 
-Links out of `docs` lead to the page's place in the site, or to a copy of the file that they name. `build` runs Sphinx.
+A link that leaves `docs` is changed to the page's path in the website, or to a copy of the linked file. `build` runs
+Sphinx.
 """
 
 from __future__ import annotations
@@ -25,39 +26,39 @@ ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 OWN: Final = DOCS / "site"
 _BROKEN: Final = re.compile(r"(?<=[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef”])\n(?=[\u4e00-\u9fff“《A-Za-z\[]|`(?!``))")
-"""The end of a line between Chinese words; what begins a list, a heading or a block stays where it is."""
+"""A line break between Chinese words. The break before a list, a heading or a block does not match."""
 _FENCED: Final = re.compile(r"^(```+)(\w*)[^\n]*\n.*?^\1$", re.MULTILINE | re.DOTALL)
 PICTURED: Final = DOCS / "findings.md"
-"""The page on which each run is drawn below the commands that explain it."""
+"""The page with a drawing of each run below the command that explains it."""
 EXPLAINED: Final = re.compile(r"^longpoll explain (\S+)$", re.MULTILINE)
 _DRAWN: Final = re.compile(r"^!\[([^\]\n]*)\]\(([^)\s]+\.svg)\)$", re.MULTILINE)
-"""A picture of the project's own on a line of its own."""
+"""A line with only a drawing of this project."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 SPLIT: Final = ("spec.md", "findings.md")
-"""Pages that are too long to scroll: in the site each of their sections is a page below them."""
+"""Pages that are too long to scroll. In the website each of their sections is a page below them."""
 _HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
 
 
 class TreeError(Exception):
-    """A page has no place, or names what is not there; the text says which."""
+    """A page has no path in the website, or links to a missing file; the text names the page."""
 
 
 def generated() -> dict[str, str]:
-    """Place -> text of the pages that are made from code and data, and stand in no file."""
+    """Map the path to the text of the pages that are generated from code and data, and are in no file."""
     return {"protocol.md": protocol_page.page(), "zoo.md": patches.page()}
 
 
 def places() -> dict[Path, str]:
-    """Every page of the tree, generated ones included -> its place in the site."""
+    """Map every page, including generated ones, to its path in the website."""
     found = {DOCS / place: place for place in GENERATED}
     found |= {path: path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if OWN not in path.parents}
     return found | {ROOT / name: place for name, place in FROM_OUTSIDE.items()}
 
 
 def pages_of(target: Path) -> dict[str, str]:
-    """Place -> text of every page; files that they name are copied into the folder. Raises TreeError, DiagramError."""
+    """Map the path of every page to its text, and copy linked files into the folder. Raises TreeError, DiagramError."""
     known = places()
     check_places(known.values())
     check_subjects()
@@ -80,7 +81,7 @@ def pages_of(target: Path) -> dict[str, str]:
 
 
 def split(made: dict[str, str], place: str) -> dict[str, str]:
-    """The pages with one of them split: a page for each heading of it, and every link to a heading follows it."""
+    """Return the pages with one page split into a page for each of its headings. Links to a heading are adapted."""
     text, folder = made[place], place.removesuffix(".md")
     fenced = [block.span() for block in _FENCED.finditer(text)]
     heads = [
@@ -90,7 +91,7 @@ def split(made: dict[str, str], place: str) -> dict[str, str]:
     parts = {_slug(head[1]): (head[1], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)}
 
     def follow(page: str, at: str) -> str:
-        """Links of a page at a place, where they lead to headings of the page that is split."""
+        """Adapt the links of a page at a path that lead to headings of the split page."""
         up = os.path.relpath(".", Path(at).parent)
         named = re.escape(os.path.normpath(f"{up}/{place}"))
         pattern = (
@@ -116,12 +117,12 @@ def split(made: dict[str, str], place: str) -> dict[str, str]:
 
 
 def _slug(heading: str) -> str:
-    """A heading as its anchor is written, and as the name of its page."""
+    """Return the anchor of a heading, which is also the name of its page."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def assemble(target: Path) -> None:
-    """Write the whole tree into an empty folder; raises TreeError and DiagramError."""
+    """Write all pages into an empty folder; raises TreeError and DiagramError."""
     shutil.rmtree(target, ignore_errors=True)
     for place, text in pages_of(target).items():
         path = target / place
@@ -134,7 +135,7 @@ def assemble(target: Path) -> None:
 
 
 def _page(path: Path, text: str, place: str, known: dict[Path, str], target: Path) -> str:
-    """A page of the tree as the site has it."""
+    """Return a page of the repository in the form for the website."""
     parts, at = [], 0
     if path.parent == CHINESE:
         text = unbroken(text)
@@ -148,7 +149,7 @@ def _page(path: Path, text: str, place: str, known: dict[Path, str], target: Pat
 
 
 def unbroken(text: str) -> str:
-    """Chinese prose with each paragraph on one line: a browser shows the end of a line as a space, which none has."""
+    """Return Chinese prose with each paragraph on one line, because browsers show a line break as a space."""
     parts, at = [], 0
     for block in _FENCED.finditer(text):
         parts += [_BROKEN.sub("", text[at : block.start()]), block[0]]
@@ -163,9 +164,9 @@ def _block(block: re.Match[str]) -> str:
 
 
 def linked(text: str, path: Path, place: str, known: dict[Path, str], target: Path) -> str:
-    """Prose with its links as they lead from the page's place; what stands in backticks is left alone.
+    """Return prose with links that are relative to the page's path. Text between backticks stays as it is.
 
-    A picture of ours becomes part of the page, so that it is dark where the page is.
+    A drawing of this project becomes part of the page, so that it can use the page's dark mode.
     """
     text = _DRAWN.sub(lambda found: _inline(found, path), text)
     return _LINK.sub(lambda found: _link(found, path, place, known, target), text)
@@ -193,7 +194,7 @@ def _link(found: re.Match[str], path: Path, place: str, known: dict[Path, str], 
 
 
 def _copied(meant: Path, target: Path) -> str:
-    """The place of a copy of a file that is no page; of a folder, a list of what is in it."""
+    """Copy a linked file that is not a page, or list a folder's files; returns the path of the copy."""
     inside = meant.relative_to(ROOT).as_posix()
     place = f"files/{inside}.txt"
     copy = target / place
@@ -206,7 +207,7 @@ def _copied(meant: Path, target: Path) -> str:
 
 
 def _api() -> Iterator[tuple[str, str]]:
-    """The pages of the public names, which Sphinx fills from the docstrings; each thing is described on one page."""
+    """Return the pages of the public names, which Sphinx fills from the docstrings. One page describes each object."""
     lines = ["# Python API", "", "| module | content |", "| --- | --- |"]
     lines += [f"| [`{name}`]({name}.md) | {said} |" for name, said in API.items()]
     yield "api/index.md", "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *API, "```", ""])
@@ -216,7 +217,7 @@ def _api() -> Iterator[tuple[str, str]]:
 
 
 def _module(name: str, told: dict[int, str]) -> Iterator[str]:
-    """One module's page; `told` maps the things that earlier pages describe to these pages."""
+    """Return the page of one module; `told` maps objects to the earlier pages that describe them."""
     module = importlib.import_module(name)
     things = {each: getattr(module, each) for each in _public(module) if not each.startswith("__")}
     own = [each for each, thing in things.items() if id(thing) not in told]
@@ -230,7 +231,7 @@ def _module(name: str, told: dict[int, str]) -> Iterator[str]:
 
 
 def _by_subject(name: str, told: dict[int, str]) -> Iterator[str]:
-    """A module's page with a heading for each subject."""
+    """Return the page of a module with a heading for each subject."""
     module = importlib.import_module(name)
     yield from (f"# `{name}`", "", API[name], "")
     for subject, names in SUBJECTS[name].items():
@@ -247,7 +248,7 @@ def _by_subject(name: str, told: dict[int, str]) -> Iterator[str]:
 
 
 def _public(module: ModuleType) -> list[str]:
-    """What a module offers: its `__all__`, or what is made in it and has a plain name."""
+    """Return the public names of a module: its `__all__`, or its own names without an underscore."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     made = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
@@ -255,7 +256,7 @@ def _public(module: ModuleType) -> list[str]:
 
 
 def title_of(text: str) -> str:
-    """A page's first heading."""
+    """Return a page's first heading."""
     found = re.search(r"^# +(.*)$", text, re.MULTILINE)
     if found is None:
         raise TreeError(f"a page without a heading: {text[:60]!r}")
@@ -272,18 +273,18 @@ def _section_page(section: Section, made: dict[str, str]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """What a page says first below its heading, as plain text."""
+    """Return the first sentence of a page below its heading, as plain text."""
     prose = (part for part in text.split("\n\n")[1:] if re.match(r"[`\w\u4e00-\u9fff]", part) and "```" not in part)
     first = re.split(r"(?<=[.。])(?=\s|[\u4e00-\u9fff])|:\s*$", " ".join(next(prose, "").split()))[0]
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first).rstrip(":")
 
 
 def _below(place: str, made: dict[str, str]) -> str:
-    """The list of a folder's other pages, for the door of the folder."""
+    """Return the list of a folder's other pages, for the folder's own page."""
     folder = place.removesuffix("README.md")
     doors = {Path(each).parent for each in made if Path(each).name == "README.md" and each != place}
     inside = [each for each in made if each.startswith(folder) and each != place]
-    # What lies behind a door further in is listed there.
+    # The page of an inner folder lists the pages in that folder.
     others = sorted(
         (each.removesuffix(".md") for each in inside if doors.isdisjoint(_inside(Path(each), Path(folder)))),
         key=_by_number,
@@ -294,17 +295,17 @@ def _below(place: str, made: dict[str, str]) -> str:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """In the order of names in which numbers count as such: lesson 2 before lesson 10."""
+    """Return a sort key by which lesson 2 precedes lesson 10."""
     return [(int(part or -1), word) for word, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _inside(page: Path, folder: Path) -> set[Path]:
-    """The folders between a page and one that it lies in."""
+    """Return the folders between a page and a folder that contains it."""
     return set(page.parents) - {folder, *folder.parents}
 
 
 def _switched(made: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Each page that is there in both languages, with a link to the other below its heading."""
+    """Yield each page that exists in both languages, with a link to the other language below its heading."""
     for place, text in made.items():
         folder, _, name = place.rpartition("/")
         other = f"{folder}/zh/{name}"
@@ -319,7 +320,7 @@ def _with_link(text: str, link: str) -> str:
 
 
 def check_subjects() -> None:
-    """Each public name of a module has one subject; raises TreeError with the names that have none, or do not exist."""
+    """Check that each public name of a module has one subject; raises TreeError with the differing names."""
     for name, subjects in SUBJECTS.items():
         public = {each for each in _public(importlib.import_module(name)) if not each.startswith("__")}
         differing = public ^ {each for names in subjects.values() for each in names}
@@ -328,7 +329,7 @@ def check_subjects() -> None:
 
 
 def check_places(made: Collection[str]) -> None:
-    """A section, or the README of its folder, lists each page; raises TreeError with the pages that none lists."""
+    """Check that a section, or the README of a page's folder, lists each page; raises TreeError otherwise."""
     listed = (
         {page for section in SECTIONS for page in section.pages} | {section.name for section in SECTIONS} | {"index"}
     )

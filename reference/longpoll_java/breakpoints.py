@@ -1,7 +1,7 @@
-"""Serves the breakpoints of a Java broker's threads, and our connections to it, on one thread.
+"""Serves the breakpoints of a Java broker's threads, and our connections to the broker, on one thread.
 
 At a breakpoint (gate), a thread of the broker connects, asks whether it may continue, and waits for the answer
-(`byteman_rules`). `replay` decides when it may.
+(`byteman_rules`). `replay` decides when the thread may continue.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Peer:
 class Breakpoints:
     """Receives arrivals of broker threads at breakpoints and the broker's replies, and lets waiting threads continue.
 
-    Invariant: a broker thread waits at one breakpoint at most.
-
-    A thread continues at once if `stops` returns False.
+    A thread continues at once if `stops` returns False. Invariant: a broker thread waits at one breakpoint at most.
     """
 
     def __init__(self) -> None:
@@ -80,7 +78,6 @@ class Breakpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release all threads, and close every connection."""
         self.let_go(lambda _arrival: True)
         for key in list(self._selector.get_map().values()):
             self._forget(key.fileobj)  # type: ignore[arg-type] # only sockets are registered
@@ -108,7 +105,7 @@ class Breakpoints:
         return True
 
     def answer(self, thread: str, word: str = GO) -> None:
-        """Release a waiting thread, or make it throw. Raises KeyError if it does not wait."""
+        """Release a waiting thread, or make it throw. Raises KeyError if the thread does not wait."""
         _, asking = self._standing.pop(thread)
         _tell(asking, word)
 
@@ -181,7 +178,7 @@ class Breakpoints:
 
 
 def _tell(asking: socket.socket, word: str) -> None:
-    """Answer a question. It does nothing if the broker has exited."""
+    """Answer a thread's question. If the broker has exited, nothing is sent."""
     with asking:
         try:
             asking.sendall(
@@ -192,7 +189,7 @@ def _tell(asking: socket.socket, word: str) -> None:
 
 
 def _arrival(question: bytes) -> Arrival | None:
-    """Parse the question of a thread; None if our rules do not send such a question."""
+    """Parse the question of a thread; returns None if our rules do not send such a question."""
     line = question.partition(b"\r\n")[0].decode("utf-8", "replace")
     match = ASKED.match(line)
     if match is None:

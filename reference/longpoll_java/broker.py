@@ -37,7 +37,7 @@ OPENED: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-"""The options of the Java runtime that a broker's store needs on a newer Java."""
+"""The options of the Java runtime that a broker's store needs on a newer Java version."""
 JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPENED)
 LOGBACK: Final = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -73,7 +73,7 @@ enableSlaveActingMaster=true
 haMasterAddress={master}
 """
 REFUSED: Final = "error type checking rule"
-"""The text that Byteman prints when it first uses a rule that does not fit the class."""
+"""The text that Byteman prints when it first uses a rule that does not fit its class."""
 
 
 class JavaBroker:
@@ -93,21 +93,21 @@ class JavaBroker:
         options: Sequence[str] = (),
         master: JavaBroker | None = None,
     ) -> None:
-        """Start it, and wait until it listens.
+        """Start the broker, and wait until it listens.
 
         Args:
             jars: The broker's and Byteman's jars.
-            stage: The stage that its gates ask.
-            lmq: Whether it has light message queues.
+            stage: The stage that the broker's threads ask at gates.
+            lmq: Whether the broker has light message queues.
             script: Byteman's rules; by default a gate at every location; an empty text for no agent at all.
             options: More options for the Java runtime.
-            master: Its master, if it is a slave that may act as master.
+            master: The broker's master, if it is a slave that may act as master.
         """
         self.jars = jars
         self.stage = stage
         self.master = master
         with ExitStack() as undo:
-            # The directory is removed also after Ctrl-C during the wait.
+            # The directory is removed even after Ctrl-C during the wait.
             self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
@@ -128,12 +128,12 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """The address from which slaves copy the log (`haListenPort`), whose port is the one after the broker's own."""
+        """The address from which slaves copy the log (`haListenPort`). Its port is the broker's port plus one."""
         return self.address[0], self.address[1] + 1
 
     @property
     def sent_to(self) -> tuple[str, int]:
-        """The address to which messages are sent, which is that of the master if this broker is a slave."""
+        """The address to which messages are sent, which is the master's address if this broker is a slave."""
         return self.address if self.master is None else self.master.address
 
     @property
@@ -147,11 +147,11 @@ class JavaBroker:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask the broker to stop, as an operator does. It stops while `stage` answers its threads."""
+        """Ask the broker to stop, as an operator does. It stops only while `stage` answers its threads."""
         self._process.terminate()
 
     def end(self) -> None:
-        """Kill the broker. Its directory is deleted too, so there is nothing that it would have to save."""
+        """Kill the broker. It need not save anything, because its directory is deleted too."""
         self._process.kill()
         self._process.wait()
         self.stage.stops = lambda _arrival: False
@@ -160,7 +160,7 @@ class JavaBroker:
 
     @property
     def refused(self) -> str:
-        """The first rule so far that Byteman could not use; empty if there is none."""
+        """The first rule so far that Byteman could not use; empty without such a rule."""
         lines = (self.home / "broker.out").read_text(errors="replace").splitlines()
         return next((line.partition(REFUSED)[2].strip() for line in lines if REFUSED in line), "")
 
@@ -199,7 +199,8 @@ class JavaBroker:
 
     def _await_start(self) -> None:
         end_s = time.monotonic() + START_S
-        # Wait for the text as well, because another program may have taken the port since the check and listen there.
+        # Wait for the text as well, because another program may have taken the port since the check and may listen
+        # there.
         while not (BOOTED in self.said() and _listens(self.address)):
             self.stage.until(lambda: False, LOOK_S)
             if not self.is_running:
@@ -211,9 +212,9 @@ class JavaBroker:
 
 
 def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
-    """The text of a `broker.conf` for a broker in a directory, on a port; `lmq` enables light message queues.
+    """Return the text of a `broker.conf` for a broker in a directory, on a port; `lmq` enables light message queues.
 
-    With `copies`, the address of a master's log, it is a slave of that master.
+    If `copies`, the address of a master's log, is given, the broker is a slave of that master.
     """
     plain = _SETTINGS.format(port=port, home=home, lmq=str(lmq).lower(), number=1 if copies else 0)
     return plain + (_OF_A_SLAVE.format(master=copies) if copies else "")
@@ -230,7 +231,7 @@ def started(
     pops: bool = False,
     scan_ms: int = SCAN_MS,
 ) -> Iterator[JavaBroker]:
-    """Run a broker inside the block. A slave gets a master, whose threads never stop at breakpoints.
+    """Run a broker inside the `with` block. A slave gets a master, whose threads never stop at breakpoints.
 
     `rechecks` adds a rule with the recheck of pull request #7359, and `scan_ms` changes the period of the scan. With
     `pops` the breakpoints are those of the table of pops.
@@ -251,7 +252,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def _free_port() -> int:
-    """A port that is free, together with the two other ports that a broker uses."""
+    """Return a free port such that the two other ports that a broker uses are free too."""
     for _ in range(TRIES):
         port = random.choice(PORTS)
         try:

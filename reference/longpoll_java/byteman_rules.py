@@ -1,8 +1,8 @@
 """Writes Byteman rules. At a breakpoint (gate), a rule asks whether its thread may continue, or logs a line.
 
 A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer: `G`
-releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. `breakpoints` answers.
-A rule that logs a line stops no thread; the line has these words:
+releases the thread, `T` makes it throw the gate's exception. None of our classes is loaded into the broker.
+`breakpoints` answers. A rule that logs a line stops no thread; the line has these words:
 
 | word of a line | what it is                                                              |
 |----------------|-------------------------------------------------------------------------|
@@ -32,7 +32,7 @@ from longpoll_java.jars import Jars
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 SCAN_MS: Final = 5_000
-"""The period of `PullRequestHoldService.run` in milliseconds, which no setting changes."""
+"""The default period of `PullRequestHoldService.run` in milliseconds. No setting of the broker changes it."""
 PORT_PROPERTY: Final = "longpoll.gate"
 GO: Final = "G"
 THROW: Final = "T"
@@ -40,12 +40,12 @@ _THREAD: Final = 'Thread.currentThread().getName().replace(" ", "_")'
 
 
 def rules_of(gates: Iterable[Breakpoint]) -> str:
-    """The script for Byteman's agent, with a rule for each breakpoint."""
+    """Return the script for Byteman's agent, with a rule for each breakpoint."""
     return "".join(f"{_rule(gate)}\n" for gate in gates)
 
 
 def scanning_each(period_ms: int) -> str:
-    """A rule that sets the period of the scan to `period_ms`, which is a constant of 5 s in the source."""
+    """Return a rule that sets the period of the scan to `period_ms`. The period is a constant of 5 s in the source."""
     lines = [
         "RULE period",
         "CLASS org.apache.rocketmq.common.ServiceThread",
@@ -77,7 +77,7 @@ def _rule(gate: Breakpoint) -> str:
 
 
 def _action(gate: Breakpoint) -> tuple[str, str]:
-    """The condition and the action of the Byteman rule that receives the answer at a breakpoint."""
+    """Return the condition and the action of the Byteman rule that receives the answer at a breakpoint."""
     when, what = gate.does
     if what:
         return f"IF answer == {ord(GO)} AND {when}", f"DO {what}"
@@ -87,13 +87,12 @@ def _action(gate: Breakpoint) -> tuple[str, str]:
 
 
 def _named(typed: str) -> str:
-    """A binding of a rule, with the full Java name of its type."""
+    """Return a binding of a rule, with the full Java name of its type."""
     return typed.replace(":", ":org.apache.rocketmq.broker.longpolling.")
 
 
 DELAYED_MS_MAX: Final = 8
-"""The longest random delay at a breakpoint, in milliseconds, which is as long as two pauses between sends to a queue.
-"""
+"""The longest random delay at a breakpoint, in milliseconds: twice the longest pause between sends to a queue."""
 _PRIME: Final = 10_007
 FILE_PROPERTY: Final = "longpoll.steps"
 TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
@@ -114,16 +113,16 @@ _NAMED_THREAD: Final = (
 
 
 def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
-    """The Byteman script that traces a broker of a version.
+    """Return the Byteman script that traces a broker of a version.
 
-    It delays `delayed_percent` of the arrivals at each breakpoint, drawn from the seed.
+    The script delays `delayed_percent` of the arrivals at each breakpoint, which are drawn from the seed.
     """
     gates = {gate.name: gate for gate in breakpoints_of(version)}
     return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
 
 
 def _delay(gate: Breakpoint, percent: int, seed: int) -> tuple[str, str]:
-    """The Java expressions that count arrivals at a breakpoint, and delay the n-th one depending on n and the seed."""
+    """Return Java expressions that count arrivals at a breakpoint, and delay some of them depending on the seed."""
     if not percent:
         return "", ""
     start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME
@@ -152,7 +151,7 @@ CLEAN: Final = "TestScript: no errors"
 
 
 def refused_rule(jars: Jars, script: Path) -> str:
-    """The name of the first rule in a script that does not fit the jars; empty if all rules fit.
+    """Return the name of the first rule in a script that does not fit the jars; empty if all rules fit.
 
     Raises JavaUnavailableError if the output of Byteman's checker is unclear.
     """

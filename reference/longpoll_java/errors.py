@@ -10,4 +10,4 @@ class JavaUnavailableError(UserError):
 
 
 class NotOnJavaError(UserError):
-    """A run has a step that no released broker can take. The message names it, with the reason."""
+    """A run has a step that no released broker can take. The message names the step and the reason."""

@@ -1,4 +1,4 @@
-"""Finds the jars of a Java broker and of Byteman: in a directory, or by Maven, which caches them.
+"""Finds the jars of a Java broker and of Byteman: in a directory, or with Maven, which caches them.
 
 A version without a tested table of breakpoints is refused, because the agent would skip rules that do not fit, and a
 replay would show nothing.
@@ -24,7 +24,6 @@ VERSIONS: Final = ("4.9.7", "5.4.0", "5.5.0")
 """The versions of RocketMQ with a tested table of breakpoints."""
 JAVA: Final = "java-"
 NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
-"""The names of the versions, such as `java-4.9.7`."""
 BYTEMAN: Final = "4.0.24"
 NEEDS: Final = "a JDK (11 or later), and Maven unless --jars names a folder with the broker's jars"
 FOLDER: Final = "name the folder `lib` of a RocketMQ distribution"
@@ -62,7 +61,7 @@ class Jars:
 
 
 def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
-    """A Maven project that depends on the broker and on Byteman."""
+    """Return a Maven project file that depends on the broker and on Byteman."""
     wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in artifacts]
     wanted.append(("org.jboss.byteman", "byteman", BYTEMAN))
     return POM.format(
@@ -71,7 +70,7 @@ def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
 
 
 def chosen(name: str | None, folder: Path | None) -> Jars:
-    """The jars of a version, such as `java-4.9.7`, from a directory or by default from Maven.
+    """Return the jars of a version, such as `java-4.9.7`, from a directory or by default from Maven.
 
     Raises JavaUnavailableError, also if the directory's jars are of another version.
     """
@@ -86,7 +85,7 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
 
 
 def resolved(version: str) -> Jars:
-    """The jars of a version, which Maven downloads at the first call.
+    """Return the jars of a version, which Maven downloads at the first call.
 
     Raises JavaUnavailableError if the version has no breakpoints here, Java or Maven is missing, or the download fails.
     """
@@ -108,7 +107,7 @@ def _cache() -> Path:
 
 @contextmanager
 def one_maven() -> Iterator[None]:
-    """Wait until no other process of ours runs Maven, because Maven 3 cannot share its repository; raises OSError."""
+    """Wait until no other longpoll process runs Maven, because Maven 3 cannot share its repository; raises OSError."""
     home = _cache()
     home.mkdir(parents=True, exist_ok=True)
     with (home / "maven.lock").open("w") as lock:
@@ -144,7 +143,7 @@ def _resolve(home: Path, found: Path, version: str) -> list[str]:
 
 
 def in_folder(folder: Path) -> Jars:
-    """The jars in a directory, such as `lib` of RocketMQ's distribution; Byteman's from there or from Maven.
+    """Return the jars in a directory, such as `lib` of RocketMQ's distribution; Byteman may come from Maven.
 
     Raises JavaUnavailableError.
     """
@@ -164,7 +163,7 @@ def in_folder(folder: Path) -> Jars:
 
 
 def _version_of(jar: Path) -> str:
-    """The version that a jar declares; empty if it declares none."""
+    """Return the version that a jar declares; empty if it declares none."""
     try:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()

@@ -17,7 +17,7 @@ from longpoll_spec.policy import Policy
 
 SHIPPED: Final = "rocketmq-5-pop"
 UNSHIPPED: Final = frozenset({"recheck"})
-"""The actions of `strict-pop` that 5.5.0 does not have and that change nothing before the message is there."""
+"""The actions of `strict-pop` that 5.5.0 does not have and that change nothing before the message arrives."""
 IMPOSSIBLE: Final[Mapping[str, str]] = {
     "tick": "replay lets a pop's time pass only after the run's last step",
     "retry_append": "replay does not wait for the revive of a message that was not acknowledged",
@@ -26,13 +26,13 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
     "limit_key": "replay changes no setting of a broker, and the limit has to be one",
     "recount": "the counter of waiting pops cannot be seen from outside",
 }
-"""Action -> why no replay of pops has it."""
+"""Maps each action that no replay of pops can contain to the reason."""
 
 SENTENCES: Final[Mapping[str, str]] = {
     "no_lost_wakeup": "the message is there, but the pop gets it only because its deadline comes",
     "nothing_dropped": "after its deadline two rounds of the scan do not reach the pop: it is lost",
 }
-"""Property -> the sentence about the violation that its moves show."""
+"""Maps each property to the sentence about the violation that its moves show."""
 
 
 def is_of_pops(policy: Policy) -> bool:
@@ -41,7 +41,7 @@ def is_of_pops(policy: Policy) -> bool:
 
 
 def pops_of(trace: Trace) -> Schedule:
-    """The moves that make a 5.5.0 follow a run of `rocketmq-5-pop`. Raises NotOnJavaError."""
+    """Return the moves that make a 5.5.0 broker follow a run of `rocketmq-5-pop`. Raises NotOnJavaError."""
     queues = [queue.name for queue in trace.model.state.queues]
     requests = range(len(trace.model.state.requests))
     woken = [_actor(step.action.actors) for step in trace.steps[1:] if step.action and step.action.name == "wake"]
@@ -80,22 +80,22 @@ def pops_of(trace: Trace) -> Schedule:
 
 
 def _actor(actors: tuple[object, ...]) -> int:
-    """The number of the request that acts; -1 if no request does."""
+    """Return the number of the request that acts; -1 if no request acts."""
     return next((each for each in actors if isinstance(each, int)), -1)
 
 
 def _shown(trace: Trace) -> tuple[Move, ...]:
-    """The moves after a run that make the broker show what the run broke.
+    """Return the moves after a run that make the broker show its violation.
 
-    Empty if it breaks nothing, or nothing that a replay can show.
+    The result is empty if the run violates nothing, or nothing that a replay can show.
     """
     if not breaks(trace):
         return ()
     if trace.property_name == "no_lost_wakeup":
-        # The scanner waits until the message is announced. Otherwise it could take the pop out and lose this wake
-        # itself.
+        # The scanner waits until the message is announced. Otherwise the scanner could take the pop out of the table,
+        # and the announcement would not wake it.
         announced = Move("free", gates=("look", "done")), Move("until", DISPATCHER, ("done",)), Move("free")
-        # The scan has checked the pop before, but only its deadline makes the pop read.
+        # The scan has checked the pop before, but the pop reads only after its deadline.
         waiting = _clients(trace, "held")
         return *announced, *(Move(kind, slot=each) for each in waiting for kind in ("expired", "look"))
     if trace.property_name == "nothing_dropped":
@@ -108,7 +108,7 @@ def _shown(trace: Trace) -> tuple[Move, ...]:
 
 
 def _clients(trace: Trace, phase: str) -> list[int]:
-    """The clients that wait for an answer at the end, and whose request is in a phase."""
+    """Return the clients that wait for an answer at the end, and whose request is in a phase."""
 
     def last(name: str) -> int:
         return value_of(trace.model, trace.steps[-1].state, name, 0)
@@ -176,7 +176,7 @@ def _executor_rejects(request: int, _queue: int) -> Iterator[Move]:
     yield Move("go", DISPATCHER, ("wake",))
     yield Move("until", DISPATCHER, ("submit",), slot=request)
     yield Move("throw", DISPATCHER, ("submit",))
-    # The dispatcher dispatches the same message again, and so announces it again.
+    # The dispatcher dispatches the same message again, and therefore announces it again.
     yield Move("until", DISPATCHER, ("dispatch",))
     yield Move("go", DISPATCHER, ("dispatch",))
     yield Move("until", DISPATCHER, ("notify",))

@@ -33,20 +33,19 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, S
 from longpoll_spec.render.java_breakpoints import presets_of
 
 CONSUMERS: Final = 2
-"""The consumers per queue, as many as in the smallest bounds with a race."""
+"""The number of consumers per queue, as in the smallest bounds with a race."""
 HELD_SCANS: Final = 3
-"""The scan periods for which a pull is held. They are 15 s, as Java's push consumer requests."""
+"""The number of scan periods for which a pull is held. They take 15 s, as Java's push consumer requests."""
 LINES: Final = 4
-"""The number of connections that the consumers share. The senders use another one."""
+"""The number of connections that the consumers share. The senders use another connection."""
 PAUSE_S: Final = 0.004
 """The longest pause between an acknowledgement and the next send to the same queue, in seconds."""
 LAG_MAX: Final = 16
-"""The number of messages that a consumer may be behind before the sender of its queue waits. There is a limit because a
-read in the specification returns all messages, and a read in Java at most 32.
-"""
+"""The number of messages that a consumer may be behind before the sender of its queue waits. The number has a limit
+because a read in the specification returns all messages, and a read in Java at most 32."""
 LAG_PAUSE_S: Final = 0.002
 SILENT_S: Final = 30.0
-"""The seconds after which a silent broker is given up. A pull is held for half as long."""
+"""If the broker sends nothing for this many seconds, recording fails. A pull is held for half as long."""
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
 
@@ -91,7 +90,7 @@ class _Line:
 
 @define(eq=False)
 class Load:
-    """Drives a broker. Invariant: each consumer has one pull in flight, and each queue has at most one send."""
+    """Drives a broker. Invariant: each consumer has one pull in flight, and each queue at most one send in flight."""
 
     address: tuple[str, int]
     topic: str
@@ -99,7 +98,8 @@ class Load:
     messages: int
     seed: int
     rest_s: float
-    """How long nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls."""
+    """For how many seconds nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls.
+    """
     hold_ms: int
     on_progress: Callable[[int], None]
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector)
@@ -110,7 +110,7 @@ class Load:
     _due: list[tuple[float, int]] = field(factory=list)
     _ends: list[int] = field(init=False)
     _read: list[list[int]] = field(init=False)
-    """For each queue, the offset that each consumer reads next."""
+    """For each queue, the next offset of each consumer."""
     _left: int = field(init=False)
     _rests_until_s: float = 0.0
     _random: random.Random = field(init=False)
@@ -274,7 +274,7 @@ WORDS: Final = 7
 
 @frozen
 class Line:
-    """A parsed line of the trace that the rules of `byteman_rules` write; its words are described there."""
+    """A parsed line of the trace. `byteman_rules` describes the words of a line."""
 
     gate: str
     thread: str
@@ -298,7 +298,7 @@ class Step:
 
 
 def lines_of(trace: Path, topic: str) -> Iterator[Line]:
-    """The lines of a trace about the topic, or about pulls. Raises OSError."""
+    """Return the lines of a trace about the topic, or about pulls. Raises OSError."""
     with trace.open(encoding="utf-8", errors="replace") as text:
         for words in map(str.split, text):
             if len(words) == WORDS and words[3] in {topic, UNKNOWN}:
@@ -318,7 +318,7 @@ class _Maker:
     dispatched: list[int] = field(init=False)
     """For each queue, the number of messages dispatched so far."""
     dispatched_ns: dict[tuple[int, int], int] = field(factory=dict)
-    """(queue, offset) -> the time when the dispatch of this message began."""
+    """Maps (queue, offset) to the time when the dispatch of this message began."""
     read_ns: dict[int, int] = field(factory=dict)
     """Maps each pull's opaque to the time when its first read began."""
 
@@ -327,7 +327,7 @@ class _Maker:
         self.dispatched = [0] * self.seen.queues
 
     def take(self, line: Line) -> None:
-        """Process a line, and record the step that it ends, if any."""
+        """Process a line, and record the step that the line ends, if any."""
         if line.request >= 0 and line.request not in self.seen.pulls:
             return
         first = self.before.pop(line.thread, None)
@@ -444,7 +444,7 @@ class Recorded:
     pulls: int
     seconds: float
     send_us: float
-    """Median time from a send to its acknowledgement."""
+    """The median time from a send to its acknowledgement, microseconds."""
 
 
 @frozen
@@ -452,14 +452,12 @@ class Size:
     """The size of a load."""
 
     queues: int
-    """The number of queues. Each becomes a source of the history, and has two consumers."""
+    """The number of queues. Each queue becomes a source of the history, and has two consumers."""
     messages: int
-    """The number of messages to all queues together."""
     seed: int
     """The seed of the pauses between sends."""
     rest_s: float
-    """The seconds for which nothing is sent after half of the messages, so that scans and deadlines reach waiting
-    pulls.
+    """For how many seconds nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls.
     """
     delayed_percent: int = 0
     """The percentage of arrivals at breakpoints that are delayed by some milliseconds."""
@@ -505,5 +503,5 @@ def loaded(
 
 
 def send_us(seen: Seen) -> float:
-    """Median time from a send to its acknowledgement, microseconds."""
+    """Return the median time from a send to its acknowledgement, microseconds."""
     return median((sent.acknowledged_ns - sent.sent_ns) / 1e3 for sent in seen.sends if sent.queue_offset >= 0)

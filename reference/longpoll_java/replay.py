@@ -28,12 +28,11 @@ WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
 WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
 """The threads whose traversals stop at breakpoints."""
 EARLY_MS: Final = 100
-"""The milliseconds before its deadline at which a pop counts as late, because `PopRequest.isTimeout` is true 50 ms
-before.
-"""
+"""A pop counts as late from this many milliseconds before its deadline on, because `PopRequest.isTimeout` is true 50 ms
+before the deadline."""
 INVISIBLE_MS: Final = 60_000
 JUST_S: Final = 0.5
-"""The seconds since the end of a scan within which a count of ticks may start."""
+"""A count of ticks may start within this many seconds after the end of a scan."""
 POP_SCANNER: Final = "PopLongPollingService"
 PRIME_HOLD_MS: Final = 1
 LMQ: Final = "%LMQ%"
@@ -72,11 +71,11 @@ class Played:
     shown: tuple[str, ...]
     """The evidence of the violation."""
     broken: bool
-    """Whether the broker broke the property."""
+    """Whether the broker violated the property."""
     cannot: str = ""
-    """The reason why the broker did not continue; empty if it did."""
+    """The reason why the broker did not continue; empty if it continued to the end."""
     otherwise: str = ""
-    """The step that the specification does not allow; empty if there was none."""
+    """A step of the broker that the specification does not allow; empty without such a step."""
 
     @property
     def is_whole(self) -> bool:
@@ -95,7 +94,7 @@ class _Slot:
 
 
 def _takes_up(arrival: Arrival) -> bool:
-    """Whether the thread deals with a pull: it checks it, passes it to the executor, or reads for it."""
+    """Whether the thread checks a pull, passes it to the executor, or reads for it."""
     return arrival.gate in {"each", "submit", "wake"} or (arrival.gate == "read" and arrival.suspends is False)
 
 
@@ -106,7 +105,7 @@ def play(broker: JavaBroker, schedule: Schedule) -> Played:
 
 @define(eq=False)
 class _Player:
-    """One replay. Invariant: `stage` stops only threads on this replay's topic and pulls, and scan rounds."""
+    """One replay. Invariant: `stage` stops only threads that serve this replay's topic and pulls, and scan rounds."""
 
     broker: JavaBroker
     schedule: Schedule
@@ -116,7 +115,7 @@ class _Player:
     pulls: dict[int, int] = field(factory=dict)
     """Maps the opaque of each pull to its consumer."""
     queue_ids: dict[int, int] = field(factory=dict)
-    """The specification's number of a queue -> the broker's."""
+    """Maps the specification's number of a queue to the broker's number."""
     admins: dict[tuple[str, int], Peer] = field(factory=dict)
     """Maps each address to the connection for requests with immediate answers."""
     returning: tuple[Peer, int] | None = None
@@ -190,14 +189,13 @@ class _Player:
         self.stage.stops = self._is_ours
 
     def _is_in_round(self) -> bool:
-        """Whether the scanner is in a round. If an exception ends a round, it counts until the next one begins."""
+        """Whether the scanner is in a round. A round that an exception ended counts until the next round begins."""
         if any(each.gate == "round" for each in self.stage.standing.values()):
             return False
         last_s = self.stage.last_s
         return last_s.get("round", 0.0) > last_s.get("rounded", 0.0)
 
     def _is_ours(self, arrival: Arrival) -> bool:
-        """Whether a thread at a breakpoint belongs to this run."""
         gate = arrival.gate
         if gate in PASSED or (gate == "notify" and self._role(arrival) == SCANNER):
             return False
@@ -214,7 +212,7 @@ class _Player:
         return arrival.request < 0 or arrival.request in self.pulls
 
     def _role(self, arrival: Arrival) -> str:
-        """The actor in the specification of a thread's steps."""
+        """Return the specification's actor for a thread's steps."""
         if "ReputMessageService" in arrival.thread:
             return DISPATCHER
         if "PullRequestHoldService" in arrival.thread or arrival.thread == POP_SCANNER:
@@ -267,7 +265,7 @@ class _Player:
             )
 
     def go(self, move: Move) -> str:
-        """Release a thread from its breakpoint; does nothing if it is at none."""
+        """Release a thread from its breakpoint. A thread that is at no breakpoint is not changed."""
         self._answer_at(move, "G")
         return ""
 
@@ -313,7 +311,7 @@ class _Player:
 
     @property
     def _parent(self) -> str:
-        """The topic to send to; a light message queue is filled from another topic."""
+        """Return the topic to send to, because a light message queue is filled from another topic."""
         return self.topic.removeprefix(LMQ)
 
     def send(self, move: Move) -> str:
@@ -350,7 +348,7 @@ class _Player:
         return ""
 
     def pop(self, move: Move) -> str:
-        """Send a pop. All pops have one group, and expire in the order of `number`, a number of milliseconds."""
+        """Send a pop. All pops belong to one group, and expire in the order of `number`, in milliseconds."""
         slot = self.slots.setdefault(move.slot, _Slot(self._parent))
         if slot.peer is None or not slot.peer.is_open:
             slot.peer = self.stage.connect(self.broker.address)
@@ -413,9 +411,9 @@ class _Player:
     def _asked(
         self, code: RequestCode, fields: dict[str, str], body: bytes = b"", to: tuple[str, int] | None = None
     ) -> Command:
-        """Send a request that is answered at once, to this broker or to the one at `to`.
+        """Send a request that is answered at once, to this broker or to the broker at `to`.
 
-        Returns the reply; raises NotFollowedError if none comes, or if it reports an error.
+        Returns the reply. Raises NotFollowedError if no reply comes, or if it reports an error.
         """
         admin, opaque = self._ask(Command(code, next(_NUMBERS), 0, fields, body), to or self.broker.address)
         self.stage.until(lambda: opaque in admin.replies or not admin.is_open, WITHIN_S)
@@ -440,7 +438,10 @@ class _Player:
         return "the slave acts as master"
 
     def returns(self, _move: Move) -> str:
-        """Tell the slave that its master is back. Do not wait, because a breakpoint stops the serving thread."""
+        """Tell the slave that its master is back, without waiting for the reply.
+
+        A breakpoint holds the thread that would reply.
+        """
         assert self.broker.master is not None
         fields = self._least(0, self.broker.master.address)
         fields["haBrokerAddr"] = "{}:{}".format(*self.broker.master.copied_from)
@@ -451,7 +452,7 @@ class _Player:
 
     @staticmethod
     def _least(number: int, address: tuple[str, int]) -> dict[str, str]:
-        """A name server's message about the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
+        """Return a name server's message about the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
         return {"minBrokerId": str(number), "brokerName": "java-broker", "minBrokerAddr": "{}:{}".format(*address)}
 
     def broke_off(self, _move: Move) -> str:
@@ -472,7 +473,7 @@ class _Player:
         return ""
 
     def align(self, _move: Move) -> str:
-        """Wait for the end of a scan round, so the next is a full period away."""
+        """Wait for the end of a scan round, so that the next round is a full period away."""
 
         def just() -> bool:
             return time.monotonic() - self.stage.last_s.get("rounded", 0.0) < JUST_S
@@ -516,7 +517,7 @@ class _Player:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _compare(self, still: Sequence[bool]) -> None:
-        """Check that no pull has an answer on the wire that is unanswered in the specification."""
+        """Check that the broker has sent no answer to a pull that is unanswered in the specification."""
         self.stage.until(lambda: False, 0)
         for number, is_open in enumerate(still):
             if is_open:
@@ -551,7 +552,7 @@ class _Player:
         return f"{self._noun} {move.slot} is answered with code {reply.code}, {', '.join(since)}"
 
     def expired(self, move: Move) -> str:
-        """Check that a pop is answered with the message, and only because its deadline has come."""
+        """Check that a pop is answered with the message, and only because its deadline has passed."""
         slot = self.slots[move.slot]
         said = self.answer(Move("answer", slot=move.slot, word=FOUND))
         assert slot.peer is not None
@@ -606,7 +607,8 @@ class _Player:
     def _number_queues(self) -> None:
         """Number the specification's queues in the order in which the broker's scan visits them.
 
-        Java traverses its table in the order of the keys' hashes. In the specification a round may begin at any queue.
+        Java traverses its table in the order of the keys' hashes, but in the specification a round may begin at any
+        queue.
         """
         came = dict.fromkeys(
             each.queue for each in self.stage.seen if each.gate == "queue" and each.topic == self.topic

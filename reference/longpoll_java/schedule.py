@@ -29,16 +29,15 @@ Kind: TypeAlias = Literal[
 """The kinds of moves; `docs/java.md` describes each."""
 
 HOLD_MS: Final = 15_000
-"""The milliseconds for which a pull may be held if deadlines do not matter, as Java's push consumer requests."""
+"""For how many milliseconds a pull may be held if deadlines do not matter, as Java's push consumer requests."""
 DISPATCHER: Final = "dispatcher"
 SCANNER: Final = "scanner"
 OPERATOR: Final = "operator"
-"""The actor that notifies a slave of its master's return: the request of a name server, and the thread that serves it.
-"""
+"""The actor that notifies a slave of its master's return. It stands for the name server's request and the thread that
+serves it."""
 WITNESS: Final = 200
-"""The first number for additional consumers, which the specification does not have, that wait where a traversal should
-come.
-"""
+"""The first number of additional consumers, which the specification does not have. They wait at queues that a traversal
+should reach."""
 FOUND, NOTHING = "found", "nothing"
 
 
@@ -48,16 +47,16 @@ class Move:
 
     kind: Kind
     thread: str = ""
-    """`dispatcher`, `scanner`, `operator`, `pull N` or `run N`: the thread of the gates."""
+    """The thread that the move concerns: `dispatcher`, `scanner`, `operator`, `pull N` or `run N`."""
     gates: tuple[str, ...] = ()
     slot: int = -1
-    """The consumer that the move concerns; -1 for none."""
+    """The consumer that the move concerns; -1 without a consumer."""
     queue: int = -1
-    """The queue that the move concerns, by the specification's number; -1 for none."""
+    """The specification's number of the queue that the move concerns; -1 without a queue."""
     number: int = -1
-    """An offset, or a number of ticks; -1 for none."""
+    """An offset, or a number of ticks; -1 without a number."""
     commits: int = -1
-    """The offset that a pull commits; -1 for none."""
+    """The offset that a pull commits; -1 without a commit."""
     word: str = ""
     """The required answer: `found` or `nothing`."""
 
@@ -75,7 +74,7 @@ class Step:
     label: str
     moves: tuple[Move, ...]
     open: tuple[bool, ...]
-    """For each consumer, whether the specification has its pull unanswered after the step."""
+    """For each consumer, whether its pull is unanswered in the specification after the step."""
 
 
 @frozen
@@ -88,14 +87,14 @@ class Schedule:
     tick_ms: int
     hold_ms: int
     lmq: bool
-    """Whether the queues belong to a light message queue, which the broker has enabled."""
+    """Whether the queues belong to a light message queue, which the broker must enable."""
     slave: bool
     """Whether the broker is a slave that acts as master, and gets messages from its master."""
     before: tuple[Move, ...]
     """The moves that bring the broker into the specification's first state."""
     steps: tuple[Step, ...]
     after: tuple[Move, ...] = ()
-    """The moves that show that the run broke its property."""
+    """The moves that show that the run violated its property."""
     pops: bool = False
     """Whether the consumers pop instead of pulling."""
 
@@ -115,12 +114,13 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
 
 
 def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_MS) -> Schedule:
-    """The moves that make a broker with these gates and this scan period follow a run. Raises NotOnJavaError."""
+    """Return the moves that make a broker with these gates and this scan period follow a run. Raises NotOnJavaError."""
     _refuse(trace, {gate.name for gate in gates})
     model = trace.model
     labels = [step.action.name for step in trace.steps if step.action is not None]
     first_pull = labels.index("next_pull") if "next_pull" in labels else len(labels)
-    # Ticks before the first pull only cause the scan: deadlines are far then, or a slow machine would miss them.
+    # Ticks before the first pull only cause the scan. Without later ticks, deadlines are far away, because a slow
+    # machine would miss near ones.
     by_time = "tick" in labels[first_pull:] or trace.property_name in TIMED
     bounds = model.bounds
     tick_ms = scan_ms // bounds.scan_ticks
@@ -139,9 +139,9 @@ def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_M
 
 
 LATE: Final = frozenset({"queued_by_deadline", "answered_by_deadline"})
-"""The properties whose violation is that the scan comes late after a deadline, so the scan must keep its own period."""
+"""Properties that a scan violates by coming late after a deadline, so the scan must keep its own period."""
 TIMED: Final = frozenset({"dropped_by_reject", "dropped_by_throw", "nothing_dropped", "no_orphan", "closed_is_let_go"})
-"""The properties whose violation is shown by a deadline that passes."""
+"""Properties whose violation becomes visible when a deadline passes."""
 
 
 def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
@@ -159,9 +159,9 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
 
 
 def _before(trace: Trace) -> tuple[Move, ...]:
-    """The moves before the run.
+    """Return the moves before the run.
 
-    They create the topic and a bucket for each queue that is scanned while it holds nothing, and wait for a scan.
+    They create the topic and a bucket for each queue that is scanned while it is empty, and wait for a scan.
     """
     held: set[int] = set()
     primed: list[int] = []
@@ -173,11 +173,11 @@ def _before(trace: Trace) -> tuple[Move, ...]:
             held.add(value_of(trace.model, before.state, f"queue_{action.actors[0]}", 0))
         elif action.name in {"scan_start", "scan_throws"}:
             queue = _queue(action, queues)
-            # A queue that a round must skip has to be in the table, too.
+            # A queue that a round must skip has to be in the table too.
             wanted = range(len(queues)) if action.name == "scan_throws" else (queue,)
             primed += [each for each in wanted if each not in held and each not in primed]
         elif action.name == "master_returns":
-            # Every queue must be in the table that is traversed, in an order that a scan shows.
+            # Every queue must be in the traversed table, in an order that a scan shows.
             primed += [each for each in range(len(queues)) if each not in primed]
     moves = [Move("create", number=len(queues))]
     if trace.model.bounds.has("role"):
@@ -192,7 +192,7 @@ def _before(trace: Trace) -> tuple[Move, ...]:
 
 
 def _witnesses(trace: Trace) -> Iterator[Move]:
-    """The moves that make an additional consumer wait at each queue that an aborted traversal will not reach."""
+    """Return the moves that make an additional consumer wait at each queue that an aborted traversal will not reach."""
     if trace.property_name == "return_is_whole":
         for number in _not_taken(trace):
             yield Move("pull", slot=WITNESS + number, queue=number, number=0)
@@ -200,19 +200,18 @@ def _witnesses(trace: Trace) -> Iterator[Move]:
 
 
 def _not_taken(trace: Trace) -> list[int]:
-    """The queues that no traversal of the run takes."""
     names = [queue.name for queue in trace.model.state.queues]
     taken = [step.action.actors for step in trace.steps if step.action and step.action.name == "return_take"]
     return [number for number, name in enumerate(names) if not any(name in actors for actors in taken)]
 
 
 def witnesses_of(trace: Trace) -> list[int]:
-    """The additional consumers that wait where the run's traversal should come."""
+    """Return the additional consumers that wait at queues that the run's traversal should reach."""
     return [move.slot for move in _witnesses(trace) if move.kind == "pull"]
 
 
 def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> int:
-    """The value of a variable in a state, or `otherwise` if the model has no such variable."""
+    """Return the value of a variable in a state, or `otherwise` if the model has no such variable."""
     for variable, value in zip(model.variables, state, strict=True):
         if variable.name == name:
             return value
@@ -220,7 +219,7 @@ def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> i
 
 
 def _queue(action: Action, queues: Sequence[str]) -> int:
-    """The number of the queue that an action names, or of the only queue."""
+    """Return the number of the queue that an action names, or of the only queue."""
     named = [queues.index(each) for each in action.actors if each in queues]
     return named[0] if named else 0
 
@@ -238,10 +237,10 @@ class _Maker:
     at: int = 0
     """The number of the current step."""
     submitting: dict[int, str] = field(factory=dict)
-    """Request -> the traversing thread that is about to hand it to the executor."""
+    """Maps each request to the traversing thread that is about to pass the request to the executor."""
 
     def steps(self) -> Iterator[Step]:
-        """The steps of the trace, each with its moves."""
+        """Return the steps of the trace, each with its moves."""
         model = self.trace.model
         for number in range(1, len(self.trace.steps)):
             self.at = number
@@ -287,7 +286,7 @@ class _Maker:
         yield Move("send", queue=self._shown_as(action))
 
     def _shown_as(self, action: Action) -> int:
-        """The queue to send to.
+        """Return the queue to send to.
 
         The dispatcher follows the order of the log, so the n-th message sent must be the n-th that becomes visible.
         """
@@ -360,7 +359,7 @@ class _Maker:
 
     def notify_start(self, _action: Action) -> Iterator[Move]:
         yield Move("go", DISPATCHER, ("notify",))
-        # If there is no bucket, the notifier takes nothing and is done at once.
+        # Without a bucket, the notifier takes nothing and is done at once.
         yield Move("until", DISPATCHER, ("taken", "done"))
 
     def scan_start(self, action: Action) -> Iterator[Move]:
@@ -369,7 +368,7 @@ class _Maker:
         yield Move("until", SCANNER, ("taken", "done"))
 
     def _scanner_at(self, queue: int) -> Iterator[Move]:
-        """The moves that make the scanner come to a queue, at the start of a round or within one."""
+        """Return the moves that bring the scanner to a queue, at the start of a round or within a round."""
         yield Move("go", SCANNER, ("done",))
         yield Move("until", SCANNER, ("round", "queue"))
         yield Move("go", SCANNER, ("round",))
@@ -516,5 +515,5 @@ _MAKERS: Final[Mapping[str, Callable[[_Maker, Action], Iterator[Move]]]] = {
 
 
 def with_after(schedule: Schedule, moves: Sequence[Move]) -> Schedule:
-    """The schedule, with the moves that show the violation."""
+    """Return the schedule with additional moves that show the violation."""
     return evolve(schedule, after=tuple(moves))

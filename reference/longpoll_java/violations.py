@@ -1,7 +1,7 @@
-"""Makes the moves that show, after a run, that it broke its property: on the wire if possible, else by the threads.
+"""Makes the moves that show, after a run, that it violated its property: by responses if possible, else by the threads.
 
-If a move has another result, the replay ends, because the broker did not follow the specification. Runs of properties
-that cannot be observed from outside are only followed.
+If a move has another result, the replay ends, because the broker did not follow the specification. If a property cannot
+be observed from outside, its runs are only followed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ ROUND: Final = ("round",)
 
 
 def shown_by(trace: Trace) -> tuple[Move, ...]:
-    """The moves that show the violation of a run; empty if its property cannot be observed."""
+    """Return the moves that show the violation of a run; empty if its property cannot be observed."""
     show = _SHOWN.get(trace.property_name)
     return tuple(show(trace)) if show is not None and breaks(trace) else ()
 
 
 def breaks(trace: Trace) -> bool:
-    """Whether the run reaches a state that breaks its property, under the policy that the trace has now."""
+    """Whether the run reaches a state that violates its property, under the current policy of the trace."""
     promised = [each for each in properties_of(trace.model) if each.name == trace.property_name]
     return any(not holds(trace.model, each, step.state) for each in promised for step in trace.steps)
 
 
 def sentence_of(property_name: str) -> str:
-    """The sentence about the violation that the moves of a property show; empty for a property without moves."""
+    """Return the sentence about the violation that the moves of a property show; empty for a property without moves."""
     return _SENTENCES.get(property_name, "")
 
 
@@ -39,12 +39,12 @@ def _last(trace: Trace, name: str, otherwise: int = 0) -> int:
 
 
 def _waiting(trace: Trace) -> list[int]:
-    """The indices of the consumers whose pull is still open in the last state of the run."""
+    """Return the indices of the consumers whose pull is still open in the last state of the run."""
     return [each.index for each in trace.model.state.requests if _last(trace, f"open_{each.index}")]
 
 
 def _lost(trace: Trace) -> Iterator[Move]:
-    """All threads except the scan continue, and the pull stays unanswered until the scan: a lost wakeup."""
+    """Show a lost wakeup: all threads except the scan continue, and the pull stays unanswered until the scan."""
     waiting = _waiting(trace)
     yield Move("free", gates=ROUND)
     yield Move("until", SCANNER, ROUND)
@@ -55,7 +55,7 @@ def _lost(trace: Trace) -> Iterator[Move]:
 
 
 def _late(trace: Trace) -> Iterator[Move]:
-    """The deadline is over, and no thread checked the pull before the scan."""
+    """Show that the deadline is over, and that no thread checked the pull before the scan."""
     waiting = _waiting(trace)
     yield Move("until", SCANNER, ROUND)
     yield from (Move("deadline", slot=each) for each in waiting)
@@ -66,7 +66,7 @@ def _late(trace: Trace) -> Iterator[Move]:
 
 
 def _dropped(trace: Trace) -> Iterator[Move]:
-    """After the deadline a whole round passes without reaching the request."""
+    """Show that after the deadline a whole round passes without reaching the request."""
     waiting = _waiting(trace)
     yield Move("free", gates=ROUND)
     yield from (Move("deadline", slot=each) for each in waiting)
@@ -79,14 +79,14 @@ def _dropped(trace: Trace) -> Iterator[Move]:
 
 
 def _orphaned(trace: Trace) -> Iterator[Move]:
-    """After the deadline a whole round misses the request, and so does the wake of a message."""
+    """Show that after the deadline a whole round misses the request, and the wakeup by a message misses it too."""
     yield Move("free", gates=ROUND)
     yield Move("send", queue=0)
     yield from _dropped(trace)
 
 
 def _still_walked(trace: Trace) -> Iterator[Move]:
-    """The next round checks the request of a closed channel."""
+    """Show that the next round checks the request of a closed channel."""
     yield Move("free")
     yield from (Move("look", slot=each.index) for each in trace.model.state.requests if _is_closed(trace, each.index))
 
@@ -96,7 +96,7 @@ def _is_closed(trace: Trace, request: int) -> bool:
 
 
 def _regressed(trace: Trace) -> Iterator[Move]:
-    """The broker reports the older offset."""
+    """Show that the broker reports the older offset."""
     yield Move("free")
     for each in trace.model.state.requests:
         name = f"committed_{each.index}"
@@ -106,7 +106,7 @@ def _regressed(trace: Trace) -> Iterator[Move]:
 
 
 def _unswept(_trace: Trace) -> Iterator[Move]:
-    """A later round visits the queue, in which no pull waits."""
+    """Show that a later round visits the queue, in which no pull waits."""
     yield Move("free", gates=ROUND)
     yield Move("until", SCANNER, ROUND)
     yield Move("go", SCANNER, ROUND)
@@ -115,7 +115,7 @@ def _unswept(_trace: Trace) -> Iterator[Move]:
 
 
 def _round_cut(trace: Trace) -> Iterator[Move]:
-    """The next round begins, and this one has not visited the other queues."""
+    """Show that the next round begins before this round has visited the other queues."""
     thrown = trace.steps[-1].action
     names = [queue.name for queue in trace.model.state.queues]
     yield Move("until", SCANNER, ROUND)
@@ -126,9 +126,9 @@ def _round_cut(trace: Trace) -> Iterator[Move]:
 
 
 def _broken_off(trace: Trace) -> Iterator[Move]:
-    """The request about the master gets an error, and pulls at another queue were not visited.
+    """Show that the request about the master gets an error, and that pulls at another queue were not visited.
 
-    Then each gets a message, which answers it.
+    Then each of these pulls gets a message, which answers it.
     """
     witnesses = witnesses_of(trace)
     yield Move("broke_off")
@@ -141,7 +141,7 @@ def _broken_off(trace: Trace) -> Iterator[Move]:
 
 
 def _unanswered_at_stop(trace: Trace) -> Iterator[Move]:
-    """The connection ends without an answer."""
+    """Show that the connection ends without an answer."""
     yield from (Move("gone", slot=each) for each in _waiting(trace))
 
 

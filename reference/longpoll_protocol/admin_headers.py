@@ -115,7 +115,7 @@ class QueryConsumeQueueRequestHeader(Header):
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
-    """303 QUERY_CONSUME_TIME_SPAN: store times of each queue's messages, and of a group's last one."""
+    """303 QUERY_CONSUME_TIME_SPAN: store times of each queue's messages, and of the last one that a group consumed."""
 
     topic: str
     group: str
@@ -179,11 +179,11 @@ class CreateAccessConfigRequestHeader(Header):
     """The secret, which is required even if the account exists."""
     white_remote_address: str | None = None
     admin: bool = False
-    """Whether the account is an administrator; if absent, it is not one any more."""
+    """Whether the account is an administrator. If the field is absent, the account loses this right."""
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None
-    """The complete list of the account's NAME=RIGHT, separated by commas."""
+    """The complete list of the account's topic permissions, each as NAME=RIGHT, separated by commas."""
     group_perms: str | None = None
 
 
@@ -226,7 +226,7 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool = False
     """Whether the body is compressed with deflate (`compressedRegister`)."""
     body_crc32: Int32 = 0
-    """The CRC-32 of the body without the highest bit, or 0 if the sender computed none."""
+    """The CRC-32 of the body without the highest bit, or 0 if the sender did not compute it."""
 
 
 class RegisterBrokerResponseHeader(Header):
@@ -270,7 +270,7 @@ class PutKVConfigRequestHeader(Header):
 
 
 class GetKVConfigRequestHeader(Header):
-    """101 GET_KV_CONFIG: one setting; 22 if it does not exist."""
+    """101 GET_KV_CONFIG: one setting; the reply has code 22 if the setting does not exist."""
 
     namespace: str
     key: str
@@ -283,7 +283,7 @@ class GetKVConfigResponseHeader(Header):
 
 
 class GetKVListByNamespaceRequestHeader(Header):
-    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, a `KVTable`; 22 without any."""
+    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, as a `KVTable`; the reply has code 22 without any."""
 
     namespace: str
 
@@ -296,7 +296,7 @@ class DeleteKVConfigRequestHeader(Header):
 
 
 class WipeWritePermOfBrokerRequestHeader(Header):
-    """205 WIPE_WRITE_PERM_OF_BROKER: routes stop leading producers to a broker."""
+    """205 WIPE_WRITE_PERM_OF_BROKER: make a broker's topics read-only in routes, so that producers avoid the broker."""
 
     broker_name: str
 

@@ -30,19 +30,19 @@ from longpoll_spec.tables import TabledStruct
 ITEM_COUNT_MAX: Final = 10_000
 """Maximum number of groups, subscriptions or queues in one list of a body. Real clients send at most a few hundred."""
 SUBSCRIPTION_COUNT_MAX: Final = 2_500
-"""Maximum number of subscriptions in a client's group. It is lower because a broker replaces all of them at once."""
+"""Maximum number of subscriptions in a client's group. It is low because a broker replaces all of them at once."""
 BODY_SIZE_MAX: Final = 4 * MIB
 """Maximum bytes of a JSON body, which is enough for 10,000 queues of 400 bytes each."""
 KIND_SIZE_MAX: Final = 128 * KIB
 """Maximum bytes of a body that is parsed leniently, which takes about 20 ms at this size."""
 VALUE_COUNT_MAX: Final = 100_000
-"""Maximum number of values in a request's body, counted by commas; parsing so many takes about 25 ms. A body with
-10,000 queues has 30,000 values.
-"""
+"""Maximum number of values in a request's body, counted by commas. Parsing this many takes about 25 ms. A body with
+10,000 queues has 30,000 values."""
 SETTINGS_SIZE_MAX: Final = 64 * KIB
 """Maximum bytes of a body with `key=value` lines."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Maximum characters of a subscription's expression, because brokers store it; the same as for a pull (`hold.pull`)."""
+"""Maximum characters of a subscription's expression, because brokers store it. Pulls have the same limit (`hold.pull`).
+"""
 NAME_SIZE_MAX: Final = 255
 """Maximum characters of an expression's type, because brokers store it too."""
 
@@ -86,7 +86,7 @@ _ENUMS: Final[dict[str, type[enum.Enum]]] = {
     "messageModel": MessageModel,
     "consumeFromWhere": ConsumeFromWhere,
 }
-"""JSON key -> the enum of its values."""
+"""Maps a JSON key to the enum of its values."""
 
 
 _NULL: Final = b"null"
@@ -108,8 +108,8 @@ class Body(TabledStruct, rename="camel"):
             raise HeaderError(cls.__name__, "body", f"has over {cls.value_count_max} values; send less at a time")
         is_small = len(body) <= KIND_SIZE_MAX
         try:
-            # Try the form that Java writes first, because it decodes ten times as fast. It must have no nulls, which
-            # mean absent keys.
+            # Try the form that Java writes first, because it decodes ten times as fast. That form must not have nulls,
+            # which mean absent keys.
             if not is_small or _NULL not in bytes(body):
                 read: Self = _decoder(cls).decode(body)
                 return read
@@ -209,7 +209,7 @@ class BrokerData(Body):
     cluster: str = ""
     broker_name: str
     broker_addrs: dict[int, str]
-    """Broker id -> host:port."""
+    """Maps each broker id to host:port."""
     enable_acting_master: bool | UnsetType = UNSET
     """In 5.x: whether a slave may act as the group's master."""
 
@@ -245,7 +245,7 @@ class TopicTable(Body):
     """All topics of a broker (`TopicConfigSerializeWrapper`)."""
 
     topic_config_table: dict[str, Any] = field(default_factory=dict)
-    """Topic -> its settings, as in RocketMQ's file `topics.json`."""
+    """Maps each topic to its settings, as in RocketMQ's file `topics.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
@@ -260,7 +260,7 @@ class GroupTable(Body):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
 
     subscription_group_table: dict[str, Any] = field(default_factory=dict)
-    """Group -> its settings, as in RocketMQ's file `subscriptionGroup.json`."""
+    """Maps each group to its settings, as in RocketMQ's file `subscriptionGroup.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
@@ -287,7 +287,7 @@ class ConsumerConnection(Body):
 
     connection_set: list[Connection]
     subscription_table: dict[str, SubscriptionData]
-    """Topic -> the group's subscription."""
+    """Maps each topic to the group's subscription."""
     consume_type: ConsumeType
     message_model: MessageModel
     consume_from_where: ConsumeFromWhere
@@ -464,7 +464,7 @@ class ClusterAclConfig(Body):
 
 
 # Matches a string, which is skipped, or an unquoted key. An unclosed string ends with the text, because otherwise the
-# regex would try each of its quotes as the begin of another string.
+# regex would try each of its quotes as the start of another string.
 _STRING: Final = rb'("(?>[^"\\]+|\\.)*+(?:"|\\?\Z))'
 _STRING_OR_BARE_KEY: Final = re.compile(_STRING + rb"|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)", re.DOTALL)
 
@@ -472,7 +472,7 @@ _STRING_OR_BARE_KEY: Final = re.compile(_STRING + rb"|([{,]\s*+)(-?[0-9]{1,20})(
 def read_settings(body: bytes, request: str) -> dict[str, str]:
     """Parse a body of settings (25, 318), with one `key=value` per line; raises HeaderError with the request's name.
 
-    It skips empty lines and lines that begin with #. Source: `MixAll.string2Properties`.
+    Empty lines and lines that begin with # are skipped. Source: `MixAll.string2Properties`.
     """
     if len(body) > SETTINGS_SIZE_MAX:
         raise HeaderError(request, "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
@@ -544,9 +544,9 @@ class TimerCheckpoint:
 
     Offset  Size  What (big-endian, signed)
     0       8     the second that is delivered next, ms; earlier ones are complete
-    8       8     durable end of the file `timerlog`; ours has none
+    8       8     durable end of the file `timerlog`; our broker has no such file
     16      8     the next queue offset of waiting messages that the sender will read
-    24      8     the same for its master
+    24      8     the next queue offset of waiting messages that its master will read
     32      24    version: state, ms, counter; absent in 5.0
     """
 
@@ -583,7 +583,7 @@ def encode_by_queue(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
 
 
 def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
-    """Decode the table of this name in a body. It also accepts the list of queues with `offset` that C++ clients send.
+    """Decode the table of this name in a body, or the list of queues with `offset` that C++ clients send.
 
     Raises HeaderError.
     """

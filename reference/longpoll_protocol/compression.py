@@ -32,16 +32,14 @@ TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
 """The greatest number of bytes that one call decompresses."""
 LZ4_PIECE_SIZE: Final = 4 * 1024
-"""The bytes of LZ4 input per call. They are few, because the library copies the bytes after each frame's end."""
+"""The bytes of LZ4 input per call. The number is low, because the library copies the bytes after each frame's end."""
 ZSTD_PIECE_SIZE: Final = 256
 """The bytes of Zstandard input per call. They decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
-bytes.
-"""
+bytes."""
 
 ZSTD_WINDOW_SIZE_MAX: Final = 1 << 27
-"""Maximum bytes of Zstandard's window, which the library allocates. This is its own limit; Java's streams declare 2
-MiB.
-"""
+"""Maximum bytes of Zstandard's window, which the library allocates. The library has the same limit; Java's streams
+declare 2 MiB."""
 
 
 class Compression(enum.IntEnum):
@@ -75,7 +73,7 @@ def check_installed(compression: Compression) -> None:
 
 
 def pack(compression: Compression, body: bytes) -> bytes:
-    """Compress a body; raises LocalProtocolError as `check_installed`."""
+    """Compress a body; raises LocalProtocolError if the package for the method is missing."""
     check_installed(compression)
     match compression:
         case Compression.ZLIB:
@@ -92,7 +90,7 @@ def unpack(sys_flag: int, body: Buffer, size_max: int) -> bytes:
     """Decompress a body, if the system flag says that it is compressed.
 
     Raises RemoteProtocolError if the body does not match the flag or decompresses to more than `size_max` bytes, and
-    LocalProtocolError as `check_installed` does.
+    LocalProtocolError if the package for the method is missing.
     """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return bytes(body)

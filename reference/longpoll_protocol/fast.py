@@ -1,9 +1,9 @@
 """Fast decoders and encoders for sends and pulls, with the same results as `frames` and `headers`.
 
 The decoders read the extension fields together with the rest of the header, because reading the fields as text first
-takes three times as long. The encoders fill a template. Commands of other kinds, invalid ones and those with ROCKETMQ
-headers take the normal path, which also creates the error texts. Brokers, including Java's, write a successful answer
-as JSON with the code first, so a client can use the same method.
+takes three times as long. The encoders fill a template. Other commands, invalid ones and those with ROCKETMQ headers
+take the normal path, which also creates the error texts. Brokers, including Java's, write a successful answer as JSON
+with the code first, so a client can use the same method.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageReque
 from longpoll_spec.tables import with_table
 
 SEND_START: Final = b'{"code":310,'
-"""The begin of the header of a 310 from every client that writes JSON."""
+"""The first bytes of the header of a 310 from every client that writes JSON."""
 _JSON: Final = Serialisation.JSON
 
 
@@ -69,7 +69,7 @@ def read_send(header: bytes, body: memoryview) -> SendCommand | None:
 
 
 PULL_START: Final = b'{"code":11,'
-"""The begin of the header of an 11 from every client that writes JSON."""
+"""The first bytes of the header of an 11 from every client that writes JSON."""
 
 
 class PullCommand(Command, frozen=True, gc=False, kw_only=True):
@@ -108,13 +108,13 @@ def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
 class TypedConnection(Connection):
     """A connection that may return a 310 as a `SendCommand` and an 11 as a `PullCommand`.
 
-    It may return several adjacent 310s at once (`next_sends`).
+    `next_sends` may return several adjacent 310s at once.
     """
 
     __slots__ = ()
 
     def _decode(self, frame: Frame) -> Command:
-        """Decode a frame, a send or a pull with its fields; raises RemoteProtocolError."""
+        """Decode a frame into a command, with typed fields for a send or a pull; raises RemoteProtocolError."""
         if frame.serialisation is not _JSON:
             return decode_frame(frame)
         header = bytes(frame.header)
@@ -126,9 +126,9 @@ class TypedConnection(Connection):
         return read or decode_frame(frame)
 
     def next_sends(self, count_max: int | None = None) -> list[SendCommand]:
-        """Returns the next sends that are complete in the last received data, at most `count_max`; often none.
+        """Return the next sends that are complete in the last received data, at most `count_max`; often none.
 
-        It raises no error, because `next_event` handles the first frame that is not such a send.
+        This method raises no error, because `next_event` handles the first frame that is not such a send.
         """
         return self._frames.next_alike(SEND_START, read_send, count_max)
 
@@ -149,9 +149,9 @@ _pack: Final = HEAD.pack
 def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an answer
     code: int, opaque: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> bytes:
-    """Returns the frame of a pull's answer up to its body of `body_size` bytes: sizes, mark 0 for JSON, and header.
+    """Return the frame of a pull's answer up to its body of `body_size` bytes: sizes, mark 0 for JSON, and header.
 
-    `status` is a name of `GetMessageStatus`, without characters that JSON escapes. Raises LocalProtocolError when the
+    `status` is a name of `GetMessageStatus`, without characters that JSON escapes. Raises LocalProtocolError if the
     frame is too large for the peer.
     """
     header = (_PULL_HEADER % (code, opaque, flag, status, offset_next, offset_min, offset_max)).encode()
@@ -164,17 +164,17 @@ def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an an
 
 @frozen
 class PullHeads:
-    """Encodes answers that differ only in their opaque, such as those to the pulls that one message wakes."""
+    """Encodes answers that differ only in their opaque, such as the answers to all pulls that one message wakes."""
 
     _before: bytes
     """The header up to the opaque."""
     _after: bytes
     _size: int
-    """The bytes of both parts together."""
+    """The total bytes of the header's parts before and after the opaque."""
     _body_size: int
 
     def head(self, opaque: int) -> bytes:
-        """Returns the head of one answer, which the body of the common size must follow."""
+        """Return the head of one answer. The body of the common size must follow it."""
         digits = b"%d" % opaque
         header_size = self._size + len(digits)
         return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
@@ -200,7 +200,7 @@ def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
 ) -> PullHeads:
     """Create an encoder of the heads that `encode_pull_head` returns for these arguments and any opaque.
 
-    Raises LocalProtocolError if the longest is too large for the peer.
+    Raises LocalProtocolError if the longest head is too large for the peer.
     """
     longest = encode_pull_head(code, -(2**31), flag, status, offset_next, offset_min, offset_max, body_size)
     mark = f"{_OPAQUE}{-(2**31)}".encode()
@@ -227,7 +227,7 @@ def encode_send_head(  # noqa: PLR0917 - what differs between two answers
 
 
 SENT_START: Final = b'{"code":0,'
-"""The begin of the header of every successful answer."""
+"""The first bytes of the header of every successful answer."""
 SENT_MARK: Final = b'"msgId"'
 """A part of the header that only answers to sends have."""
 Failure = TypeVar("Failure", bound=Exception)
@@ -235,7 +235,7 @@ _RESPONSE: Final = int(CommandFlag.RESPONSE)
 
 
 class SentAnswer(Command, frozen=True, gc=False, kw_only=True):
-    """A success with all extension fields in `header`; `ext_fields` is None."""
+    """A successful answer to a send, with all extension fields in `header`; `ext_fields` is None."""
 
     header: SendMessageResponseHeader
 
@@ -273,12 +273,12 @@ def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
 
 
 def header_of(answer: Command) -> SendMessageResponseHeader:
-    """Returns the fields of a send's answer, decoded by either path; raises HeaderError."""
+    """Return the fields of a send's answer, however it was decoded; raises HeaderError."""
     return answer.header if isinstance(answer, SentAnswer) else SendMessageResponseHeader.decode(answer.ext_fields)
 
 
 def plain(answer: Command) -> Command:
-    """Returns the answer as a plain command with `ext_fields`, which callers for any code need."""
+    """Return the answer as a plain command with `ext_fields`, as callers need it that handle any request code."""
     if not isinstance(answer, SentAnswer):
         return answer
     return Command(
@@ -293,7 +293,7 @@ def with_fields(callback: Callable[[Command | Failure], None]) -> Callable[[Comm
 
 
 class SentConnection(Connection):
-    """A connection that may return answers to sends as `SentAnswer`s, several at once if adjacent."""
+    """A connection that may return answers to sends as `SentAnswer`s, several at once if they are adjacent."""
 
     __slots__ = ()
 
@@ -304,8 +304,8 @@ class SentConnection(Connection):
         return read_sent(bytes(frame.header), frame.body) or decode_frame(frame)
 
     def next_sent(self) -> list[SentAnswer]:
-        """Returns the next answers to sends that are complete in the last received data; often none.
+        """Return the next answers to sends that are complete in the last received data; often none.
 
-        It raises no error, because `next_event` handles the first frame that is not such an answer.
+        This method raises no error, because `next_event` handles the first frame that is not such an answer.
         """
         return self._frames.next_alike(SENT_START, read_sent)

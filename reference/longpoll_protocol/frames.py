@@ -80,11 +80,8 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     serialisation: Serialisation
     header: memoryview
     body: memoryview
-    """A view of immutable bytes, which stays valid for as long as it is referenced.
-
-    The view keeps its whole chunk in memory, so copy a body that you keep for long. An empty body keeps nothing in
-    memory.
-    """
+    """A view of immutable bytes, which stays valid for as long as it is referenced. The view keeps its whole chunk in
+    memory, so copy a body that you keep for long. An empty body keeps nothing in memory."""
 
 
 _SERIALISATIONS: Final = {int(kind): kind for kind in Serialisation}
@@ -159,9 +156,9 @@ class FrameReader:
         return len(self._gathered) + len(self._chunk) - self._start + sum(map(len, self._waiting))
 
     def feed(self, data: Buffer) -> None:
-        """Append the bytes that were read next from the connection.
+        """Append the next bytes of the connection.
 
-        An object of type `bytes` is not copied, any other buffer is copied once.
+        An object of type `bytes` is not copied, and any other buffer is copied once.
         """
         if not data:
             return
@@ -194,21 +191,21 @@ class FrameReader:
     ) -> list[T]:
         """Read adjacent, complete JSON frames of the chunk whose headers begin with `start`, at most `count_max`.
 
-        `read` gets a header and its body. It raises no error: a frame that begins otherwise, or for which `read`
+        `read` gets a header and its body, and raises no error. A frame that begins otherwise, or for which `read`
         returns None, stays for `next_frame`.
         """
         found: list[T] = []
         self._alike_start = self._start
         content, at = self._chunk.obj, self._start
         assert type(content) is bytes
-        # While a frame is being gathered, the begin of the chunk belongs to that frame.
+        # While a frame is being gathered, the first bytes of the chunk belong to that frame.
         size = 0 if self._gathered else len(content)
         while at + HEAD_SIZE < size:
             length, header_size = _unpack_head(content, at)
             header_at = at + HEAD_SIZE
             body_at, stop = header_at + header_size, at + LENGTH_SIZE + length
-            # The same checks as in `check_length` and `check_mark`. With another serialisation, the mark looks like the
-            # size of a header that is too large.
+            # These are the checks of `check_length` and `check_mark`. With another serialisation, the mark looks like
+            # the size of a header that is too large.
             if length > self._size_max or header_size > HEADER_SIZE_MAX or not header_at < body_at <= stop <= size:
                 break
             if not content.startswith(start, header_at):
@@ -255,7 +252,7 @@ class FrameReader:
         return self._grow_wanted()
 
     def _gather(self) -> Frame | None:
-        """Move bytes of the frame from the chunk to the gathered ones; returns the frame if it is complete."""
+        """Move bytes of the frame from the chunk to `_gathered`; returns the frame if it is complete."""
         start = self._start
         taken = min(self._wanted - len(self._gathered), len(self._chunk) - start)
         self._gathered += self._chunk[start : start + taken]
@@ -263,7 +260,7 @@ class FrameReader:
         return self._grow_wanted()
 
     def _grow_wanted(self) -> Frame | None:
-        """Check whether the wanted bytes are there: first those of length and head, then those of the frame to return.
+        """Check whether the wanted bytes have arrived: first those of length and head, then those of the frame.
 
         Each length is checked when it arrives, so a hostile length is refused before the frame is received.
         """
@@ -292,12 +289,13 @@ class FrameReader:
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 FIELD_COUNT_MAX: Final = 1_000
 """Maximum number of extension fields in a header. RocketMQ's largest headers have about thirty, so more fields would
-only waste processor time.
-"""
+only waste processor time."""
 FEW_SIZE: Final = FIELD_COUNT_MAX * len(b'"":0,')
-"""A JSON header with fewer bytes cannot have more fields than `FIELD_COUNT_MAX`, so they need not be counted."""
+"""A JSON header with fewer bytes than this cannot have more than `FIELD_COUNT_MAX` fields, so they need not be counted.
+"""
 _MARK_COUNT_MAX: Final = 20_000
-"""Maximum number of name ends, `":`, in a header. It is higher because properties that contain JSON have some too."""
+"""Maximum number of name ends, `":`, in a header. The limit is higher than that of fields, because properties that
+contain JSON have name ends too."""
 _SPACE: Final = b" \t\r\n"
 
 
@@ -347,7 +345,7 @@ class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
-# It is not strict, because a number may be written as text ("code": "11").
+# The decoder is not strict, because a number may be written as text ("code": "11").
 _decoder: Final = msgspec.json.Decoder(HeaderValues, strict=False)
 _odd_decoder: Final = msgspec.json.Decoder(_OddHeader, strict=False)
 _text_decoder: Final = msgspec.json.Decoder(str)
@@ -550,7 +548,8 @@ __all__ = [
     "reply",
 ]
 
-# Plain values, because looking up enum members and `&` on an IntFlag would take more time than the work itself.
+# Constants hold plain values, because looking up enum members and `&` on an IntFlag would take longer than the work
+# itself.
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONE_WAY: Final = int(CommandFlag.ONE_WAY)
@@ -562,7 +561,8 @@ class Command(msgspec.Struct, frozen=True, gc=False):
     code: int
     """The number of a `RequestCode` in a request, or of a `ResponseCode` in a reply. Unknown numbers are allowed."""
     opaque: int = 0
-    """The number by which the requester finds the reply: the requester chooses it, and the reply has the same."""
+    """The number by which the requester finds the reply. The requester chooses it, and the reply has the same number.
+    """
     flag: int = 0
     """`CommandFlag` bits."""
     ext_fields: dict[str, str] | None = None
@@ -641,9 +641,9 @@ def encode(command: Command, size_max: int = FRAME_SIZE_MAX) -> list[Buffer]:
 
 
 def encode_head(command: Command, body_size: int, size_max: int = FRAME_SIZE_MAX) -> bytes:
-    """Returns the frame up to a body of `body_size` bytes; ignores `command.body`.
+    """Return the frame up to a body of `body_size` bytes; ignores `command.body`.
 
-    Raises LocalProtocolError if it does not fit the protocol.
+    Raises LocalProtocolError if the command does not fit the protocol.
     """
     write = write_json if command.serialisation is _JSON else write_rocketmq
     header = write(
@@ -668,11 +668,11 @@ def encode_reply_head(
     serialisation: Serialisation | None = None,
     size_max: int = FRAME_SIZE_MAX,
 ) -> bytes:
-    """Returns the frame of a reply up to its body, without creating a Command, which makes it fast.
+    """Return the frame of a reply up to its body, without creating a Command, which makes this function fast.
 
-    Write it and then `body_size` bytes, which may be in several buffers. The reply has the serialisation of the request
-    unless you pass `serialisation`, because 4.9 always answers woken pulls in JSON. Raises LocalProtocolError if it
-    does not fit the protocol.
+    Write the returned bytes and then `body_size` bytes, which may be in several buffers. The reply has the
+    serialisation of the request unless you pass `serialisation`, because 4.9 always answers woken pulls in JSON. Raises
+    LocalProtocolError if the reply does not fit the protocol.
     """
     kind = request.serialisation if serialisation is None else serialisation
     write = write_json if kind is _JSON else write_rocketmq
@@ -697,7 +697,7 @@ class Connection:
 
     Pass received bytes to `receive_data`, and then call `next_event` until it returns NEED_DATA. Write the buffers that
     `send` returns. A connection is not thread-safe, but any thread may call `send`, which uses no state. Invariant:
-    once `_error` is set, every call raises it again instead of returning a command, because the begin of the next frame
+    once `_error` is set, every call raises it again instead of returning a command, because the start of the next frame
     is unknown.
     """
 
@@ -715,7 +715,7 @@ class Connection:
         return self._frames.unread_size
 
     def wait_for(self, size: int) -> None:
-        """Neither return a command nor raise an error before the peer has sent `size` bytes in total."""
+        """Return no command and raise no error before the peer has sent `size` bytes in total."""
         self._frames.first_size = size
 
     def receive_data(self, data: Buffer) -> None:
@@ -734,9 +734,9 @@ class Connection:
         self._is_at_end = True
 
     def next_event(self) -> Command | Signal:
-        """Returns the next command, or NEED_DATA, or CLOSED after the end of the stream.
+        """Return the next command, or NEED_DATA, or CLOSED after the end of the stream.
 
-        Raises RemoteProtocolError, now and in every later call; close the connection then.
+        Raises RemoteProtocolError, in this and every later call; close the connection then.
         """
         if self._error is not None:
             raise self._error
@@ -759,8 +759,8 @@ class Connection:
         return decode_frame(frame)
 
     def send(self, command: Command) -> list[Buffer]:
-        """Returns the buffers to write, in this order; the body is not copied.
+        """Return the buffers to write, in this order; the body is not copied.
 
-        Raises LocalProtocolError as `encode` does.
+        Raises the LocalProtocolError of `encode`.
         """
         return encode(command, self._size_max)

@@ -1,4 +1,4 @@
-"""Headers of requests that read and store messages, and of those about offsets and clients, with their codec.
+"""Headers of requests that read and store messages, and of requests about offsets and clients, with their codec.
 
 A missing or invalid field raises `HeaderError` with the field's name. Numbers are parsed as by Java's `parseInt` and
 `parseLong`, and booleans as by `parseBoolean`, but "1.0" and "1e3" are also accepted as integers and "1" as true. The
@@ -39,10 +39,10 @@ class Header(TabledStruct, rename="camel", gc=False):
 
     @classmethod
     def decode(cls, fields: Mapping[str, str] | None) -> Self:
-        """Decode the extension fields of a command, and ignore unknown ones; raises HeaderError."""
+        """Decode the extension fields of a command, and ignore unknown fields; raises HeaderError."""
         given = {} if fields is None else fields
         try:
-            # It is not strict, because numbers arrive as text.
+            # The conversion is not strict, because numbers arrive as text.
             header = msgspec.convert(given, cls, strict=False)
         except msgspec.ValidationError:
             header = cls._decode_as_java(given)
@@ -66,7 +66,7 @@ class Header(TabledStruct, rename="camel", gc=False):
     def _decode_as_java(cls, fields: Mapping[str, str]) -> Self:
         """Decode fields that the fast decoder refused.
 
-        It accepts "+1", "007" and any text as a boolean, or reports the faulty field.
+        This method accepts "+1", "007" and any text as a boolean, or reports the faulty field.
         """
         values: dict[str, Any] = dict(fields)
         numbers, booleans = _kinds(cls)
@@ -90,7 +90,7 @@ class EmptyHeader(Header):
 
 @cache
 def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
-    """Returns the names on the wire of the integer fields and of the boolean fields of a header."""
+    """Return the wire names of the integer fields and of the boolean fields of a header."""
     described = inspect.type_info(header)
     assert isinstance(described, inspect.StructType), described
     numbers, booleans = set(), set()
@@ -151,7 +151,7 @@ class PullMessageRequestHeader(Header):
 
     @property
     def has_commit_offset(self) -> bool:
-        """Whether `commit_offset` is to be stored."""
+        """Whether the broker must store `commit_offset`."""
         return self.sys_flag & _COMMIT_OFFSET != 0
 
     @property
@@ -176,7 +176,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """The reply to 11 and 361 when accepted: codes 0, 19, 20 and 21; the body is concatenated records."""
+    """The reply to an accepted 11 or 361, with code 0, 19, 20 or 21; the body is concatenated records."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -329,7 +329,7 @@ class RecallMessageRequestHeader(Header):
 
 
 class QueryConsumerOffsetRequestHeader(Header):
-    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND without one."""
+    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; the reply has code QUERY_NOT_FOUND without one."""
 
     consumer_group: str
     topic: str
@@ -427,7 +427,8 @@ class ResetOffsetRequestHeader(Header):
 class GetConsumerStatusRequestHeader(Header):
     """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: members' offsets.
 
-    The reply to 221 has a `messageQueueTable` by queue in its body, that to 223 a `consumerTable` of those by client.
+    The body of the reply to 221 has a `messageQueueTable` by queue. The body of the reply to 223 has a `consumerTable`,
+    which maps each client to such a table.
     """
 
     topic: str

@@ -77,7 +77,7 @@ Lookup: TypeAlias = Callable[[str], str | None]
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
 _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
-"""Reads magic, system flag, store timestamp and body length of a V1 record with IPv4 hosts."""
+"""The fields magic, system flag, store timestamp and body length of a V1 record with IPv4 hosts."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
 
@@ -89,7 +89,7 @@ def as_int32(value: int) -> int:
 
 @with_table
 class Damage(msgspec.Struct, frozen=True):
-    """Why bytes are not a complete record: `offset` bytes from the start there is `found` instead of `expected`."""
+    """Why bytes are not a complete record: at `offset` bytes from the start is `found` instead of `expected`."""
 
     offset: int
     found: str
@@ -150,10 +150,10 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def decode(buffer: memoryview, start: int, stop: int, physical_offset: int) -> Record | Damage:
-    """Decode and check the record that begins at `start`, of which `buffer[:stop]` may be a part.
+    """Decode and check the record that begins at `start`; `buffer[:stop]` may contain only a part of it.
 
-    It checks the size, the magic number, the record's own physical offset, the sum of the inner lengths, the topic's
-    UTF-8, and the CRC of the body.
+    The checks cover the size, the magic number, the record's own physical offset, the sum of the inner lengths, the
+    topic's UTF-8, and the CRC of the body.
     """
     if stop - start < HEAD_SIZE:
         return Damage(0, f"{stop - start} bytes to the end of the file", "a record")
@@ -216,8 +216,8 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
 def with_zeros(encoded: bytes) -> bytes:
     """Change encoded properties that have zero bytes, so that they do not look like bytes that a crash has lost.
 
-    It adds an end mark after a trailing zero, which has no other effect. Raises MessageRefusedError for so many
-    consecutive zeros that they could fill a sector.
+    An end mark after a trailing zero is added, which has no other effect. Raises MessageRefusedError if so many zeros
+    are consecutive that they could fill a sector.
     """
     if _SECTOR_OF_ZEROS in encoded:
         raise MessageRefusedError(
@@ -230,9 +230,10 @@ def with_zeros(encoded: bytes) -> bytes:
 
 
 def property_of(encoded: bytes, name: str) -> str | None:
-    """Returns one property without decoding the others; None if absent or empty."""
+    """Return one property without decoding the others; None if the property is absent or empty."""
     key = name.encode() + b"\x01"
-    # If a name occurs several times, the last one counts. Several forward searches are much faster than one backward.
+    # If a name occurs several times, the last occurrence counts. Several forward searches are much faster than one
+    # backward search.
     mark = b"\x02" + key
     found = following = encoded.find(mark)
     while following >= 0:
@@ -246,18 +247,18 @@ def property_of(encoded: bytes, name: str) -> str | None:
         return None
     stop = encoded.find(b"\x02", start)
     value = encoded[start:] if stop < 0 else encoded[start:stop]
-    # An empty value does not count, so an earlier pair with the name may count. This is rare, so all pairs are decoded.
+    # An empty value does not count, so an earlier pair with the same name may count. This is rare, so all pairs are
+    # decoded.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 
 SEARCHED_COUNT_MAX: Final = 4
-"""The number of names that are searched in the encoded properties. An expression may have a thousand names, so for more
-than this all properties are decoded.
-"""
+"""The maximum number of names that are searched in the encoded properties. An expression may have a thousand names, so
+with more names than this all properties are decoded."""
 
 
 def lookup_in(record: memoryview) -> Lookup:
-    """Returns a lookup of a record's properties by name. It finds none in a damaged record."""
+    """Return a lookup of a record's properties by name. In a damaged record, the lookup finds no property."""
     encoded, few = properties_in(record), dict[str, str | None]()
     decoded: dict[str, str] | None = None
 
@@ -276,7 +277,7 @@ def lookup_in(record: memoryview) -> Lookup:
 
 
 def properties_in(record: memoryview) -> bytes:
-    """Returns the encoded properties of a record's bytes; empty if it is damaged."""
+    """Return the encoded properties of a record's bytes; empty if the record is damaged."""
     try:
         return bytes(record[_properties_start(record) :])
     except (struct.error, IndexError):
@@ -313,7 +314,7 @@ def _properties_start(record: memoryview) -> int:
 
 
 def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """Returns the tags code of a stored message, or for a delayed one the time of delivery in milliseconds.
+    """Return the tags code of a stored message, or for a delayed message the time of delivery in milliseconds.
 
     Source: `CommitLog.checkMessageAndReturnSize`.
     """
@@ -325,11 +326,11 @@ def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequen
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """Encode a host as it is in a record; raises ValueError if the IP address is invalid."""
+    """Encode a host as in a record; raises ValueError if the IP address is invalid."""
     return ipaddress.ip_address(address).packed + _PORT.pack(port)
 
 
 @functools.lru_cache(maxsize=1024)
 def host_text(host: bytes) -> str:
-    """A host in a record as text, such as `127.0.0.1:10911`. As in Java, an IPv6 address has no brackets."""
+    """Return a host in a record as text, such as `127.0.0.1:10911`. As in Java, an IPv6 address has no brackets."""
     return f"{ipaddress.ip_address(host[:-4])}:{_PORT.unpack_from(host, len(host) - 4)[0]}"

@@ -49,7 +49,7 @@ def message_id(host: str, port: int, physical_offset: int) -> str:
 
 
 def message_id_position(text: str) -> tuple[str, int, int]:
-    """Split a message id into host, port and physical offset; raises HeaderError if it is not an id."""
+    """Split a message id into host, port and physical offset; raises HeaderError if the text is not a message id."""
     try:
         raw = bytes.fromhex(text)
     except ValueError:
@@ -107,7 +107,7 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMessage]:
-    """Decode the body of a 320. The bodies of the messages are views of it.
+    """Decode the body of a 320. The bodies of its messages are views of `body`.
 
     Raises HeaderError if the batch is damaged, and MessageRefusedError if it has more than `count_max` messages.
     """
@@ -115,7 +115,7 @@ def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMe
 
 
 def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[BatchMessage]:
-    """As `decode_batch`, but an iterator, which raises the error when it reaches the fault."""
+    """Yield the messages of a 320 one by one, and raise the error of `decode_batch` at the faulty message."""
     view = memoryview(body)
     at = count = 0
     while at < len(view):

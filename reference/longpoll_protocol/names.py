@@ -37,7 +37,7 @@ DEAD_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
 """The prefix of light topics and groups (`MixAll.LMQ_PREFIX`), which need not be created."""
 LIGHT_NAME_SIZE_MAX: Final = 255
-"""Maximum bytes of the name of a light queue, which is also the name of a directory."""
+"""Maximum bytes of the name of a light queue, because it is also the name of a directory."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "BenchmarkTest",

@@ -25,7 +25,7 @@ _HANDLE_SIZE: Final = 8
 
 
 class PopCode(enum.IntEnum):
-    """The codes of requests about pops. The last two name one message."""
+    """The codes of requests about pops. The last two codes are for a single message."""
 
     POP_MESSAGE = 200_050
     NOTIFICATION = 200_054
@@ -112,18 +112,18 @@ class ChangeInvisibleTimeRequestHeader(AckMessageRequestHeader):
 
 @frozen
 class PopHandle:
-    """The content of a receipt handle: one message, and when it was popped."""
+    """The content of a receipt handle: the position of one message, and when it was popped."""
 
     pop_time_ms: int
     invisible_ms: int
     is_retry: bool
-    """Whether the message was read from the retry topic, to which queue and offset then belong."""
+    """Whether the message was read from the retry topic. If so, queue and offset belong to that topic."""
     queue: int
     offset: int
 
 
 def read_handle(text: str) -> PopHandle:
-    """Decode a receipt handle; raises HeaderError if it is not one."""
+    """Decode a receipt handle; raises HeaderError if the text is not a receipt handle."""
     fields = text.split(" ")
     try:
         _start, pop_time, invisible, _revive, retry, _broker, queue, offset = fields[:_HANDLE_SIZE]
@@ -133,7 +133,7 @@ def read_handle(text: str) -> PopHandle:
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """The topic that a retry topic of a group belongs to. Any other topic is returned unchanged."""
+    """Return the topic that a retry topic of a group belongs to. Any other topic is returned unchanged."""
     for separator in ("_", "+"):
         prefix = f"{RETRY}{group}{separator}"
         if topic.startswith(prefix):

@@ -31,14 +31,14 @@ _JOINS: Final = tuple(
     )
     for width in (8, 16, 32, 64, 128, 256)
 )
-"""(bits of a value, mask, excess) for each join of neighbours, from single characters to half a piece."""
+"""(bits of a value, mask, excess) for each step that joins neighbours, from single characters to half a piece."""
 _JOINS_OF: Final = tuple(_JOINS[: max(size - 1, 0).bit_length()] for size in range(_PIECE_SIZE + 1))
 """The joins that a piece needs, by the number of its characters."""
 _POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(_PIECE_SIZE + 1))
 
 
 def java_hash(text: str) -> int:
-    """The hash of a text as by Java's `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    """Return the hash of a text as Java's `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
     value = 0
     if text.isascii():
         units = text.encode()
@@ -80,7 +80,7 @@ def _join(value: int, joins: Sequence[tuple[int, int, int]]) -> int:
 
 @lru_cache(maxsize=_PIECE_COUNT + 1)
 def _last_words(count: int) -> struct.Struct:
-    """Reads the last 32 bits of each of `count` pieces."""
+    """Return a struct that reads the last 32 bits of each of `count` pieces."""
     return struct.Struct(">" + f"{_PIECE_SIZE - 4}xi" * count)
 
 
@@ -90,13 +90,13 @@ def tags_code(tags: str | None) -> int:
 
 
 def word_hash(word: str) -> int:
-    """The `java_hash` of a frequent word, such as a subscribed tag or the name of a property. It is cached if short."""
+    """Return the `java_hash` of a frequent word, such as a subscribed tag or property name. Short words are cached."""
     return _kept_hash(word) if len(word) <= KEPT_SIZE_MAX else java_hash(word)
 
 
 _kept_hash: Final = lru_cache(maxsize=4096)(java_hash)
 KEPT_SIZE_MAX: Final = 255
-"""Maximum characters of a cached word. There is a limit because peers choose the words."""
+"""Maximum characters of a cached word, because peers choose the words."""
 
 
 CLUSTER: Final = "CLUSTER"
@@ -152,7 +152,7 @@ FORM_5: Final = PropertiesForm(128, marks_last=True)
 
 
 def read_properties(text: str | None) -> dict[str, str]:
-    """Parse a text into names and values, in order. It skips a pair without a mark, or with an empty name or value."""
+    """Parse a text into names and values, in order. A pair without a mark, a name or a value is skipped."""
     properties: dict[str, str] = {}
     if text:
         for pair in text.split(PAIR_END):
@@ -168,7 +168,7 @@ def decode_properties(encoded: bytes) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """Encode the text of a client, with an end mark for each pair; raises LocalProtocolError if a mark is in a text."""
+    """Encode the text of a client, with an end mark for each pair; raises LocalProtocolError if a text has a mark."""
     for text in (*properties.keys(), *properties.values()):
         if NAME_END in text or PAIR_END in text:
             raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
@@ -178,7 +178,7 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
     """Encode the stored form, in the order of a Java `HashMap` that was filled name by name.
 
-    The property `without` counts for the order, because it was in the map, but is left out.
+    The property `without` counts for the order, because it was in the map, but it is not written.
     """
     names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
     text = PAIR_END.join([f"{name}{NAME_END}{properties[name]}" for name in names if name != without])
@@ -205,7 +205,7 @@ def _spread(code: int) -> int:
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The delays of the levels 1, 2, ... by default in RocketMQ (`messageDelayLevel`)."""
 LEVEL_COUNT_MAX: Final = 1024
-"""Maximum number of delay levels, because each one is a queue of the schedule topic."""
+"""Maximum number of delay levels, because each level is a queue of the schedule topic."""
 LEVEL_DAYS_MAX: Final = 3650
 """Maximum delay of a level, in days."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -215,9 +215,10 @@ _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
 
 @lru_cache(maxsize=16)
 def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """Parse the delays of levels; returns milliseconds, and raises ValueError, which names the invalid level.
+    """Parse the delays of levels into milliseconds; raises ValueError, which names the invalid level.
 
-    As `ScheduleMessageService.parseDelayLevel` 4.9.7, which also accepts negative times, but only single spaces.
+    `ScheduleMessageService.parseDelayLevel` of 4.9.7 does the same. It also accepts negative times, but only single
+    spaces.
     """
     levels = text.split()
     if not 0 < len(levels) <= LEVEL_COUNT_MAX:

@@ -24,13 +24,13 @@ SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """The name of a field (`MixAll.UNIQUE_MSG_QUERY_FLAG`) that clients sign from 4.9.4 on."""
 _UNSIGNED_UP_TO: Final = 399
-"""The ordinal of `V4_9_3`, the last version that does not sign this field."""
+"""The ordinal of `V4_9_3`, the last version that does not sign the field `_UNIQUE_KEY_QUERY`."""
 
 
 def sign(fields: Mapping[str, str], body: Buffer, secret_key: str, version: int = VERSION) -> str:
     """Sign a request as a client of this version does; returns base64 of the HMAC-SHA1 under the secret.
 
-    Java sorts names by UTF-16 units; for ASCII names Python's order is the same.
+    Java sorts names by UTF-16 units, which for ASCII names is Python's order.
     """
     unsigned = {SIGNATURE, UNIQUE_KEY_QUERY} if version <= _UNSIGNED_UP_TO else {SIGNATURE}
     values = "".join(value for name, value in sorted(fields.items()) if name not in unsigned)

@@ -1,4 +1,4 @@
-"""Export a schedule as files that need only Java and Maven, for maintainers who can fix the bug.
+"""Exports a schedule as files that need only Java and Maven, for maintainers who can fix the bug.
 
 The rules, moves and settings are those of `play`; `Replay.java` plays the moves in the same way.
 """
