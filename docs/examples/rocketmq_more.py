@@ -7,7 +7,7 @@ spec.knob("more", "fast_failure", "read_fails", "last_check")
 
 
 def leaves(request, answered):
-    """The request leaves every table, list and executor. Its pull is answered, or waits forever."""
+    """The request leaves every table, list and executor, and its pull is answered or waits forever."""
     numbers = [(each, 0) for each in (request.deadline, request.role_news, request.late, request.waited)]
     flags = (request.recheck_due, request.armed, request.orphan, request.closed, *([request.open] if answered else []))
     return [(request.phase, request.phases["idle"]), *numbers, *((each, False) for each in flags)]

@@ -1,4 +1,4 @@
-"""A long poll in a few lines, as many programs contain it. It sometimes loses a wakeup.
+"""A long poll in a few lines, as many programs contain it, which sometimes loses a wakeup.
 
     python docs/lessons/poll.py
 

@@ -45,7 +45,7 @@ pygments_dark_style = "a11y-dark"
 def setup(app: Any) -> dict[str, bool]:
     """Set the language of each page, and the theme's list of pages."""
     app.connect("html-page-context", _name_language)
-    app.connect("html-page-context", _list_pages, priority=100)  # This runs before the theme reads the list.
+    app.connect("html-page-context", _list_pages, priority=100)  # Run `_list_pages` before the theme reads the list.
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

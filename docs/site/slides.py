@@ -65,7 +65,6 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _parts(pieces: list[str]) -> Iterator[list[str]]:
-    """Split the pieces of a section into slides."""
     part: list[str] = []
     for piece in pieces:
         full = sum(map(_length, part)) + _length(piece) > LETTERS_MAX

@@ -16,7 +16,7 @@ POLICY: Final = "rocketmq-4.9"
 EXPLORER: Final = "explorer/longpoll_rocketmq_4_9_tiny.html"
 README: Final = Path(__file__).parents[2] / "README.md"
 HOME: Final = '<span id="home">'
-"""The text in the explorer's page that is replaced by a link to the start page."""
+"""The element of the explorer's page that gets a link to the start page."""
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 """The shortest run in which Java 4.9 loses a wakeup: finding (a)."""
 INSTALL: Final = (

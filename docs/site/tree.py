@@ -117,7 +117,6 @@ def split(made: dict[str, str], place: str) -> dict[str, str]:
 
 
 def _slug(heading: str) -> str:
-    """Return the anchor of a heading, which is also the name of its page."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -135,7 +134,6 @@ def assemble(target: Path) -> None:
 
 
 def _page(path: Path, text: str, place: str, known: dict[Path, str], target: Path) -> str:
-    """Return a page of the repository in the form for the website."""
     parts, at = [], 0
     if path.parent == CHINESE:
         text = unbroken(text)
@@ -231,7 +229,6 @@ def _module(name: str, told: dict[int, str]) -> Iterator[str]:
 
 
 def _by_subject(name: str, told: dict[int, str]) -> Iterator[str]:
-    """Return the page of a module with a heading for each subject."""
     module = importlib.import_module(name)
     yield from (f"# `{name}`", "", API[name], "")
     for subject, names in SUBJECTS[name].items():
@@ -300,7 +297,6 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 
 def _inside(page: Path, folder: Path) -> set[Path]:
-    """Return the folders between a page and a folder that contains it."""
     return set(page.parents) - {folder, *folder.parents}
 
 

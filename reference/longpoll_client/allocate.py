@@ -106,8 +106,8 @@ def allocate_near(
     """Share the queues of a machine room among the clients of that room, or among all clients if the room has none.
 
     `broker_room` returns the room of a queue, and `client_room` the room of a client by its id
-    (`MemberConfig.client_id`). They must know every queue and client, and must return the same rooms on every member.
-    Java's `AllocateMachineRoomNearby`.
+    (`MemberConfig.client_id`). Both functions must know every queue and client, and must return the same rooms on every
+    member. Java's `AllocateMachineRoomNearby`.
     """
 
     def allocate(client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]) -> tuple[MessageQueue, ...]:

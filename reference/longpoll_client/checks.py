@@ -47,7 +47,7 @@ class ConnectOptions(TypedDict, total=False):
     credentials: Credentials | None
     """The account, for a broker with access control."""
     runtime: Runtime | None
-    """The clock, sockets and threads of the client. Only tests replace them."""
+    """The clock, sockets and threads of the client, which only tests replace."""
 
 
 def refuse_unknown(options: Mapping[str, object], kind: Any) -> None:
@@ -177,7 +177,7 @@ def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
 
 
 def check_one_of(name: str, value: object, kind: type[Enum]) -> None:
-    """Check that a value is a member of an enum. Its text is rejected, because text is unequal to every member."""
+    """Check that a value is a member of an enum. A member's text is rejected, because it is unequal to every member."""
     if not isinstance(value, kind):
         choices = ", ".join(f"{kind.__name__}.{each.name}" for each in kind)
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass one of {choices}")
@@ -192,8 +192,8 @@ def check_callable(name: str, value: Callable[..., Any] | None) -> None:
 def check_plain(name: str, value: Callable[..., Any] | None) -> None:
     """Check that a function is not a coroutine function, because its coroutine would never be awaited.
 
-    The check reads only the function's code, because each send with a callback makes it. It does not find a plain
-    function that returns a coroutine.
+    The check reads only the function's code, because each send with a callback makes it. A plain function that returns
+    a coroutine passes the check.
     """
     check_callable(name, value)
     code = getattr(value, "__code__", None)

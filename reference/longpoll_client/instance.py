@@ -98,7 +98,7 @@ class InstanceCore(ABC):
     # ------------------------------------------------------------ routes
 
     def fresh_route(self, topic: str) -> Route | None:
-        """Return the route, or None if it must be asked for again. This is one dict lookup, which needs no lock."""
+        """Return the route, or None if it must be asked for again. The lookup in one dict needs no lock."""
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
@@ -138,7 +138,7 @@ class InstanceCore(ABC):
             self._routes.forget(topic)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again before the next use. If it has no better route, the known one is used."""
+        """Ask the name server again before the next use. Without a better route, the known route is used."""
         with self._lock:
             self._routes.doubt(topic, self.runtime.monotonic_ns())
 
@@ -334,7 +334,6 @@ class ClientInstance(InstanceCore, Closeable):
             return client
 
     def _keep_client(self, address: tuple[str, int], client: RemotingClient) -> None:
-        """Use this connection from now on, unless the client was closed in the meantime."""
         with self._lock:
             if not self._lifecycle.is_closed:
                 self._clients[address] = client

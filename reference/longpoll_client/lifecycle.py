@@ -29,7 +29,7 @@ class State(enum.Enum):
 
 
 class Lifecycle:
-    """One client's state.
+    """The state of one client.
 
     Invariant: the state changes under `_lock`, and goes back only after a failed start. `_is_left` means that a close
     was interrupted, and that the next close continues it. A running client belongs to its process, because a forked

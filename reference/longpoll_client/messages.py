@@ -98,7 +98,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
 @frozen
 class UnreadableMessage:
-    """A message that was unreadable twice in a row: its record is damaged, or its body has not its stated form."""
+    """A message that was unreadable twice in a row: its record is damaged, or its body is not in the stated form."""
 
     topic: str
     queue_id: int
@@ -166,9 +166,9 @@ NO_TAIL: Final = AlikeTail(b"", b"", -1, {})
 def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
     """Read messages from `at` on as `_record` and `_message` do, but three times as fast. Returns where it stops.
 
-    It stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or at the
-    end. If tails differ again and again, for example by their keys, the function no longer compares them. All messages
-    of a topic share one string for its name.
+    The function stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or
+    at the end. If tails differ again and again, for example by their keys, the function no longer compares them. All
+    messages of a topic share one string for its name.
     """
     last, whole = len(data) - _PLAIN_SIZE, len(data)
     starts_with, ends_with, add = data.startswith, data.endswith, messages.append

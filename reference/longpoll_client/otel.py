@@ -29,7 +29,7 @@ __all__ = ["OpenTelemetry"]
 
 
 class OpenTelemetry:
-    """A hook for producers (`hooks=`) and consumers (`ConsumerConfig.hooks`). One object serves any number of them.
+    """A hook for any number of producers (`hooks=`) and consumers (`ConsumerConfig.hooks`).
 
     Invariant: `_sends` has the span of each send that has not ended, and `_processes` the span of each listener call.
     """
@@ -70,7 +70,7 @@ class OpenTelemetry:
         )
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:  # noqa: ARG002
-        """End the span of a send, with the broker that was asked last."""
+        """End the span of a send, with the address of the last attempt's broker."""
         span = self._sends.pop(sending.msg_ids[0], None)
         if span is None:
             return

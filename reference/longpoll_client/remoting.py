@@ -68,7 +68,6 @@ class _Waiting:
     answered: Event | None = None
 
     def receive(self, answer: Answer) -> None:
-        """Take the answer, on the reader thread."""
         self.answer = answer
         # The waiter creates the event before it looks for the answer, so either the waiter sees the answer or this
         # thread sees the event.
@@ -216,8 +215,8 @@ class RemotingClient(ConnectionCore):
     def is_open(self) -> bool:
         """Whether this process can make calls.
 
-        A forked child has no reader thread and shares the socket, so answers would be mixed up. It needs its own
-        connection.
+        A forked child needs its own connection, because it has no reader thread and shares the socket, so that answers
+        would be mixed up.
         """
         return self._exchange.failure is None and self._process_id == self._runtime.process_id()
 
@@ -273,7 +272,6 @@ class RemotingClient(ConnectionCore):
             raise
 
     def _begin_now(self, code: int, write: Write, callback: Callback, timeout_s: float, is_waited_for: bool) -> None:
-        """Do the work of `begin`, with the lock held."""
         self._exchange.ask(code, callback, self._now_ns(), timeout_s, write, self._write)
         due_ns = self._exchange.calls.due_ns
         if self._due_ns is None or (due_ns is not None and due_ns < self._due_ns):
@@ -392,8 +390,9 @@ class RemotingClient(ConnectionCore):
     def _let_gather(self, commands: Sequence[Command]) -> None:
         """After answers to some of many sends, sleep briefly, while the callbacks make the next sends.
 
-        All of the next sends then go out together. Otherwise this thread would sleep at the first of them, be woken,
-        and take the interpreter lock from the thread that makes the others. Callers do not wait longer.
+        All of the next sends then go out together. Without the sleep, this thread would wait for the socket at the
+        first of these sends, be woken, and take the interpreter lock from the thread that makes the others. The sleep
+        does not make callers wait longer.
         """
         is_told = not self._is_waited_for and bool(commands) and isinstance(commands[-1], SentAnswer)
         if is_told and len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
@@ -480,7 +479,6 @@ class RemotingClient(ConnectionCore):
             log.exception("the callback of %s failed", self._exchange.name(call.code))
 
     def _expire(self) -> None:
-        """End the calls whose deadline has passed, and close the connection if it is silent."""
         now_ns = self._now_ns()
         with self._lock:
             if self._due_ns is None or now_ns < self._due_ns:

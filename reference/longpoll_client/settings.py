@@ -57,7 +57,7 @@ message stored at or after that time."""
 
 
 class Unreadable(enum.Enum):
-    """The action on an unreadable message. Each such message is logged, counted and passed to `on_unreadable`."""
+    """The action on an unreadable message. Each unreadable message is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
     """The broker puts the message in `%DLQ%group`, and its queue continues. If the broker refuses the message, or when
@@ -125,9 +125,10 @@ class ConsumerConfig:
     allocate: Allocate = field(default=allocate_averagely)
     """Computes the share of a member. Every member of a group must have the same function."""
     client_id: str | None = field(default=None)
-    """This member's unique name in its group, such as `room@host#pid`. With None, the client generates a name."""
+    """This member's unique name in its group, such as `room@host#pid`; if it is None, the client generates a name."""
     offsets_file: str | None = field(default=None)
-    """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
+    """The absolute path of the file in which a BROADCASTING member keeps its offsets; if it is None, they are not
+    stored."""
     batch_count_max: int = field(default=32)
     """`pullBatchSize`."""
     hold_s: float = field(default=15.0)
@@ -224,7 +225,7 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues of one rebalance. It runs on the timer's thread or the event loop, so it must return quickly."""
+"""Gets the queues of one rebalance, on the timer's thread or the event loop, so it must return quickly."""
 
 
 class ConsumerOptions(ConnectOptions, total=False):
@@ -239,7 +240,7 @@ class ConsumerOptions(ConnectOptions, total=False):
     config: ConsumerConfig
     """Further options."""
     on_assigned: OnQueues
-    """Called after a rebalance with all queues that this member got. It must return quickly."""
+    """Called after a rebalance with all queues that this member got. The function must return quickly."""
     on_revoked: OnQueues
     """Called after a rebalance, before `on_assigned`, with all queues that this member gave up."""
 

@@ -94,7 +94,6 @@ class Timer:
                 action()
 
     def _take(self) -> Callable[[], object] | None:
-        """Wait for the next due action, and return it; None when the timer ends."""
         with self._changed:
             while not self._is_ending:
                 if not self._entries:
@@ -174,9 +173,9 @@ class SingleFlight:
             tell(refused)
 
     def _add_thread(self, key: Key) -> ClientError | None:
-        """Start a thread for the work that was queued last, unless enough threads run. Returns the error if none runs.
+        """Start a thread for the work that was queued last, unless enough threads run. The caller holds the lock.
 
-        The caller holds the lock.
+        Returns an error if no thread can be started and no other thread runs.
         """
         if len(self._threads) >= WAIT_COUNT_MAX:
             return None
@@ -205,7 +204,6 @@ class SingleFlight:
                 thread.join()
 
     def _run(self, number: int) -> None:
-        """Run queued work until the queue is empty."""
         while (taken := self._take(number)) is not None:
             key, work = taken
             outcome: object

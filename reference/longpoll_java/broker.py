@@ -128,7 +128,7 @@ class JavaBroker:
 
     @property
     def copied_from(self) -> tuple[str, int]:
-        """The address from which slaves copy the log (`haListenPort`). Its port is the broker's port plus one."""
+        """The address from which slaves copy the log (`haListenPort`), with the broker's port plus one."""
         return self.address[0], self.address[1] + 1
 
     @property
@@ -147,11 +147,11 @@ class JavaBroker:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask the broker to stop, as an operator does. It stops only while `stage` answers its threads."""
+        """Ask the broker to stop, as an operator does. The broker stops only while `stage` answers its threads."""
         self._process.terminate()
 
     def end(self) -> None:
-        """Kill the broker. It need not save anything, because its directory is deleted too."""
+        """Kill the broker. Nothing need be saved, because the broker's directory is deleted too."""
         self._process.kill()
         self._process.wait()
         self.stage.stops = lambda _arrival: False
@@ -233,8 +233,8 @@ def started(
 ) -> Iterator[JavaBroker]:
     """Run a broker inside the `with` block. A slave gets a master, whose threads never stop at breakpoints.
 
-    `rechecks` adds a rule with the recheck of pull request #7359, and `scan_ms` changes the period of the scan. With
-    `pops` the breakpoints are those of the table of pops.
+    `rechecks` adds a rule with the recheck of pull request #7359, and `scan_ms` changes the period of the scan. `pops`
+    selects the breakpoints of the table of pops.
     """
     gates = POP_GATES if pops else (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")

@@ -163,7 +163,6 @@ def in_folder(folder: Path) -> Jars:
 
 
 def _version_of(jar: Path) -> str:
-    """Return the version that a jar declares; empty if it declares none."""
     try:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()

@@ -80,7 +80,6 @@ def pops_of(trace: Trace) -> Schedule:
 
 
 def _actor(actors: tuple[object, ...]) -> int:
-    """Return the number of the request that acts; -1 if no request acts."""
     return next((each for each in actors if isinstance(each, int)), -1)
 
 

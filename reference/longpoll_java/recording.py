@@ -35,7 +35,7 @@ from longpoll_spec.render.java_breakpoints import presets_of
 CONSUMERS: Final = 2
 """The number of consumers per queue, as in the smallest bounds with a race."""
 HELD_SCANS: Final = 3
-"""The number of scan periods for which a pull is held. They take 15 s, as Java's push consumer requests."""
+"""The number of scan periods for which a pull is held: 15 s, as Java's push consumer requests."""
 LINES: Final = 4
 """The number of connections that the consumers share. The senders use another connection."""
 PAUSE_S: Final = 0.004
@@ -45,7 +45,7 @@ LAG_MAX: Final = 16
 because a read in the specification returns all messages, and a read in Java at most 32."""
 LAG_PAUSE_S: Final = 0.002
 SILENT_S: Final = 30.0
-"""If the broker sends nothing for this many seconds, recording fails. A pull is held for half as long."""
+"""If the broker sends nothing for this many seconds, twice as long as a pull is held, recording fails."""
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
 
@@ -327,7 +327,6 @@ class _Maker:
         self.dispatched = [0] * self.seen.queues
 
     def take(self, line: Line) -> None:
-        """Process a line, and record the step that the line ends, if any."""
         if line.request >= 0 and line.request not in self.seen.pulls:
             return
         first = self.before.pop(line.thread, None)

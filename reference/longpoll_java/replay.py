@@ -85,8 +85,6 @@ class Played:
 
 @define(eq=False)
 class _Slot:
-    """A consumer: its connection, and its pull."""
-
     group: str
     peer: Peer | None = None
     opaque: int = 0
@@ -141,7 +139,6 @@ class _Player:
         self.queue_ids = {number: number for number in range(self.schedule.queues)}
 
     def play(self) -> Played:
-        """Play everything, from the topic's creation to the evidence for the violation."""
         steps: list[Seen] = []
         shown: list[str] = []
         begun_s = time.monotonic()
@@ -172,7 +169,6 @@ class _Player:
         return Played(tuple(steps), len(self.schedule.steps), tuple(shown), broken, cannot, otherwise)
 
     def _leave(self) -> None:
-        """Release all threads, and disconnect."""
         self.stage.stops = lambda _arrival: False
         self.stage.let_go(lambda _arrival: True)
         for peer in [*self.admins.values(), *(slot.peer for slot in self.slots.values())]:
@@ -212,7 +208,6 @@ class _Player:
         return arrival.request < 0 or arrival.request in self.pulls
 
     def _role(self, arrival: Arrival) -> str:
-        """Return the specification's actor for a thread's steps."""
         if "ReputMessageService" in arrival.thread:
             return DISPATCHER
         if "PullRequestHoldService" in arrival.thread or arrival.thread == POP_SCANNER:
@@ -426,7 +421,6 @@ class _Player:
         return reply
 
     def _ask(self, command: Command, to: tuple[str, int]) -> tuple[Peer, int]:
-        """Send a request; returns the connection and opaque of its reply."""
         if to not in self.admins:
             self.admins[to] = self.stage.connect(to)
         self.stage.send(self.admins[to], command)

@@ -33,11 +33,10 @@ HOLD_MS: Final = 15_000
 DISPATCHER: Final = "dispatcher"
 SCANNER: Final = "scanner"
 OPERATOR: Final = "operator"
-"""The actor that notifies a slave of its master's return. It stands for the name server's request and the thread that
-serves it."""
+"""The actor that notifies a slave of its master's return: the name server's request and the thread that serves it."""
 WITNESS: Final = 200
-"""The first number of additional consumers, which the specification does not have. They wait at queues that a traversal
-should reach."""
+"""The first number of additional consumers, which wait at queues that a traversal should reach. The specification does
+not have these consumers."""
 FOUND, NOTHING = "found", "nothing"
 
 
@@ -159,9 +158,9 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
 
 
 def _before(trace: Trace) -> tuple[Move, ...]:
-    """Return the moves before the run.
+    """Return the moves before the run, which end with a wait for a scan.
 
-    They create the topic and a bucket for each queue that is scanned while it is empty, and wait for a scan.
+    They create the topic, and a bucket for each queue that is scanned while it is empty.
     """
     held: set[int] = set()
     primed: list[int] = []
@@ -219,7 +218,6 @@ def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> i
 
 
 def _queue(action: Action, queues: Sequence[str]) -> int:
-    """Return the number of the queue that an action names, or of the only queue."""
     named = [queues.index(each) for each in action.actors if each in queues]
     return named[0] if named else 0
 
@@ -235,12 +233,10 @@ class _Maker:
     trace: Trace
     gates: frozenset[str]
     at: int = 0
-    """The number of the current step."""
     submitting: dict[int, str] = field(factory=dict)
     """Maps each request to the traversing thread that is about to pass the request to the executor."""
 
     def steps(self) -> Iterator[Step]:
-        """Return the steps of the trace, each with its moves."""
         model = self.trace.model
         for number in range(1, len(self.trace.steps)):
             self.at = number
@@ -251,27 +247,24 @@ class _Maker:
 
     @property
     def action(self) -> Action:
-        """The specification's action of the current step."""
         action = self.trace.steps[self.at].action
         assert action is not None
         return action
 
     def before(self, name: str, otherwise: int = 0) -> int:
-        """The value of a variable before the current step; `otherwise` if the model has no such variable."""
+        """Return a variable's value before the current step, or `otherwise` if the model has no such variable."""
         return value_of(self.trace.model, self.trace.steps[self.at - 1].state, name, otherwise)
 
     def after(self, name: str, otherwise: int = 0) -> int:
-        """The value of a variable after the current step; `otherwise` if the model has no such variable."""
+        """Return a variable's value after the current step, or `otherwise` if the model has no such variable."""
         return value_of(self.trace.model, self.trace.steps[self.at].state, name, otherwise)
 
     def phase(self, request: int) -> str:
-        """The label of a request's phase after the current step."""
         name = f"phase_{request}"
         labels = next(each.labels for each in self.trace.model.variables if each.name == name)
         return labels[self.after(name)]
 
     def queue(self, action: Action) -> int:
-        """The number of the action's queue."""
         return _queue(action, [queue.name for queue in self.trace.model.state.queues])
 
     def is_refused_later(self, request: int) -> bool:
@@ -420,7 +413,6 @@ class _Maker:
             yield Move("go", OPERATOR, ("submit",))
 
     def changed(self, name: str) -> bool:
-        """Whether the step changes a variable."""
         return self.before(name) != self.after(name)
 
     def run(self, action: Action) -> Iterator[Move]:

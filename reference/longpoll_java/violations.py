@@ -39,7 +39,6 @@ def _last(trace: Trace, name: str, otherwise: int = 0) -> int:
 
 
 def _waiting(trace: Trace) -> list[int]:
-    """Return the indices of the consumers whose pull is still open in the last state of the run."""
     return [each.index for each in trace.model.state.requests if _last(trace, f"open_{each.index}")]
 
 
@@ -128,7 +127,7 @@ def _round_cut(trace: Trace) -> Iterator[Move]:
 def _broken_off(trace: Trace) -> Iterator[Move]:
     """Show that the request about the master gets an error, and that pulls at another queue were not visited.
 
-    Then each of these pulls gets a message, which answers it.
+    At the end each of these pulls gets a message, which answers it.
     """
     witnesses = witnesses_of(trace)
     yield Move("broke_off")

@@ -46,9 +46,9 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 
     group_name: str
     remove_offset: bool = False
-    """In 4.9: whether to delete the group's offsets too."""
+    """Whether to delete the group's offsets too, on 4.9."""
     clean_offset: bool = False
-    """In 5.x: whether to delete the group's offsets too."""
+    """Whether to delete the group's offsets too, on 5.x."""
 
 
 class ViewBrokerStatsDataRequestHeader(Header):
@@ -111,7 +111,7 @@ class QueryConsumeQueueRequestHeader(Header):
     """The queue offset of the first entry to return."""
     count: Int32
     consumer_group: str | None = None
-    """The group whose subscription the reply must have, if any."""
+    """The group whose subscription the reply must have, or None."""
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):

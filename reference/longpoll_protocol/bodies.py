@@ -30,7 +30,7 @@ from longpoll_spec.tables import TabledStruct
 ITEM_COUNT_MAX: Final = 10_000
 """Maximum number of groups, subscriptions or queues in one list of a body. Real clients send at most a few hundred."""
 SUBSCRIPTION_COUNT_MAX: Final = 2_500
-"""Maximum number of subscriptions in a client's group. It is low because a broker replaces all of them at once."""
+"""Maximum number of subscriptions in a client's group, which is low because a broker replaces all of them at once."""
 BODY_SIZE_MAX: Final = 4 * MIB
 """Maximum bytes of a JSON body, which is enough for 10,000 queues of 400 bytes each."""
 KIND_SIZE_MAX: Final = 128 * KIB
@@ -146,7 +146,7 @@ class SubscriptionData(Body):
     class_filter_mode: bool = False
     """Whether a filter server filters the messages, in which case brokers deliver all of them."""
     tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """The tags of the expression. C++ clients omit them, so read the expression instead."""
+    """The tags of the expression. C++ clients omit this field, so read the expression instead."""
     code_set: Annotated[frozenset[Int32], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
     """The hashes of the tags. C++ clients omit them too."""
 
@@ -230,7 +230,7 @@ class TopicList(Body):
 
 
 class DataVersion(Body):
-    """The version of a broker's table. It is the body of 322 and a part of other bodies."""
+    """The version of a broker's table, which is the body of 322 and a part of other bodies."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -396,7 +396,7 @@ class ConsumerList(Body):
 
 
 class MessageQueue(Body, order=True):
-    """One queue. Queues are ordered as by `MessageQueue.compareTo`: by topic, broker and number."""
+    """One queue of a topic. Queues are ordered as by `MessageQueue.compareTo`: by topic, broker and number."""
 
     topic: str
     broker_name: str

@@ -222,4 +222,4 @@ VERSION: Final = 407
 """
 
 OPAQUE_MADE_UP: Final = -1
-"""The opaque of a request that was sent without an opaque. As in Java, the reply to it matches no request."""
+"""The opaque of a request that was sent without an opaque. As in Java, a reply with this opaque matches no request."""

@@ -34,7 +34,7 @@ PIECE_SIZE: Final = 256 * 1024
 LZ4_PIECE_SIZE: Final = 4 * 1024
 """The bytes of LZ4 input per call. The number is low, because the library copies the bytes after each frame's end."""
 ZSTD_PIECE_SIZE: Final = 256
-"""The bytes of Zstandard input per call. They decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
+"""The bytes of Zstandard input per call, which decompress to at most 8 MiB, because a block of 128 KiB takes at least 4
 bytes."""
 
 ZSTD_WINDOW_SIZE_MAX: Final = 1 << 27

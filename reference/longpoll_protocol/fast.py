@@ -133,7 +133,7 @@ class TypedConnection(Connection):
         return self._frames.next_alike(SEND_START, read_send, count_max)
 
     def keep(self, count: int) -> None:
-        """Accept only the first `count` sends of the last `next_sends`. The others will be returned again."""
+        """Accept only the first `count` sends of the last `next_sends`, which will return the other sends again."""
         self._frames.keep_alike(count)
 
 
@@ -298,7 +298,6 @@ class SentConnection(Connection):
     __slots__ = ()
 
     def _decode(self, frame: Frame) -> Command:
-        """Decode a frame; raises RemoteProtocolError."""
         if frame.serialisation is not _JSON or bytes(frame.header[: len(SENT_START)]) != SENT_START:
             return decode_frame(frame)
         return read_sent(bytes(frame.header), frame.body) or decode_frame(frame)

@@ -55,9 +55,8 @@ FRAME_SIZE_MAX: Final = 16 * MIB
 HEADER_SIZE_MAX: Final = 1 * MIB
 """Maximum header size, bytes.
 
-The largest regular header is that of a send, with 32,767 bytes of properties. These take six times as many bytes if all
-characters are escaped. Java has no such limit, but decoding a header of 16 MiB creates 1 GB of objects.
-"""
+The largest regular header is that of a send, with 32,767 bytes of properties, or six times as many bytes if all
+characters are escaped. Java has no such limit, but decoding a header of 16 MiB creates 1 GB of objects."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Bytes to send, or received bytes. A memoryview must have items of one byte."""
@@ -181,7 +180,7 @@ class FrameReader:
             if self._start < len(self._chunk):
                 continue
             if not self._waiting:
-                # The chunk is used up, so release it. Otherwise an idle connection would keep it in memory.
+                # The chunk is used up, so release it, because an idle connection would keep it in memory.
                 self._chunk, self._start = EMPTY, 0
                 return None
             self._chunk, self._start = memoryview(self._waiting.popleft()), 0
@@ -221,7 +220,7 @@ class FrameReader:
         return found
 
     def keep_alike(self, count: int) -> None:
-        """Accept only the first `count` frames of the last `next_alike`. The others will be returned again."""
+        """Accept only the first `count` frames of the last `next_alike`, which will return the other frames again."""
         start = self._alike_start
         for _frame in range(count):
             start += LENGTH_SIZE + _unpack_head(self._chunk, start)[0]
@@ -288,7 +287,7 @@ class FrameReader:
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 FIELD_COUNT_MAX: Final = 1_000
-"""Maximum number of extension fields in a header. RocketMQ's largest headers have about thirty, so more fields would
+"""Maximum number of extension fields in a header. RocketMQ's largest headers have about thirty fields, so more would
 only waste processor time."""
 FEW_SIZE: Final = FIELD_COUNT_MAX * len(b'"":0,')
 """A JSON header with fewer bytes than this cannot have more than `FIELD_COUNT_MAX` fields, so they need not be counted.
@@ -556,7 +555,7 @@ _ONE_WAY: Final = int(CommandFlag.ONE_WAY)
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """One request or reply. It has no reference cycles, so it needs no garbage collection (`gc=False`)."""
+    """One request or reply, which has no reference cycles, so it needs no garbage collection (`gc=False`)."""
 
     code: int
     """The number of a `RequestCode` in a request, or of a `ResponseCode` in a reply. Unknown numbers are allowed."""
@@ -755,7 +754,6 @@ class Connection:
         raise self._error
 
     def _decode(self, frame: Frame) -> Command:
-        """Decode a frame; raises RemoteProtocolError."""
         return decode_frame(frame)
 
     def send(self, command: Command) -> list[Buffer]:

@@ -85,7 +85,7 @@ class Header(TabledStruct, rename="camel", gc=False):
 
 
 class EmptyHeader(Header):
-    """The header of a reply with no fields. It is `{}` on the wire, unlike the absent header of other replies."""
+    """The header of a reply with no fields, which is `{}` on the wire. Other replies have no header."""
 
 
 @cache
@@ -428,7 +428,7 @@ class GetConsumerStatusRequestHeader(Header):
     """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: members' offsets.
 
     The body of the reply to 221 has a `messageQueueTable` by queue. The body of the reply to 223 has a `consumerTable`,
-    which maps each client to such a table.
+    which maps each client to its `messageQueueTable`.
     """
 
     topic: str

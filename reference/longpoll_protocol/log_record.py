@@ -247,8 +247,8 @@ def property_of(encoded: bytes, name: str) -> str | None:
         return None
     stop = encoded.find(b"\x02", start)
     value = encoded[start:] if stop < 0 else encoded[start:stop]
-    # An empty value does not count, so an earlier pair with the same name may count. This is rare, so all pairs are
-    # decoded.
+    # An empty value does not count, so an earlier pair with the same name may count. Empty values are rare, so all
+    # pairs are decoded then.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 

@@ -158,7 +158,7 @@ class RecallHandle:
     topic: str
     broker_name: str
     time: str
-    """The time of delivery, in milliseconds since 1970. It may be any text in a forged handle."""
+    """The time of delivery, in milliseconds since 1970, or any text in a forged handle."""
     key: str
     """The unique key of the message (its property UNIQ_KEY)."""
 

@@ -117,7 +117,7 @@ class PopHandle:
     pop_time_ms: int
     invisible_ms: int
     is_retry: bool
-    """Whether the message was read from the retry topic. If so, queue and offset belong to that topic."""
+    """Whether the message was read from the retry topic, to which its queue and offset belong then."""
     queue: int
     offset: int
 

@@ -21,11 +21,10 @@ from longpoll_protocol.errors import LocalProtocolError
 _PIECE_SIZE: Final = 64
 """The number of characters hashed at once, which is enough for the topic and a key of most messages."""
 _PIECE_COUNT: Final = 64
-"""The greatest number of pieces that are hashed at once."""
 _JOINS: Final = tuple(
     (
         width,
-        # A mask with the right one of every two neighbours.
+        # The mask selects the right one of every two neighbours.
         int.from_bytes((bytes(width // 8) + b"\xff" * (width // 8)) * (_PIECE_COUNT * _PIECE_SIZE * 4 // width)),
         (1 << width) - 31 ** (width // 8),
     )
@@ -141,7 +140,8 @@ class PropertiesForm:
     """The stored form of properties in one version of RocketMQ."""
 
     table_size: int
-    """The initial number of buckets in the map. It doubles when the map has more names than three quarters of it."""
+    """The initial number of buckets in the map. The number doubles when more names than three quarters of it are in the
+    map."""
     marks_last: bool
     """Whether the last pair has an end mark, too."""
 
@@ -217,8 +217,7 @@ _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
 def delay_levels_ms(text: str) -> tuple[int, ...]:
     """Parse the delays of levels into milliseconds; raises ValueError, which names the invalid level.
 
-    `ScheduleMessageService.parseDelayLevel` of 4.9.7 does the same. It also accepts negative times, but only single
-    spaces.
+    `ScheduleMessageService.parseDelayLevel` of 4.9.7 does the same, but accepts negative times, and only single spaces.
     """
     levels = text.split()
     if not 0 < len(levels) <= LEVEL_COUNT_MAX:

@@ -201,8 +201,8 @@ class HistoryRecorder:
     ) -> None:
         """Start recording. `uncertainty_ns` is the error of an observer's times; `put` blocks at most `wait_s`.
 
-        `hold_limit` is the broker's promised maximum of held pulls, or -1 without a promise. `clock` returns Unix time
-        in ns and replaces this process's monotonic clock. It may be set back or forward.
+        `hold_limit` is the broker's promised maximum of held pulls, or -1 without a promise. `clock` replaces this
+        process's monotonic clock by a clock of Unix time in ns, which may be set back or forward.
         """
         self._runtime = runtime
         self._monotonic_ns = clock or runtime.monotonic_ns

@@ -41,7 +41,7 @@ class RecordedPoll:
 
 
 class HistoryWriter(Closeable):
-    """A history of one service, until `close`. This class is a context manager.
+    """A history of one service, until `close`; a context manager.
 
     Invariant: `_ends` has for each queue the greatest offset that `published` reported, plus 1. `_lock` protects
     `_ends`, `_count` and `_is_closed`.

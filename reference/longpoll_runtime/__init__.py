@@ -3,8 +3,8 @@
 Broker, recorder, client and proxy get a `Runtime` as an argument, and use the operating system only through it (the
 import-linter contract `runtime-only` checks this). Therefore the same code runs on real threads, under a controlled
 scheduler with virtual time, and over a file layer that loses unsynced pages. A scheduling point, such as
-`runtime.step("hold")`, marks a place between two critical sections and is named after an action of the specification.
-In production it does nothing.
+`runtime.step("hold")`, marks a place between two critical sections and is named after an action of the specification. A
+scheduling point does nothing in production.
 
 The command line handles processes and signals.
 """
@@ -273,7 +273,7 @@ class Socket(Protocol):
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
         """Send some bytes of the parts, in order, as if joined; raises BlockingIOError if nothing fits.
 
-        There may be at most `PARTS_MAX` parts.
+        `parts` may have at most `PARTS_MAX` items.
         """
         ...
 
@@ -383,7 +383,7 @@ class Runtime(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds. The dispatcher uses this method to poll. Never use it to synchronise threads."""
+        """Wait for some seconds. The dispatcher uses this method to poll. Never use `sleep` to synchronise threads."""
         ...
 
     def lock(self) -> Lock:
@@ -415,7 +415,7 @@ class Runtime(Protocol):
         ...
 
     def look_up(self, host: str, port: int) -> str:
-        """Resolve a host to its first numeric address; raises OSError without one. This may take many seconds."""
+        """Resolve a host to its first numeric address; raises OSError without one. The lookup may take many seconds."""
         ...
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
@@ -452,5 +452,5 @@ class Runtime(Protocol):
         ...
 
     def step(self, action: str) -> None:
-        """Mark a scheduling point that is named after an action of the specification. In production it does nothing."""
+        """Mark a scheduling point that is named after an action of the specification, and do nothing in production."""
         ...

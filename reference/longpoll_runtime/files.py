@@ -70,8 +70,6 @@ def _raise_descriptor_limit() -> bool:
 
 
 class _Action(ctypes.Structure):
-    """C's `struct sigaction`."""
-
     _fields_ = (
         ("handler", ctypes.c_void_p),
         ("mask", ctypes.c_ulong * (1024 // (8 * ctypes.sizeof(ctypes.c_ulong)))),
@@ -166,7 +164,7 @@ class RealMappedFile:
         if size:
             self.view, self._address = _mapped_view(descriptor, size, path, writable=writable)
         if 0 < size <= SMALL_SIZE_MAX:
-            # This is only advice, so an error does not matter.
+            # The call is only advice to the kernel, so an error does not matter.
             _LIBC.madvise(self._address, size, mmap.MADV_RANDOM)
 
     def reserve(self, start: int, stop: int) -> None:
@@ -302,7 +300,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 class RealFiles:
-    """The files of the operating system. It has no state."""
+    """The files of the operating system."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
         """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros."""

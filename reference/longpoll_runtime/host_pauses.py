@@ -9,8 +9,8 @@ Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second n
 number grows when a wait ends, so a wait is assumed to end when the watch reads the number.
 
 Three programs subtract the pauses from the delay of a late response: the race test (`longpoll.wire.race`), the kit
-(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge cannot, because it has only
-intervals.
+(`longpoll_kit.polls`) and the pytest plugin (`longpoll.pytest_plugin`). The judge subtracts no pauses, because it has
+only intervals.
 """
 
 from __future__ import annotations
@@ -148,7 +148,6 @@ class HostPauseWatch:
         return now_ns
 
     def _look(self) -> None:
-        """Record the wait of each thread since the last reading."""
         for tasks in self._tasks:
             # A thread, or the broker, may end between the listing and the read.
             with suppress(OSError):

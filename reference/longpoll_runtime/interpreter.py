@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG_MAX: Final = 50_000
-"""The number of new objects after which a young collection runs. So many objects take 5 to 20 MB."""
+"""The number of new objects after which a young collection runs. This many objects take 5 to 20 MB."""
 YOUNG_ROUNDS: Final = 4
-"""The number of young collections after which a middle-aged collection runs. It stops all threads for about 25 ms if
-all its objects are in use."""
+"""The number of young collections after which a middle-aged collection runs. A middle-aged collection stops all threads
+for about 25 ms if all its objects are in use."""
 OLD_ROUNDS: Final = 500
 """The number of middle-aged collections after which a full collection runs, if a quarter of all objects is new."""
 
@@ -58,8 +58,8 @@ def rare_collections() -> Iterator[None]:
 
 
 TURN_S: Final = 0.0005
-"""The switch interval of threads, in seconds. It is long compared with the 20 us of a thread switch, and short compared
-with the time in which a pull must be woken."""
+"""The switch interval of threads, in seconds. The interval is long compared with the 20 us of a thread switch, and
+short compared with the time in which a pull must be woken."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from longpoll_runtime.logs import LEFT_OUT, JsonFormatter, TextFormatter, event
 
 Format = Literal["text", "json"]
 LINES_PER_SECOND_MAX: Final = 20
-"""Maximum number of lines per second of one log statement. Its next line reports the number of omitted lines."""
+"""Maximum number of lines per second of one log statement, whose next line reports the number of omitted lines."""
 PIECE_SIZE: Final = 4096
 """The number of bytes written at once. A pipe that has any room accepts this many (`PIPE_BUF`)."""
 

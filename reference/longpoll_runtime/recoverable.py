@@ -4,8 +4,8 @@ The tuple has `Exception` and not a list of expected classes, because a request 
 fit, full memory or a broken invariant, and it must not affect other requests. The request is answered with code 1, at
 most its connection closes, and the log has the traceback.
 
-Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). This does not hold
-for user code, because a callback that exits must not end our process (`KeepThread`). Tests treat a logged
+Any other exception, such as SystemExit, ends the thread and therefore the process (see `threads`). Exceptions of user
+code never end the process, because a callback that exits must not end our process (`KeepThread`). Tests treat a logged
 AssertionError as a failure (`model_tests/conftest.py`).
 """
 

@@ -44,9 +44,9 @@ EXIT_THREAD_DIED: Final = 70
 class RealEvent:
     """A flag that threads wait for.
 
-    It uses only locks of the interpreter, so Ctrl-C may interrupt a waiting thread at any time and no lock stays taken.
-    In `threading.Event` a lock may stay taken, and the thread that sets the flag would then wait forever. Invariant:
-    `_waiting` has one taken lock per waiting thread; a lock is removed only after its release.
+    A `RealEvent` uses only locks of the interpreter, so Ctrl-C may interrupt a waiting thread at any time and no lock
+    stays taken. In `threading.Event` a lock may stay taken, and the thread that sets the flag would then wait forever.
+    Invariant: `_waiting` has one taken lock per waiting thread; a lock is removed only after its release.
     """
 
     _is_set: bool = field(default=False, init=False)

@@ -315,7 +315,7 @@ class Lockstep:
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Answer that a pull found nothing. Its consumer pulls again from the same offset."""
+        """Answer that a pull found nothing, so that its consumer pulls again from the same offset."""
         assert cause == "busy" or self.faults
         slot = self.slots[self.slot_of(pull)]
         slot.dropped = False

@@ -45,7 +45,7 @@ class Replayed:
     of: int
     """The number of all steps of the run."""
     told: tuple[str, ...]
-    """Each move as text, with its steps of the specification."""
+    """The description of each move, with its steps of the specification."""
 
     @property
     def is_whole(self) -> bool:
@@ -153,7 +153,6 @@ def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
 
 
 def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequence[Move]) -> Replayed:
-    """Replay a schedule and describe each move."""
     said: list[str] = []
     done = 0
     with run(trace.model, law, rejects=True, faults=True) as world:
@@ -193,7 +192,7 @@ def _words(world: Lockstep, move: Move) -> str:
 def under(policy: Policy, trace: Trace, without: Container[str] = ()) -> tuple[Trace, Action | None]:
     """Return the longest prefix of a run that another policy allows, and the first action that it does not allow.
 
-    `without` names actions of the run that the other policy does not have. They are left out.
+    Actions of the run in `without`, which the other policy does not have, are left out.
     """
     model = specification_of(policy, trace.model.bounds)
     law = successors(model)

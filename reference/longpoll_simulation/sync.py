@@ -1,7 +1,8 @@
 """Locks, conditions and flags for the actors (simulated threads) of `world`, as in `longpoll_runtime.threads`.
 
 Each operation is a scheduling point, including the release of a lock. When a lock becomes free, an actor that waits for
-it is woken, and acquires it when the strategy runs this actor. As on real machines, another actor may be faster.
+it is woken, and acquires it when the strategy runs this actor. As on real machines, another actor may acquire the lock
+first.
 """
 
 from __future__ import annotations

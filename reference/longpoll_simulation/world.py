@@ -144,7 +144,7 @@ class Strategy:
 
 @define(eq=False)
 class World:
-    """One run.
+    """One run of some actors.
 
     Invariants: `ready` has the actors that can run, including `current`, in the order of their numbers; `_timers` is a
     heap of timers; `turns` has all choices so far that differ from the default order.
@@ -164,7 +164,7 @@ class World:
     """The total duration of pauses so far, ms."""
     current: Actor | None = None
     last: Actor | None = None
-    """The last actor that ran. It may have just begun to wait or ended."""
+    """The last actor that ran, which may have just begun to wait or ended."""
     ready: list[Actor] = field(factory=list)
     actors: list[Actor] = field(factory=list)
     """All actors so far, in the order of their numbers."""
@@ -359,7 +359,6 @@ class World:
         return "; ".join(said) or "nobody is left"
 
     def _fire(self) -> None:
-        """Run the due timers."""
         timers = self._timers
         while timers and timers[0][0] <= self.now_ns:
             heapq.heappop(timers)[2]()
@@ -470,10 +469,7 @@ class LineTracing:
         target()
 
     def go_on(self) -> None:
-        """Trace again, because an exception that leaves the callback stops all tracing.
-
-        An example of such an exception is the end of a killed actor.
-        """
+        """Trace again, because an exception that leaves the callback, such as an actor's end, stops all tracing."""
         sys.settrace(self._called)
 
     def stop(self) -> None:

@@ -297,7 +297,6 @@ class AsyncConnection(ConnectionCore, asyncio.Protocol):
             self._timer = self._loop.call_later(max(0.0, (due_ns - now_ns) / 1e9), self._expire)
 
     def _expire(self) -> None:
-        """End the calls whose deadline has passed, and close the connection if its peer is silent."""
         now_ns = self._now_ns()
         self._timer = None
         expired = self._exchange.expire(now_ns)

@@ -299,10 +299,9 @@ class _Giving:
     began_ns: int = 0
     """When the running call of the listener began; 0 if no call is running."""
     is_late: bool = False
-    """Whether the listener was cancelled. Its messages are sent back, unless the listener still returns."""
+    """Whether the listener was cancelled, so that its messages are sent back unless it still returns."""
     lot: _Lot | None = None
     puller: Puller | None = None
-    """The queue of the messages in `consumed`."""
     consumed: list[ReceivedMessage] = field(factory=list)
     """Messages that the listener consumed in this loop iteration, not yet reported."""
     consumed_ns: int = 0
@@ -463,7 +462,6 @@ class AsyncPushConsumer(AsyncConsumer):
         self._orderly_queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
-        """Let a task deliver the first messages of a queue."""
         self._lots.put(_Lot(puller, (), 0))
 
     def _give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
@@ -479,7 +477,6 @@ class AsyncPushConsumer(AsyncConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[_Giving]:
-        """Mark this task as one that may call the listener."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         giving = _Giving(task)

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class AsyncInstance(InstanceCore):
-    """The connections, tasks and timers of a client. They belong to the first event loop that uses the client.
+    """The connections, tasks and timers of a client, which belong to the first event loop that uses the client.
 
     A lock never blocks here, because no task holds a lock while it waits.
 

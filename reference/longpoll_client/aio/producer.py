@@ -260,7 +260,6 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
             self._sender.ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Send a request to one broker, and wait for its answer."""
         try:
             connection = self._instance.opened(attempt.address)
             if connection is None:
@@ -301,7 +300,6 @@ class AsyncProducer(ProducerCore, AsyncCloseable):
         return True
 
     def _answered(self, sending: StartedSend, callback: SendCallback, answer: Command | ClientError) -> None:
-        """Report the result, or start a task that tries again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
             self._doubt(sending.tries.parcel, answer)
@@ -355,7 +353,6 @@ def _as_told(error: Exception) -> LongpollError:
 
 
 def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
-    """Call the callback of a send, and log its errors."""
     # `KeepGoing` is not used here, because it would cost each send half as much as making a message id.
     try:
         callback(outcome)

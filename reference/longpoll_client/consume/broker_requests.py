@@ -36,7 +36,7 @@ from longpoll_protocol.sizes import MIB
 log: logging.Logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = Callable[..., None]
-"""A function that sends the answer to a request. Its arguments are code, remark and body."""
+"""Sends the answer to a request. The arguments of this function are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
 """Maximum messages that are consumed directly at the same time. A request for another message gets code 2."""

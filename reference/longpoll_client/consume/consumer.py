@@ -87,7 +87,7 @@ class ConsumerCore:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake a waiting poll. This base class has no poll."""
+        """Wake a waiting poll. A consumer without polls does nothing."""
 
 
 class Polled:
@@ -261,7 +261,6 @@ class PullConsumer(Consumer):
         return [] if batch is None else self._polled.give(batch, count_max, begun_ns)
 
     def _next_batch(self, end_ns: int) -> Batch | None:
-        """Returns the first batch of a current queue that is not paused; None after the time-out."""
         while not self._member.lifecycle.is_closed:
             batch = self._polled.first()
             if batch is not None:
@@ -305,7 +304,6 @@ class PullConsumer(Consumer):
                 self._member.close()
 
     def _wake(self) -> None:
-        """Wake a poll on another thread."""
         self._queue.offer(_Woken())
 
     # ------------------------------------------------------------ for the member

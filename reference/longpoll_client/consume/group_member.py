@@ -137,7 +137,7 @@ class GroupMember(ABC):
     def soon(self, make: Callable[[], Steps[object]], delay_s: float = 0.0, *, rebalances: bool = False) -> None:
         """Run an exchange (`link.steps`) after the delay, unless the member is closed by then.
 
-        Exchanges with `rebalances` run one after the other.
+        Exchanges for which `rebalances` is true run one after the other.
         """
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -262,7 +262,7 @@ class GroupMember(ABC):
         self._subscription_changed()
 
     def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
-        """Take exactly these queues instead of a share. Raises ConfigError or LifecycleError."""
+        """Take exactly these queues instead of a share of the topics' queues. Raises ConfigError or LifecycleError."""
         self.lifecycle.check_open()
         self.membership.assign(queues, expression)
         self.assigned_queues.keep_start_offsets(frozenset(queues))
@@ -336,8 +336,8 @@ class GroupMember(ABC):
         for topic, route in routes.items():
             yield from self.membership.check_filter(self.membership.subscriptions[topic], route)
         if self.membership.assigned is None and not self.config.is_broadcasting:
-            # The heartbeat creates the retry topic on every broker. Its route is known once the name server has learned
-            # of the topic.
+            # The heartbeat creates the retry topic on every broker. The topic's route is known once the name server has
+            # learned of it.
             self.membership.subscribe(self.membership.make(self.retry_topic, "*"))
         yield from self.membership.heartbeat(routes.values())
 

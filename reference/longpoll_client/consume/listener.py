@@ -43,8 +43,8 @@ DISMISSED_S: Final = 1.0
 class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
     """Deliver the messages again later; a listener raises or returns this class.
 
-    `delay_s` is rounded up to a delay that brokers support: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. With None
-    the broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or
+    `delay_s` is rounded up to a delay that brokers support: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. If `delay_s`
+    is None, the broker chooses: 10 s the first time, and longer each time. An orderly queue waits exactly `delay_s`, or
     `suspend_s`. Raises ConfigError for more than two hours.
     """
 
@@ -312,7 +312,7 @@ class _Giving:
     began_ns: int = 0
     """When the running listener call began, ns; 0 if no call runs. This field is set after `messages`."""
     is_told: bool = False
-    """Whether the call was found to hang. Its messages were sent back then, and its result is ignored."""
+    """Whether the call was found to hang, so that its messages were sent back and its result is ignored."""
 
 
 class ConcurrentConsumeService(ConsumeService):
@@ -352,7 +352,8 @@ class ConcurrentConsumeService(ConsumeService):
 
         A lot that was taken is given to the listener even after the stop. Later lots may be consumed by then, so the
         messages of the lot would otherwise come twice. If the listener is quick, one thread gives all lots before the
-        others wake; a task per lot would cost more than such a listener. An error here ends only this thread's part.
+        other threads wake; a task per lot would cost more than such a listener. An error here ends only this thread's
+        part.
         """
         if not lots:
             return
@@ -369,7 +370,6 @@ class ConcurrentConsumeService(ConsumeService):
 
     @contextmanager
     def _calling(self, puller: Puller) -> Iterator[_Giving]:
-        """Mark this thread as one that may call the listener while the `with` block runs."""
         topic = puller.queue.topic
         giving = _Giving(puller, topic, topic != self._member.retry_topic)
         with self._lock:
@@ -433,7 +433,6 @@ class ConcurrentConsumeService(ConsumeService):
 
 
 def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
-    """Take the first lot; returns None if another thread took the last lot."""
     try:
         return lots.popleft()
     except IndexError:
@@ -443,7 +442,7 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
 LOCK_WAIT_S: Final = 0.1
 """Seconds until a queue whose lock has expired is tried again."""
 AskListener: TypeAlias = Callable[[list[ReceivedMessage]], object]
-"""A function that lets the listener consume messages. It returns a ConsumeResult, or an awaitable on an event loop."""
+"""A function that lets the listener consume messages and returns a ConsumeResult, or an awaitable on an event loop."""
 
 
 @define(slots=True, eq=False)
@@ -560,7 +559,7 @@ class OrderlyQueues:
         return True
 
     def late(self, due_ns: int) -> list[MessageQueue]:
-        """Return queues whose listener was called before this time and still runs. Each call is reported only once."""
+        """Return queues whose listener was called before this time and still runs; each call is reported only once."""
         with self._lock:
             active = self._active.items()
             late = [each for each in active if each[1].is_running and each[1].began_ns < due_ns and not each[1].is_told]

@@ -59,8 +59,8 @@ class SubscriptionCheck:
     """Compares this member's subscriptions with those that the broker has from other members of the group.
 
     If members have different subscriptions, messages are lost, because the broker keeps only one member's
-    subscriptions, but all members share the queues. Java's client does not report this. Each member compares before its
-    heartbeat, so sooner or later one member finds another member's subscription.
+    subscriptions, but all members share the queues. Java's client does not report different subscriptions. Each member
+    compares before its heartbeat, so sooner or later one member finds another member's subscription.
     """
 
     def __init__(self, config: MemberConfig, statistics: Statistics) -> None:

@@ -108,7 +108,7 @@ class RemoteOffsets:
         try:
             answer = yield ask_queue(queue, (RequestCode.GET_ALL_CONSUMER_OFFSET, None))
         except RefusedError:
-            # A broker of 5.x refuses its table without a permission. It reports 0 only for a stored 0: see
+            # A broker of 5.x refuses its table without a permission. Such a broker reports 0 only for a stored 0: see
             # `zero_if_none`.
             return True
         rows = OffsetTable.decode(answer.body).offset_table
@@ -266,8 +266,8 @@ def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
 def stored_offset(group: str, queue: MessageQueue, *, zero_if_none: bool | None = None) -> Steps[int | None]:
     """Return a group's offset at its broker, or None without an offset (code 22). Raises a ClientError.
 
-    While the queue has its first message, a broker reports 0 instead of no offset. A broker of 5.x does not do so if
-    `zero_if_none` is false.
+    While the queue has its first message, a broker reports 0 instead of no offset. If `zero_if_none` is false, a broker
+    of 5.x reports no offset.
     """
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=zero_if_none

@@ -258,7 +258,7 @@ class Puller:
         self._go_on()
 
     def pause(self) -> None:
-        """Stop pulling until `resume`. Messages that a pull in progress brings wait with the others."""
+        """Stop pulling until `resume`. Messages of a pull in progress wait with the other messages."""
         with self._lock:
             self._is_paused = True
 
@@ -272,7 +272,7 @@ class Puller:
     def defer(self, action: Callable[[], None]) -> bool:
         """Return whether the queue is paused.
 
-        If it is, `action` runs when the queue is resumed or dropped. The action must return quickly.
+        While the queue is paused, `action` is kept until `resume` or `drop`, and must return quickly then.
         """
         with self._lock:
             is_deferred = self._is_paused and not self._is_dropped
@@ -379,7 +379,6 @@ class Puller:
         )
 
     def _answered(self, answer: Answer, turn: int) -> None:
-        """Handle the answer to a pull, on the reader thread."""
         with self._lock:
             if turn != self._turn:
                 return
@@ -483,7 +482,6 @@ class Puller:
             self._deliver(Batch(self, messages))
 
     def _failed(self, error: LongpollError, retry_s: float, turn: int) -> None:
-        """Log the error, and pull again later from the same offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return

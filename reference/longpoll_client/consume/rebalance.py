@@ -1,8 +1,8 @@
 """The queues of a consumer: its share of the group's queues, or the queues that it was assigned.
 
 `AssignedQueues` has the current queues, and `Rebalancer` changes them. `longpoll_client.allocate` computes the shares.
-Every method of `Rebalancer` is an exchange (`link.steps`), and the member runs one exchange at a time. Otherwise two
-rebalances would begin the same queue, and each of its messages would come twice.
+Every method of `Rebalancer` is an exchange (`link.steps`). The member runs one exchange at a time, because two
+simultaneous rebalances would begin the same queue, and each of its messages would come twice.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`, `AssignedMessageQueue.java`.
 """
@@ -176,9 +176,9 @@ class AssignedQueues:
 class RevokedQueues:
     """Queues that were given up while a listener may still have messages of them.
 
-    Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. Otherwise
-    two listeners would have its messages at once, and the end of the first call would unlock the queue of the second.
-    Only one exchange of the rebalancer at a time changes this set.
+    Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. If the
+    queue were begun again, two listeners would have its messages at once, and the end of the first call would unlock
+    the queue of the second. Only one exchange of the rebalancer at a time changes this set.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,10 @@ class RevokedQueues:
         return is_wanted
 
     def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Return the queues that may be pulled from now on. For the other queues, `release` will return true."""
+        """Return those of the queues that may be pulled from now on.
+
+        For every other queue, `release` will return true.
+        """
         found = {queue for queue in queues if queue not in self._pullers}
         self._wanted.update(set(queues) - found)
         return found
@@ -239,9 +242,7 @@ class Rebalancer:
     _offsets: OffsetStore
     _locks: QueueLocks
     _is_busy: Callable[[Puller], bool]
-    """Whether a listener has messages of the queue."""
     _try_soon: Callable[[], None]
-    """Schedules another attempt after a failure."""
     _rebalance_soon: Callable[[], None]
     _revoked: RevokedQueues = field(factory=RevokedQueues, init=False)
 
@@ -370,7 +371,7 @@ class Rebalancer:
     # ------------------------------------------------------------ giving up
 
     def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
-        """Give up a queue. With `stores`, store its current offset; with `offset`, store that offset.
+        """Give up a queue. If `stores`, store its current offset; if `offset` is given, store that offset.
 
         If a listener still has messages of the queue, the queue is kept until `release` when it is locked or its topic
         is no longer subscribed. Any other queue may already belong to another member.

@@ -115,7 +115,6 @@ class Statistics:
         self._add_given(topic, consumed_count, later_count, sum_ns)
 
     def _add_given(self, topic: str, consumed_count: int, later_count: int, took_ns: int) -> None:
-        """Add the sum of noted calls of one topic, if there are any."""
         if consumed_count or later_count:
             counts = self._of(topic)
             counts.consume_ms += took_ns / 1e6

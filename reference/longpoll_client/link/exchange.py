@@ -1,8 +1,8 @@
 """The state of one client connection without I/O: matches answers to calls, and detects late calls and dead peers.
 
-This module has no lock, clock or socket. Its owner moves the bytes, passes the time (`now_ns`, by any monotonic clock),
-invokes callbacks, and decides how callers wait. `remoting` owns connections on threads, and `aio.connection` those on
-an event loop.
+This module has no lock, clock or socket. The owner of an `Exchange` moves the bytes, passes the time (`now_ns`, by any
+monotonic clock), invokes callbacks, and decides how callers wait. `remoting` owns connections on threads, and
+`aio.connection` those on an event loop.
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 """
@@ -78,8 +78,8 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
 class Calls:
     """The waiting calls, in the order in which they were made.
 
-    Their deadlines are not sorted, because nearly every answer arrives long before its deadline. At the earliest known
-    deadline, all calls are checked.
+    The deadlines of calls are not sorted, because nearly every answer arrives long before its deadline. At the earliest
+    known deadline, all calls are checked.
 
     Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. `pending` and `due_ns`
     change under the owner's lock.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @frozen
 class Ask:
-    """A request to one server. Its answer is a Command with code 0; any other code raises RefusedError."""
+    """A request to one server. The answer to it is a Command with code 0; any other code raises RefusedError."""
 
     code: RequestCode
     header: Header | None = None
@@ -32,7 +32,7 @@ class Ask:
     address: str = ""
     """HOST:PORT."""
     broker_name: str = ""
-    """The broker to ask if there is no address. With neither, a name server is asked."""
+    """The broker to ask if there is no address. If both are empty, a name server is asked."""
     takes_any_code: bool = False
     """Whether the answer may have any code."""
 
@@ -79,7 +79,8 @@ class WriteFile:
 
 Question: TypeAlias = "Ask | Call | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
-"""One exchange. It returns its result, and raises a LongpollError or an error of a `Call`."""
+"""The generator of one exchange. It returns the exchange's result, and raises a LongpollError or an error of a `Call`.
+"""
 
 
 def ask_once(question: Ask) -> Steps[Command]:

@@ -47,7 +47,8 @@ from longpoll_spec.tables import with_table
 
 MS: Final = 1_000_000
 AWAY_MS: Final = ((15_000, 30_000), (5000, 10_000), (3000, 6000), (1800, 5000), (550, 2000))
-"""Pairs of a send's least duration and how long its broker is avoided then, both in milliseconds (`latencyMax`)."""
+"""If a send took at least the first number of a pair, its broker is avoided for the second number, both in milliseconds
+(`latencyMax`)."""
 LOST_LATENCY_MS: Final = 10_000
 """The duration that a failed send counts as, milliseconds."""
 
@@ -67,7 +68,7 @@ class SlowBrokers:
 
     _until_ns: dict[str, int] = field(factory=dict)
     _refusing: set[str] = field(factory=set)
-    """Brokers that refused their last send. Sends prefer slow brokers to these."""
+    """Brokers that refused their last send. Sends prefer slow brokers to refusing ones."""
 
     def served(self, broker_name: str, latency_ns: int, now_ns: int) -> None:
         """Record that the broker accepted a message, or refused a message that every broker refuses."""
@@ -104,10 +105,9 @@ class SlowBrokers:
 ATTEMPT_COUNT: Final = 3
 """The first attempt and two more (`retryTimesWhenSendFailed` is 2)."""
 QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks one of a topic's writable queues. It gets at least one queue, and they are in order (`MessageQueueSelector`).
-"""
+"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
 Turn: TypeAlias = Callable[[], int]
-"""Returns the next number of the producer's counter, which chooses queues in turn. Each number is returned once."""
+"""Returns the next number of the producer's counter, which chooses queues in turn. No number is returned twice."""
 
 
 @with_table
@@ -117,7 +117,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     msg_id: str
     """The id that the producer gave the message (`UNIQ_KEY`)."""
     broker_msg_id: str
-    """The id that the broker gave the message. It contains the message's offset in the log."""
+    """The id that the broker gave the message, which contains the message's offset in the log."""
     queue: MessageQueue
     queue_offset: int
     code: int
@@ -227,8 +227,8 @@ def pick(
 ) -> MessageQueue:
     """Return the queue that `queue_selector` picks, or without a selector the next queue in turn.
 
-    Without a selector, the avoided broker is used only if no other broker has queues. With `slow`, brokers that were
-    not slow are preferred. Raises NoRouteError and ConfigError.
+    Without a selector, the avoided broker is used only if no other broker has queues. If `slow` is given, brokers that
+    were not slow are preferred. Raises NoRouteError and ConfigError.
     """
     if not route.writable:
         raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")

@@ -58,7 +58,7 @@ class SendHook(Protocol):
         ...
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> object:
-        """Called after the last attempt. `address` is the HOST:PORT of the last broker; "" if none was asked."""
+        """Called after the last attempt. `address` is the HOST:PORT of its broker, or "" without an attempt."""
         ...
 
 
@@ -67,13 +67,13 @@ class SendMetrics:
     """Counts of a producer's sends since its creation; a batch counts once."""
 
     sends: int = field(default=0)
-    """Sends that ended, with or without an error."""
+    """The number of sends that ended, with or without an error."""
     failures: int = field(default=0)
-    """Sends that raised an error."""
+    """The number of sends that raised an error."""
     retries: int = field(default=0)
-    """Attempts after the first attempt of a send."""
+    """The number of attempts after the first attempt of a send."""
     one_way: int = field(default=0)
-    """One-way sends. The other counts do not include them."""
+    """The number of one-way sends, which the other counts do not include."""
     latency_s: float = field(default=0.0)
     """Total duration of all sends with their attempts, seconds."""
 

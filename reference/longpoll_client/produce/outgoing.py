@@ -59,7 +59,7 @@ from longpoll_spec.errors import ConfigError
 from longpoll_spec.tables import with_table
 
 COUNT_MAX: Final = 1 << 16
-"""Maximum ids of one millisecond. The counter distinguishes them."""
+"""Maximum ids of one millisecond, which differ by the counter."""
 
 
 class MessageIds:
@@ -122,7 +122,6 @@ class MessageIds:
         return f"{self._written}{self._counter:04X}"
 
     def _draw(self, now_ms: int) -> None:
-        """Draw a new, unique prefix."""
         self._process_id = self._runtime.process_id()
         identity = self._runtime.identity()
         self._prefix = f"{identity[:4].hex()}{self._process_id % (1 << 16):04x}{identity[4:].hex()}".upper()
@@ -281,7 +280,7 @@ def single_parcel(
     if marks:
         message = replace(message, properties={**message.properties, **marks})
     text = message.property_text(msg_id)
-    # `bytes` copies a mutable body, so later changes are not sent. It does not copy `bytes`.
+    # `bytes` copies a mutable body, so that later changes are not sent, and does not copy an immutable one.
     body, flag = packing.packed(bytes(message.body))
     return Parcel(group, topic, code, text, body, (msg_id,), born_ms, flag)
 
@@ -376,7 +375,8 @@ TEMPLATE_COUNT_MAX: Final = 10_000
 """Maximum cached templates, one per queue, of 300 bytes each."""
 BORN: Final = "g"
 PROPERTIES: Final = "i"
-"""The short name of the properties in `SendMessageRequestHeaderV2`."""
+"""`BORN` and `PROPERTIES` are the wire names (`SendMessageRequestHeaderV2`) of the two fields that differ between
+messages of a queue."""
 
 _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
@@ -395,7 +395,7 @@ class HeadTemplates:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
     def writer(self, connection: _RequestWriter, parcel: Parcel, queue_id: int) -> Write:
-        """Return the function that encodes a send request. It uses a template, unless the request is signed."""
+        """Return the function that encodes a send request from a template, or without one if the request is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]

@@ -67,7 +67,7 @@ from longpoll_spec.tables import with_table
 log: logging.Logger = logging.getLogger(__name__)
 
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
-"""Called once with the result or the error of a send. It runs on a thread of the client, so it must return quickly."""
+"""Called once with the result or the error of a send, on a thread of the client, so it must return quickly."""
 ReadHeader: TypeAlias = Callable[[Command], SendMessageResponseHeader]
 """Decodes the fields of an answer to a send; raises HeaderError."""
 _UNENDED: Final = ClientError("the send did not finish: it was interrupted, or its queue selector failed")
@@ -140,7 +140,7 @@ def read_options(
 
 
 class Sender:
-    """The sends of one producer, without I/O. It does not refer to the producer, which can be garbage-collected."""
+    """The sends of one producer, without I/O. A sender has no reference to its producer, which may be dropped."""
 
     def __init__(
         self, group: str, options: ProducerOptions, read: ReadHeader, *, avoids_slow_brokers: bool = False
@@ -253,7 +253,7 @@ class ProducerCore(ABC):
         timeout_s: float,
         on_reply: ReplyCallback,
     ) -> None:
-        """Send the request."""
+        """Send the request of `request_nowait`, and call `on_reply` later."""
 
 
 class InFlightSends:
@@ -288,7 +288,7 @@ class InFlightSends:
         self._single_flight.close()
 
     def _tell(self, sending: StartedSend, outcome: SendResult | LongpollError) -> None:
-        """Call the hooks and the callback. Their errors are logged."""
+        """Call the hooks and the callback, and log their errors."""
         try:
             self._sender.ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
         finally:
@@ -318,7 +318,6 @@ class InFlightSends:
     # ------------------------------------------------------------ without waiting: on a reader thread, or next to
 
     def _answered(self, sending: StartedSend, answer: Answer) -> None:
-        """Report the result, or try again."""
         if isinstance(answer, ClientError):
             self._doubt(sending.tries, answer)
         try:
@@ -341,7 +340,6 @@ class InFlightSends:
             )
 
     def _routed(self, sending: StartedSend, route: Route | LongpollError) -> None:
-        """Pick a broker, and send to it."""
         try:
             if isinstance(route, LongpollError):
                 raise route
@@ -362,7 +360,6 @@ class InFlightSends:
                 )
 
     def _connected(self, sending: StartedSend, attempt: Attempt, client: RemotingClient | LongpollError) -> None:
-        """Send to the broker before the deadline of the send."""
         tries = sending.tries
         left_s = (tries.deadline_ns - self._now_ns()) / 1e9
         try:
@@ -560,7 +557,6 @@ class Producer(ProducerCore, Closeable):
         return found
 
     def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Send to one broker, and wait for its answer or the error."""
         try:
             client = self._instance.client(attempt.address)
             write = self._sender.templates.writer(client, parcel, attempt.queue.queue_id)
@@ -587,7 +583,6 @@ class PreparedProducer(Producer):
 
 
 def _settle(future: Future[SendResult], outcome: SendResult | LongpollError) -> None:
-    """End a send's Future, unless it was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
     if isinstance(outcome, LongpollError):

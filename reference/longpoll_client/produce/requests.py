@@ -1,8 +1,8 @@
 """Requests and replies, and the heartbeats by which brokers know a producer.
 
-A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). Its consumer sends a reply
-with the same id and number to the topic `CLUSTER_REPLY_TOPIC` (325). The broker that gets it pushes the reply (326) to
-the connection with the requester's heartbeat. A broker stores replies only if it is configured so.
+A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). The request's consumer sends a
+reply with the same id and number to the topic `CLUSTER_REPLY_TOPIC` (325). The broker that gets it pushes the reply
+(326) to the connection with the requester's heartbeat. A broker stores replies only if it is configured so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
 `ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7,
@@ -108,7 +108,7 @@ NOT_STORED = -1
 """The queue offset and physical offset of a reply, because a reply is pushed without being stored."""
 
 ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
-"""Called once with the reply or the error. It runs on a thread of the client, so it must return quickly."""
+"""Called once with the reply or the error, on a thread of the client, so it must return quickly."""
 
 
 class Replies:

@@ -52,12 +52,12 @@ NORMAL, HALF, _COMMIT, DELAYED = range(4)
 """The ordinals of Java's `MessageType`."""
 EXCEPTION: Final = 2
 FAILED: Final = 4
-"""The ordinal of Java's `ConsumeReturnType`; 0 is success."""
+"""The ordinal of a failure in Java's `ConsumeReturnType`; success is 0."""
 
 
 @define(eq=False)
 class Tracing(Closeable):
-    """A hook for producers (`hooks=`) and for `ConsumerConfig.hooks`. Close it after its clients.
+    """A hook for producers (`hooks=`) and for `ConsumerConfig.hooks`. Close the hook after its clients.
 
     Invariant: `_lines`, `_is_due` and `dropped_count` change under `_lock`.
     """

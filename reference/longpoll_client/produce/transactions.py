@@ -262,7 +262,6 @@ class TransactionProducer(TransactionCore, Closeable):
     # ------------------------------------------------------------ saying who we are
 
     def _heartbeat_later(self) -> None:
-        """Start this process's periodic heartbeats, once."""
         if self._heartbeat_process != self.runtime.process_id():
             self._heartbeat_process = self.runtime.process_id()
             self._timer.every(HEARTBEAT_S, lambda: self._instance.run(self._heartbeat.heartbeat_all()))
