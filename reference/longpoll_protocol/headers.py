@@ -176,7 +176,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """The reply to an accepted 11 or 361, with code 0, 19, 20 or 21; the body is concatenated records."""
+    """The reply to 11 and 361 if the request is accepted (code 0, 19, 20 or 21); the body is concatenated records."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
