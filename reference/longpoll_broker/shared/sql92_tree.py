@@ -44,7 +44,7 @@ _SHORT: Final = len(str(INTEGER_MAX))
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
-# Written without backtracking, because a text may have 32,000 digits.
+# The pattern does not backtrack, because a text may have 32,000 digits.
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?[0-9]++)?+[fFdD]?")
 _HEXADECIMAL: Final = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]++\.?+[0-9a-fA-F]*+|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?"
@@ -88,7 +88,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
         if isinstance(right, bool):
             return left - right
         if isinstance(right, str):
-            # Java casts the Boolean here instead of the String, and throws.
+            # Here RocketMQ casts the Boolean instead of the String, and throws.
             raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):
@@ -134,7 +134,7 @@ def whole_of(text: str, value_max: int) -> int:
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
-            # Java reads UTF-16 units, where such a digit is two units, and neither is a digit.
+            # Java reads UTF-16 units. Such a digit consists of two units, and neither of them is a digit.
             raise EvaluationError(f"{text!r} is not a whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"
@@ -344,7 +344,7 @@ def make_relation(operator: str, left: Node, right: Node) -> Relation:
 
 
 def make_between(operand: Node, low: Node, high: Node) -> Logic:
-    """`createBetween`: two constants must be in order. Raises Sql92Error."""
+    """Create a node as `createBetween` does: two constants must be in order. Raises Sql92Error."""
     at_least, at_most = make_relation(">=", operand, low), make_relation("<=", operand, high)
     if isinstance(low, Literal) and isinstance(high, Literal) and compare(high.value, low.value) < 0:
         raise Sql92Error(f"BETWEEN {low.value} AND {high.value} has its bounds in the wrong order")
@@ -352,12 +352,12 @@ def make_between(operand: Node, low: Node, high: Node) -> Logic:
 
 
 def make_not_between(operand: Node, low: Node, high: Node) -> Logic:
-    """`createNotBetween`: accepts any order. Raises Sql92Error."""
+    """Create a node as `createNotBetween` does: constants may be in any order. Raises Sql92Error."""
     return make_logic("OR", [make_relation("<", operand, low), make_relation(">", operand, high)])
 
 
 def make_in(operand: Node, texts: list[str], *, negated: bool) -> In:
-    """`createInFilter`. Raises Sql92Error."""
+    """Create a node as `createInFilter` does. Raises Sql92Error."""
     if not isinstance(operand, Property):
         raise Sql92Error("IN needs a property before it")
     return In(operand, frozenset(texts), negated)

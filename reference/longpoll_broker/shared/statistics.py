@@ -1,4 +1,4 @@
-"""Counts stores and reads, with sizes and latencies: sums of a minute, an hour and a day; rates per second.
+"""Counts stores and reads, with sizes and latencies: sums per minute, hour and day, and rates per second.
 
 Time is an argument. To share statistics between threads, pass a lock as `guard`. Queries: see
 `rocketmq.admin.table_processor`.
@@ -28,32 +28,32 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 ITEM_COUNT_MAX: Final = 100_000
-"""Maximum counted items; counts of further ones are ignored."""
+"""Maximum counted items; values for further items are ignored."""
 PART_COUNT: Final = 2_000
-"""Items sampled before the guard is released, which takes some 2 ms."""
+"""Items sampled before the guard is released, which takes about 2 ms."""
 _MINUTE_MS: Final = 60_000
 _SPANS: Final = (
     ("statsMinute", _MINUTE_MS // 6, 7),
     ("statsHour", 10 * _MINUTE_MS, 7),
     ("statsDay", 60 * _MINUTE_MS, 25),
 )
-"""Name, milliseconds between samples, and number of samples: one more than the span has steps."""
+"""Name, milliseconds between samples, and number of samples, which is one more than the span has steps."""
 
 
 @frozen
 class Snapshot:
-    """The counts of one span of time."""
+    """The counts of one time span."""
 
     sum: int
     tps: float
-    """The sum per second."""
+    """The sum per second of the span."""
     average: float
-    """The sum per count."""
+    """The sum divided by the count."""
 
 
 @define(slots=True, eq=False)
 class Item:
-    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, of limited length."""
+    """One sum. Invariant: each list of `samples` has (time ms, value, times) tuples, oldest first, up to a limit."""
 
     value: int = 0
     times: int = 0
@@ -62,7 +62,7 @@ class Item:
     )
 
     def sample(self, now_ms: int) -> None:
-        """Take a sample in every span whose step has passed since its last sample."""
+        """Take a sample in every span whose step has passed since the span's last sample."""
         for (_name, step_ms, _count), samples in zip(_SPANS, self.samples, strict=True):
             if not samples or now_ms - samples[-1][0] >= step_ms:
                 samples.append((now_ms, self.value, self.times))
@@ -88,14 +88,14 @@ def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
 
 @define(slots=True, eq=False)
 class Statistics:
-    """Every item, by name and key; each is sampled from its first count on, and removed after an idle day."""
+    """Every item, by name and key. An item is sampled from its first count on, and removed after an idle day."""
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX, unit=0), init=False)
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
-    """The items of `_last_place`, kept because the next count usually has the same place."""
+    """The items of `_last_place`, kept because the next count usually has the same topic, group and queue."""
     _last_topic: str = field(default="", init=False)
     _last_put: tuple[Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item()), init=False)
     """The items of `_last_topic`, kept because the next send usually has the same topic."""
@@ -112,7 +112,7 @@ class Statistics:
         times: int = 1,
         channel: Hashable = None,
     ) -> None:
-        """Count a group's read of messages from a queue; `times` equal reads may be counted in one call."""
+        """Count a group's read of messages from a queue. One call may count several (`times`) equal reads."""
         with self.guard:
             # One message may wake a thousand pulls of one group, so the group's items are looked up once.
             if self._last_place != (topic, group, queue_id):
@@ -160,9 +160,9 @@ class Statistics:
             item.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Sample every item; a call within ten seconds of the last has no effect.
+        """Sample every item; a call within ten seconds of the last call has no effect.
 
-        Other threads can count between the batches.
+        Items are sampled in batches, between which other threads can count.
         """
         with self.guard:
             items = list(self._items.items())
@@ -176,7 +176,7 @@ class Statistics:
                         self._last_place, self._last_topic = ("", "", -1), ""
 
     def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
-        """Returns an item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group` or the cluster; or None."""
+        """Returns an item by RocketMQ's key (`topic`, `topic@group`, `queue@topic@group` or the cluster), or None."""
         with self.guard:
             item = self._items.get((name, "" if name in {BROKER_GET_NUMS, BROKER_PUT_NUMS} else key))
             return None if item is None else item.snapshots()
@@ -214,18 +214,18 @@ class Rates:
     _samples: deque[tuple[int, int]] = field(factory=lambda: deque(maxlen=_SAMPLE_COUNT_MAX), init=False)
 
     def sample(self, now_ms: int, count: int) -> None:
-        """Add a sample, unless the last is less than a second old."""
+        """Add a sample, unless the last sample is less than a second old."""
         if not self._samples or now_ms - self._samples[-1][0] >= 1000:
             self._samples.append((now_ms, count))
 
     def as_text(self) -> str:
-        """Returns the rates per second in RocketMQ's form: three numbers separated by spaces; 0.0 without a span."""
+        """Returns the rates as in RocketMQ: three numbers separated by spaces; a rate is 0.0 without samples."""
         samples = list(self._samples)
         return " ".join(str(_rate(samples, span_s)) for span_s in SPANS_S)
 
 
 def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
-    """Returns the rate over `span_s` before the last sample, or over the part of it that has samples."""
+    """Returns the rate over `span_s` before the last sample, or over the part of this time that has samples."""
     if len(samples) < 2:
         return 0.0
     last_ms, last = samples[-1]

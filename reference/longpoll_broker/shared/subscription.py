@@ -1,6 +1,7 @@
 """Consumer groups from heartbeats: members' channels and subscriptions.
 
-A member that sends no heartbeats leaves when its channel closes. Notices: see `rocketmq.admin.client_processor`.
+A member is removed when its channel closes, even if it sends no heartbeats. Notifications: see
+`rocketmq.admin.client_processor`.
 
 Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 """
@@ -33,7 +34,7 @@ SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
 SUBSCRIPTION_UNIT: Final = 512
 """The size of an ordinary subscription in characters, for quotas."""
 SUBSCRIPTION_COST: Final = 100
-"""Characters that a subscription, and each of its tags, counts for the quota in addition to its text."""
+"""Characters by which a subscription, and each of its tags, counts for the quota in addition to its text."""
 
 
 @frozen
@@ -42,14 +43,14 @@ class Subscription:
 
     topic: str
     tags: TagFilter
-    """The tag filter; it matches everything if the expression has another type or a filter server should filter."""
+    """The tag filter. It matches everything if the expression has another type or a filter server should filter."""
     sub_version: int
     class_filter: bool = False
     """`classFilterMode`: a filter server, which no longer exists, should filter the messages."""
 
     @property
     def is_by_tag(self) -> bool:
-        """Whether the expression consists of tags; others have a filter in `Clients.filters`."""
+        """Whether the expression consists of tags; other expressions have a filter in `Clients.filters`."""
         return is_tag_type(self.tags.expression_type)
 
 
@@ -61,17 +62,16 @@ class Group:
     message_model: str = "CLUSTERING"
     consume_type: str = "CONSUME_PASSIVELY"
     members: dict[Hashable, str] = field(factory=dict)
-    """Client id by channel."""
+    """The members' client ids, by channel."""
     subscriptions: dict[str, Subscription] = field(factory=dict)
-    """By topic."""
+    """The group's subscriptions, by topic."""
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     fingerprint: int | None = None
-    """The hash of its subscriptions that a 5.x client last sent."""
+    """The hash of the group's subscriptions that a 5.x client sent last."""
     encoded_ids: bytes | None = None
     """The client ids as encoded in the answer to code 38; None after a change.
 
-    They are cached because each member of a large group requests them after each change.
-    """
+        The encoded ids are kept because each member of a large group requests them after each change."""
 
 
 @define(slots=True, eq=False)
@@ -119,9 +119,9 @@ class Clients:
         subscriptions: Iterable[Subscription] | None,
         consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
     ) -> bool:
-        """Register a member; returns true if members or topics changed, so that the members need a notice.
+        """Register a member; returns true if members or topics changed, so that the members must be notified.
 
-        With None for `subscriptions`, the group keeps those that it has.
+        If `subscriptions` is None, the group keeps its subscriptions.
         """
         group = self._groups.get(name)
         changed = group is None or channel not in group.members
@@ -143,7 +143,7 @@ class Clients:
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
         """Record the hash of a member's subscriptions; returns true if the group's hash differs or is unknown.
 
-        Nothing is recorded for an unknown group, because its first member sends its hash again.
+        For an unknown group nothing is recorded, because its first member sends its hash again.
         """
         group = self._groups.get(name)
         if group is None:
@@ -152,7 +152,7 @@ class Clients:
         return known is not None and known != fingerprint
 
     def unregister(self, channel: Hashable, name: str) -> bool:
-        """Remove a member from one group; returns whether it was a member."""
+        """Remove a member from one group; returns false if it was not a member."""
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return False
@@ -170,12 +170,12 @@ class Clients:
         return True
 
     def close(self, channel: Hashable, count_max: int | None = None) -> list[str]:
-        """Remove a closed channel from its groups, all or `count_max` of them; returns their names."""
+        """Remove a closed channel from at most `count_max` of its groups; returns the names of these groups."""
         names = list(islice(self._groups_of.get(channel, ()), count_max))
         return [name for name in names if self.unregister(channel, name)]
 
     def _subscribe(self, group: Group, wanted: list[Subscription], channel: Hashable) -> bool:
-        """Apply subscriptions that are newer, and drop topics that are missing; returns whether the topics changed."""
+        """Apply newer subscriptions and drop topics that are not in `wanted`; returns whether the topics changed."""
         before = set(group.subscriptions)
         for subscription in wanted:
             key = (group.name, subscription.topic)
@@ -213,8 +213,8 @@ def subscription_of(
 ) -> Subscription:
     """Create a subscription from a heartbeat.
 
-    Invalid tags match no message, because a heartbeat's answer cannot report an error. `code_set` has the hashes in the
-    heartbeat; if it is None, the expression is parsed.
+    Invalid tags match no message, because the answer to a heartbeat cannot report an error. `code_set` has the hashes
+    in the heartbeat; if it is None, the expression is parsed.
     """
     if class_filter or not is_tag_type(expression_type):
         tags = TagFilter(expression, expression_type, frozenset(), all_tags=True)

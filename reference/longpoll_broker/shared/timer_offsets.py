@@ -1,7 +1,7 @@
 """Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
-A timed message has been delivered if it was read and its second has passed, so three numbers describe all of them.
-Saving: see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
+A timed message has been delivered if it was read and its second has passed, so three numbers describe the progress of
+all timed messages. Saving: see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from longpoll_broker.shared.topics import TOPIC_COUNT_MAX
 from longpoll_protocol.bodies import TimerCount
 
 PENDING_COUNT_MAX: Final = 1_000_000
-"""Maximum waiting messages, about 200 bytes of memory each; further ones are refused (`isReject`)."""
+"""Maximum waiting messages, about 200 bytes of memory each; further messages are refused (`isReject`)."""
 
 
 @define(slots=True, eq=False)
 class DelayOffsets:
-    """The queue offset that each delay level delivers next. One thread writes. `changed`: see `shared.topics`."""
+    """The next queue offset that each delay level delivers. One thread writes. For `changed` see `shared.topics`."""
 
     by_level: dict[int, int] = field(factory=dict)
     changed: bool = field(default=False, init=False)
@@ -32,10 +32,10 @@ class DelayOffsets:
 
 @define(slots=True, eq=False)
 class TimerOffsets:
-    """The timer's progress. One thread writes. `changed`: see `shared.topics`."""
+    """The timer's progress. One thread writes. For `changed` see `shared.topics`."""
 
     progress: tuple[int, int, int] = (0, 0, -1)
-    """`first`, `read` and `delivered_ms`, in one tuple for consistent reads."""
+    """`first`, `read` and `delivered_ms`, in one tuple so that a reader gets values of the same time."""
     pending_count: int = field(default=0, init=False)
     changed: bool = field(default=False, init=False)
 
@@ -51,12 +51,12 @@ class TimerOffsets:
 
     @property
     def delivered_ms(self) -> int:
-        """The last delivered second, ms: of the messages read by then, none with an earlier time still waits."""
+        """The last delivered second, ms: of the messages before `read`, no message with an earlier time still waits."""
         return self.progress[2]
 
     @property
     def is_full(self) -> bool:
-        """Whether as many messages wait as are allowed, so that further ones are refused."""
+        """Whether so many messages wait that further messages are refused."""
         return self.pending_count >= PENDING_COUNT_MAX
 
     def put(self, first: int, read: int, delivered_ms: int, pending_count: int) -> None:
@@ -78,12 +78,12 @@ class TimerOffsets:
 class TimerCounts:
     """The number of waiting timed messages by target topic (`TimerMetrics.java` 5.5).
 
-    One thread changes it, and any thread reads it. After a start the messages are counted again as they are read.
-    Invariant: each change increments `version` after it is visible.
+    One thread changes the numbers, and any thread reads them. After a start the messages are counted again as they are
+    read. Invariant: each change increments `version` after the change is visible.
     """
 
     by_topic: dict[str, TimerCount] = field(factory=dict, init=False)
-    """The numbers by topic. A topic without waiting messages stays while there is room."""
+    """The numbers by topic. A topic without waiting messages stays in the table while there is room."""
     version: int = field(default=0, init=False)
 
     def add(self, topic: str, count: int, now_ms: int) -> None:

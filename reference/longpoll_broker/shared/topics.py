@@ -1,8 +1,8 @@
 """Topics and consumer groups: names, permissions, queue counts, attributes, and creation on demand.
 
 Threads may share a table: every change is one assignment to a dict, and two threads that create the same topic create
-equal ones. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported; a proxy enforces them.
-Topics that need another kind of queue are refused.
+equal objects. Persistence: see `upkeep.config_files`. Attributes (5.x) are stored and reported, and a proxy enforces
+them. Topics that need another kind of queue are refused.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java` 4.9;
 `TopicAttributes.java`, `AttributeUtil.alterCurrentAttributes`, `AttributeParser.java` 5.5.
@@ -45,15 +45,15 @@ SERVED: Final[Mapping[str, frozenset[str]]] = {
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
 }
-"""The supported values by attribute."""
+"""The supported values of each attribute."""
 
 
 class AttributeRefusedError(BrokerError):
-    """A refused change of attributes; the text says why."""
+    """A refused change of attributes; the message says why."""
 
 
 def read_changes(text: str | None) -> dict[str, str]:
-    """Parse the changes in a header, `+message.type=FIFO,-queue.type`; raises AttributeRefusedError."""
+    """Parse the changes in a header, as in `+message.type=FIFO,-queue.type`; raises AttributeRefusedError."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
         name, equals, value = part.strip().partition("=")
@@ -66,7 +66,7 @@ def read_changes(text: str | None) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """Apply changes to attributes: `+` sets one, `-` removes one; raises AttributeRefusedError."""
+    """Apply changes to attributes: `+` sets an attribute, `-` removes it; raises AttributeRefusedError."""
     found = dict(before)
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]
@@ -86,11 +86,11 @@ def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, 
 
 
 TOPIC_COUNT_MAX: Final = 100_000
-"""Maximum topics, and maximum groups. Each costs a file, so clients must not create them without limit."""
+"""Maximum topics, and maximum groups. Each needs a file, so clients must not create them without limit."""
 QUEUE_COUNT_MAX: Final = 1024
-"""Maximum queues of one topic; Java has no limit, but a queue costs files."""
+"""Maximum queues of one topic. RocketMQ has no limit, but each queue needs files."""
 LOADED_QUEUE_COUNT_MAX: Final = 16_384
-"""Maximum queues of a topic in `topics.json`; answers list each queue."""
+"""Maximum queues of a topic in `topics.json`, because answers list each queue."""
 FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
 """The end of RocketMQ's remarks about unknown names."""
 
@@ -101,7 +101,7 @@ def no_change() -> None:
 
 @with_table
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One topic; the JSON names are those of `topics.json`."""
+    """One topic; the JSON field names are those of `topics.json`."""
 
     topic_name: str
     read_queue_nums: Int32 = 16
@@ -111,17 +111,17 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_sys_flag: Int32 = 0
     order: bool = False
     attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
-    """Attributes of 5.x (`SERVED`); 4.9 has no such key."""
+    """Attributes of 5.x (`SERVED`); the key is absent in 4.9."""
 
     @property
     def is_readable(self) -> bool:
-        """Whether clients may pull from it."""
+        """Whether clients may pull from the topic."""
         return bool(self.perm & PERM_READ)
 
 
 @with_table
 class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One consumer group; the JSON names are those of `subscriptionGroup.json`."""
+    """One consumer group; the JSON field names are those of `subscriptionGroup.json`."""
 
     group_name: str
     consume_enable: bool = True
@@ -133,7 +133,7 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     which_broker_when_consume_slowly: Int32 = 1
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: Int32 = 0
-    """A field of 5.x, part of the answer to a pull."""
+    """A field of 5.x that is part of the answer to a pull."""
 
 
 Config = TypeVar("Config")
@@ -143,23 +143,24 @@ Config = TypeVar("Config")
 class _Named(Generic[Config]):
     """A table of named entries.
 
-    Invariant: `changed` is set after every change, so a save resets it first, then copies, and misses nothing.
+    Invariant: `changed` is set after every change. A save resets `changed` before it copies the table, so it misses no
+    change.
     """
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
-    """A lock that is held while an entry is added or removed, because several threads serve clients."""
+    """Protects adding and removing entries, because several threads serve clients."""
     quota: Quota = field(init=False)
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
     version: int = field(default=0, init=False)
-    """Number of changes since the start, by which copies of the table notice that they are old."""
+    """Number of changes since the start. A copy of the table is outdated if its version differs."""
 
     @quota.default
     def _new_quota(self) -> Quota:
         return Quota(type(self).__name__.lower(), TOPIC_COUNT_MAX)
 
     def remove(self, name: str) -> bool:
-        """Remove an entry; returns false if there was none."""
+        """Remove an entry; returns false if it does not exist."""
         with self.guard:
             if self.by_name.pop(name, None) is None:
                 return False
@@ -168,7 +169,7 @@ class _Named(Generic[Config]):
         return True
 
     def _has_changed(self) -> None:
-        # The guard prevents a lost update: of two concurrent changes, the registrar would otherwise miss one.
+        # Without the guard, the registrar could miss one of two concurrent changes.
         with self.guard:
             self.version += 1
         self.changed = True
@@ -189,19 +190,19 @@ class Topics(_Named[TopicConfig]):
     auto_create: bool = True
     default_queue_count: int = 8
     light: bool = False
-    """`enableLmq`: every topic with the light prefix exists, with one queue."""
+    """`enableLmq`: every topic with the light prefix exists and has one queue."""
     keeps_gone: bool = field(default=False, init=False)
-    """Whether `gone` is filled; the name server sets this, because it reports deleted topics."""
+    """Whether deleted topics are stored in `gone`; the name server sets this, because it reports deleted topics."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
     """The last configuration of deleted topics."""
     on_change: Callable[[], None] = field(default=no_change, init=False)
-    """Called after every change, on the changing thread; must not block."""
+    """Called after every change, on the thread that made it; the callback must not block."""
     on_new: Callable[[str], None] = field(default=lambda _name: None, init=False)
     """Called with each new topic's name before it exists."""
     full_registrations: int = field(default=0, init=False)
-    """How often the broker created a topic itself and registered all topics again."""
+    """How often the broker has created a topic itself and registered all topics again."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
-    """Topics created or replaced since the last save; `ConfigFiles` removes those that it has written."""
+    """Topics created or replaced since the last save; `ConfigFiles` removes the topics that it has written."""
     _own: set[str] = field(factory=set, init=False)
     """The system topics that this broker created."""
 
@@ -210,7 +211,7 @@ class Topics(_Named[TopicConfig]):
         return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
-        """The names of system topics."""
+        """Returns the names of the system topics."""
         return sorted(SYSTEM_NAMES | self._own)
 
     def get(self, name: str) -> TopicConfig | None:
@@ -224,18 +225,18 @@ class Topics(_Named[TopicConfig]):
         return iter(list(self.by_name.values()))
 
     def with_attributes(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
-        """Returns a topic with changes applied to the attributes it has now; raises AttributeRefusedError."""
+        """Returns a topic with changes applied to its current attributes; raises AttributeRefusedError."""
         known = self.by_name.get(topic.topic_name)
         before = {} if known is None or not known.attributes else known.attributes
         return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
 
     def put(self, topic: TopicConfig, channel: Hashable = None) -> bool:
-        """Create or replace a topic; returns false if there are too many."""
+        """Create or replace a topic; returns false if there are too many topics."""
         name = topic.topic_name
         assert name_problem(name) is None
         if name not in self.by_name:
             self.on_new(name)
-        # `unsaved` is set first, so that a thread that finds the topic also finds it unsaved.
+        # `unsaved` is set before the table, so that a thread that finds the topic also finds it in `unsaved`.
         self.unsaved[name] = topic
         is_kept = self._keep(name, topic, channel)
         if not is_kept:
@@ -243,7 +244,7 @@ class Topics(_Named[TopicConfig]):
         return is_kept
 
     def remove(self, name: str) -> bool:
-        """Remove a topic; returns false if there was none."""
+        """Remove a topic; returns false if it does not exist."""
         topic = self.by_name.get(name)
         if topic is not None and self.keeps_gone and len(self.gone) < TOPIC_COUNT_MAX:
             self.gone[name] = topic
@@ -255,7 +256,7 @@ class Topics(_Named[TopicConfig]):
         self.on_change()
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
-        """Create the topics that every broker has, unless they exist (`TopicConfigManager`'s constructor)."""
+        """Create the topics that every broker has, unless they exist (the constructor of `TopicConfigManager`)."""
         if self.auto_create:
             count = self.default_queue_count
             self._add(TopicConfig(DEFAULT_TOPIC, count, count, PERM_READ_WRITE | PERM_INHERIT))
@@ -283,7 +284,8 @@ class Topics(_Named[TopicConfig]):
     ) -> TopicConfig | None:
         """Find the topic of a send, or create it from the default topic (`createTopicInSendMessageMethod`).
 
-        Returns None if it does not exist and may not be created. `unit` means that the producer belongs to a unit.
+        Returns None if the topic does not exist and may not be created. `unit` means that the producer belongs to a
+        unit.
         """
         topic = self.get(name)
         if topic is not None:
@@ -322,17 +324,17 @@ class Topics(_Named[TopicConfig]):
 
 @define(slots=True, eq=False)
 class Groups(_Named[GroupConfig]):
-    """Every consumer group of a broker; `light` as in `Topics`."""
+    """Every consumer group of a broker; `light` has the same meaning as in `Topics`."""
 
     auto_create: bool = True
     light: bool = False
     size_max: int = GROUP_SIZE_MAX
     """Maximum characters of a group's name."""
     validates: bool = False
-    """Whether a group's name must be one that 5.x allows."""
+    """Whether a group's name must be valid in 5.x."""
 
     def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
-        """Find a group, or create it if allowed; None otherwise (`findSubscriptionGroupConfig`)."""
+        """Find a group, or create it if that is allowed; returns None otherwise (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
         if group is not None or len(name) > self.size_max:
             return group
@@ -344,22 +346,22 @@ class Groups(_Named[GroupConfig]):
         return made if self.put(made, channel) else None
 
     def may_create(self, name: str) -> bool:
-        """Whether a client may create a group of this name by using it, if there is room."""
+        """Whether a client may create a group with this name by using it, if there is room."""
         return (
             self.auto_create and len(name) <= self.size_max and not (self.validates and group_problem(name) is not None)
         )
 
     def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
-        """Create or replace a group; returns false if there are too many."""
+        """Create or replace a group; returns false if there are too many groups."""
         return self._keep(group.group_name, group, channel)
 
 
 PART_COUNT: Final = 2_000
-"""Entries of one part, whose encoding takes some 2 ms."""
+"""Number of entries that are encoded in one part, which takes about 2 ms."""
 
 
 def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Iterate over a table's rows in parts; a row that is itself a table counts as many entries as it has.
+    """Iterate over a table's rows in parts. A row that is a table itself counts as many entries as it has.
 
     The parts exist because encoding a large table at once would block every other thread.
     """

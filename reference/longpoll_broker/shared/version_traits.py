@@ -1,10 +1,10 @@
 """Differences between versions that the specification does not cover: codes, fields, stored properties.
 
-A policy's preset determines the version; a knob changes only the hold table. Each trait is a difference seen between
-4.9.7 and 5.5.0, or one added by `strict`. Knobs: see `longpoll_spec.policy`.
+A policy's preset determines the version, while a knob changes only the hold table. Each trait is a difference seen
+between 4.9.7 and 5.5.0, or a difference that `strict` adds. Knobs: see `longpoll_spec.policy`.
 
 Sources: the recordings of both versions (`model_tests/conformance`); `DefaultPullMessageResultHandler.java`,
-`AbstractSendMessageProcessor.java`, `ConsumerManageProcessor.java`, `ClientManageProcessor.java` of both.
+`AbstractSendMessageProcessor.java`, `ConsumerManageProcessor.java`, `ClientManageProcessor.java` of both versions.
 """
 
 from __future__ import annotations
@@ -33,37 +33,36 @@ CODES_OF_5: Final = frozenset(
         RequestCode.QUERY_ASSIGNMENT,
     }
 )
-"""Requests of administrators that 4.9.7 answers with code 3."""
+"""Administration requests that 4.9.7 answers with code 3, because they exist only in 5.x."""
 TIMER_CODES: Final = frozenset(
     {RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
 )
-"""Requests about timed messages, only in 5.x."""
+"""Requests about timed messages, which exist only in 5.x."""
 PROXY_HEADER_SIZE_MIN: Final = 12
-"""Bytes that Netty's `HAProxyMessageDecoder` needs to recognise a proxy's header."""
+"""Number of bytes that Netty's `HAProxyMessageDecoder` needs to recognise the header of a proxy."""
 
 
 @frozen
 class Traits:
-    """How a broker of one version answers; the defaults are those of `strict`."""
+    """How a broker of one version answers. The defaults describe `strict`."""
 
     # -- pull
     caps_hold: bool = True
-    """A pull is held no longer than the broker's limit and its own request."""
+    """A pull is held no longer than the broker's limit and the timeout in the request."""
     drops_one_way_pull: bool = True
-    """A one-way pull that misses is dropped and not held."""
+    """A one-way pull that finds no message is dropped instead of held."""
     answers_woken_one_way: bool = False
     """A held one-way pull gets an answer when it is woken."""
     woken_in_json: bool = False
-    """A woken pull is answered in the server's default serialisation, not in the request's."""
+    """A woken pull is answered in the server's default serialisation instead of the request's."""
     serves_lite_pull: bool = True
-    """361 LITE_PULL_MESSAGE is served like code 11."""
+    """Code 361 (LITE_PULL_MESSAGE) is served like code 11."""
     refuses_negative_count: bool = True
-    """A pull for a negative number of messages is an error if there is something to read, not a pull for one."""
+    """A pull for a negative number of messages is an error if messages exist, instead of a pull for one message."""
     explains_refusals: bool = False
-    """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
+    """The answer to a refused pull has `forbiddenType`; other answers have `topicSysFlag` and `groupSysFlag`."""
     minimum_follows_log: bool = False
-    """The minimum of a queue whose records are all gone is its end, to which readers are redirected (21), not its old
-    begin."""
+    """If all records of a queue are deleted, its minimum becomes its end, to which consumers are redirected (21)."""
     stores_moved_offsets: bool = False
     """A pull answered with code 21 adds a message to the topic `OFFSET_MOVED_EVENT`."""
 
@@ -71,7 +70,7 @@ class Traits:
     redirects_to_master: bool = False
     """A slave whose master is alive redirects clients to it at once."""
     rejects_as_slave: bool = False
-    """A slave answers sends, and pulls unless it may be read from, with SYSTEM_BUSY."""
+    """A slave answers sends with SYSTEM_BUSY, and also pulls unless consumers may read from it."""
     changes_as_slave: bool = False
     """Clients may change a slave's topics and groups."""
     commits_as_slave: bool = False
@@ -79,33 +78,33 @@ class Traits:
     slave_notifies: bool = True
     """Messages that become visible on a slave wake its pulls."""
     hears_of_members: bool = True
-    """The request 905 NOTIFY_MIN_BROKER_ID_CHANGE is served; it lists the living brokers of this name."""
+    """Code 905 (NOTIFY_MIN_BROKER_ID_CHANGE) is served; the request lists the living brokers of this name."""
 
     # -- every request
     answers_in_json: bool = False
-    """Every answer's header is JSON, whatever the request used."""
+    """Every answer's header is JSON, whatever serialisation the request used."""
     bad_parameter_code: int = _SYSTEM_ERROR
     """The response code for an unknown queue and for an illegal topic name."""
     checks_deleted_names: bool = True
-    """Deleting a topic with an illegal name is an error, not a success."""
+    """Deleting a topic with an illegal name is an error instead of a success."""
     name_server_is_silent: bool = False
     """A name server does not answer unknown requests."""
     first_size: int = 0
-    """Bytes that must arrive on a connection before any are read, because 5.x checks them for a proxy's header."""
+    """Number of bytes that must arrive on a connection before any are read, because 5.x looks for a proxy's header."""
     offsets_outlive_topics: bool = False
-    """A group's offsets stay when their topic is deleted, and count for a new topic of that name."""
+    """A group's offsets stay when their topic is deleted, and apply to a new topic with that name."""
     routes_outlive_topics: bool = False
-    """A name server reports a deleted topic until code 216 removes its routes; 216 also hides a topic that exists."""
+    """A name server reports a deleted topic until code 216 removes its routes; 216 also hides an existing topic."""
     null_bodies: frozenset[bytes] = frozenset()
-    """Bodies of a request with code 200 that contain no group, so that the request changes nothing."""
+    """Bodies of a request with code 200 that contain no group; such a request changes nothing."""
     acting_master_fields: bool = True
-    """A broker in a route says whether a slave may act as its master."""
+    """The route of a broker says whether a slave may act as its master."""
 
     # -- send
     properties_form: PropertiesForm = FORM_4_9
     """The format of properties in a record."""
     stores_region: bool = False
-    """A message is stored with its region and trace switch, and with a generated unique key if it has none."""
+    """A message is stored with its region and trace switch, and with a generated unique key if it has no key."""
     stores_wait: bool = False
     """The property `WAIT` stays in the record."""
     merges_batch_properties: bool = True
@@ -113,21 +112,21 @@ class Traits:
     batches_retries: bool = True
     """A batch may be sent to a retry topic."""
     batch_size_is_an_error: bool = False
-    """A batch that is too large as a whole is an error, not an illegal message."""
+    """A batch that is too large as a whole gets an error instead of the answer "illegal message"."""
     refuses_empty_body: bool = False
     """A send without a body is an error."""
     reports_blank_topic: bool = True
-    """A send without a topic gets an error about the topic; otherwise the error names no field."""
+    """A send without a topic gets an error about the topic; if false, the error names no field."""
     marks_dead_letters: bool = False
-    """A message moved to the dead letters carries `DELAY` -1."""
+    """A message moved to the dead letters has the property `DELAY` -1."""
     commit_forgets_place: bool = False
     """A committed message no longer carries its original topic and queue as properties."""
     names_transactions: bool = False
-    """A prepared message carries its unique key as `__transactionId__`."""
+    """A prepared message has its unique key in the property `__transactionId__`."""
     answers_undecided: bool = True
     """A producer that answers "unknown" for its transaction gets an answer."""
     serves_timers: bool = True
-    """A message waits for the time in its properties `TIMER_*`, and may be recalled until then."""
+    """A message waits for the delivery time in its properties `TIMER_*`, and may be recalled until then."""
     refuses_timed_batches: bool = True
     """A batch with a timed message is illegal; 5.x delivers that message at once."""
     returns_transaction_id: bool = False
@@ -141,32 +140,31 @@ class Traits:
     zero_for_stored_only: bool = False
     """A group without an offset gets 0 only if the queue's first message still exists."""
     searches_by_boundary: bool = False
-    """A search by time finds the first message at or after it, or, for UPPER, the last at or before it."""
+    """A search by time finds the first message at or after the time, or, for UPPER, the last at or before it."""
     version_name: str = "V4_9_7"
     """The broker's version as text."""
     given_rate_key: str = "getTransferedTps"
-    """The name of the rate of delivered messages."""
+    """The name under which the rate of delivered messages is reported."""
     tells_if_active: bool = False
-    """Code 28 reports that the broker serves."""
+    """The answer to code 28 says that the broker is active."""
     tells_pull_offsets: bool = False
     """A group's progress includes the offset of its last pull."""
     unknown_codes: frozenset[int] = frozenset()
-    """Requests of other versions, unknown in this one."""
+    """Request codes of other versions, which this version does not know."""
     heartbeat_fields: bool = False
-    """A heartbeat's answer lists what the broker supports."""
+    """The answer to a heartbeat lists what the broker supports."""
     believes_tag_hashes: bool = False
-    """The tags of a heartbeat's subscription are its hashes, even if there are none, and not those of its
-    expression."""
+    """The tags of a heartbeat's subscription are its hashes, even if it has none, and not its expression's tags."""
     filters_outlive_groups: bool = False
-    """A group's SQL92 filters stay when its last member leaves, and win over lower versions of later members."""
+    """A group's SQL92 filters stay when its last member leaves, and win over lower versions from later members."""
     filters_with_parts: bool = False
-    """SQL92 filters know CONTAINS, STARTSWITH and ENDSWITH."""
+    """SQL92 filters support CONTAINS, STARTSWITH and ENDSWITH."""
     registers_unknown_groups: bool = True
     """A heartbeat of a group that may not be created still registers its members."""
     group_size_max: int = GROUP_SIZE_MAX
-    """Maximum characters of a group's name; 4.9 has no limit, ours keeps its tables small."""
+    """Maximum characters of a group's name. RocketMQ 4.9 has no limit; this limit keeps the broker's tables small."""
     validates_groups: bool = False
-    """A group's name has a topic's characters, and at most the length that 5.x allows."""
+    """A group's name may have only the characters of a topic's name, and at most the length that 5.x allows."""
     lists_each_connection: bool = False
     """Code 38 lists a client once for each of its connections in the group."""
     removes_offsets_by: frozenset[str] = frozenset({"removeOffset", "cleanOffset"})
@@ -260,5 +258,5 @@ _BY_PRESET: Final = {
 
 
 def traits_of(policy: Policy) -> Traits:
-    """Returns the traits of the version in the policy's preset; those of `strict` for a custom policy."""
+    """Returns the traits of the version in the policy's preset; a custom policy has those of `strict`."""
     return _BY_PRESET.get(policy.name.partition("+")[0], STRICT_TRAITS)

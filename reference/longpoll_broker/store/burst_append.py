@@ -5,8 +5,8 @@ a lock; the append only fills in their offsets and store times. `MessageExtBatch
 the work in the same way.
 
 A burst stores exactly the bytes of `MessageStore.put` in its simplest case: an existing queue, no limit exceeded, and
-space with disk blocks in the current file. It ends before the first message that needs more; `put` stores that one. The
-caller handles locks.
+enough reserved space in the current file. The burst ends before the first message that needs more, and `put` stores
+that message. The caller handles locks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from longpoll_broker.store.queue_builder import Handed
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK
 
-# Within a record (`longpoll_protocol.log_record`): queue offset and log offset are adjacent; the store time follows
-# the born host, whose size differs.
+# In a record (`longpoll_protocol.log_record`), queue offset and log offset are adjacent. The store time follows the
+# born host, whose size differs.
 _PLACE: Final = struct.Struct(">qq")
 _PLACE_AT: Final = 20
 _STORE_MS: Final = struct.Struct(">q")
@@ -49,7 +49,7 @@ class PreparedBatch:
 
     @property
     def first(self) -> MessageToStore:
-        """The first message; the others share its queue, hosts and birth time. Requires an earlier `add`."""
+        """The first message; all others have the same queue, hosts and birth time. Requires an earlier `add`."""
         assert self._first is not None
         return self._first
 
@@ -69,7 +69,7 @@ class PreparedBatch:
         self._first = self._first or messages[0]
 
     def place(self, queue_offset: int, start: int, store_ms: int) -> None:
-        """Write the offsets and the store time into the records; the first one gets exactly these offsets."""
+        """Write the offsets and the store time into the records; the arguments are the first record's offsets."""
         content, pack_place, pack_time = self.content, _PLACE.pack_into, _STORE_MS.pack_into
         time_at = _BORN_HOST_AT + len(self.first.born_host)
         at = 0
@@ -80,7 +80,7 @@ class PreparedBatch:
             at += size
 
     def starts(self, first: PutResult) -> Iterator[int]:
-        """Iterate over the physical offsets of the records, given the result of the first one."""
+        """Iterate over the physical offsets of the records, given the result of the first record."""
         return accumulate(self.sizes[:-1], initial=first.physical_offset)
 
     def arrivals(self, first: PutResult) -> Iterator[Arrival]:
@@ -99,7 +99,7 @@ class PreparedBatch:
 def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
-    """Append messages up to the first that is not plain; return the queue and the arrival of each stored message.
+    """Append messages up to the first that is not plain; returns each stored message's queue and arrival.
 
     A message is plain if its queue exists, no limit is exceeded and the current file has room for it. The caller holds
     the append lock and hands the result over to the dispatcher.
@@ -133,9 +133,9 @@ def append_burst(
 def append_prepared(
     log: CommitLog, queue: ConsumeQueue, batch: PreparedBatch, store_ms: int
 ) -> tuple[PutResult, list[Handed]]:
-    """Append a long batch that has room; return the first result, and each message's queue and arrival.
+    """Append a long batch for which room is reserved; returns the first result, and each message's queue and arrival.
 
-    The caller holds the append lock and hands the arrivals over to the dispatcher. Raises nothing.
+    The caller holds the append lock and hands the arrivals over to the dispatcher. This function raises nothing.
     """
     first = PutResult(queue.offset_next, log.end, batch.sizes[0], store_ms, batch.first.store_host)
     batch.place(first.queue_offset, first.physical_offset, store_ms)
@@ -154,6 +154,6 @@ def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
 
 
 def _numbered(queue: ConsumeQueue, message: MessageToStore, start: int, size: int, store_ms: int) -> Arrival:
-    """Take the queue's next offset and return the message's arrival. Nothing can fail after this."""
+    """Use the queue's next offset for a message and return the message's arrival. No step after this can fail."""
     queue.offset_next += 1
     return Arrival(message.topic, message.queue_id, queue.offset_next, message.tags_code, store_ms, start, size)

@@ -3,9 +3,9 @@
 A burst of encoded records is written at once. Record layout: see `longpoll_protocol.log_record`. Locks and queue
 offsets: see `message_store`. Repair: see `recovery`.
 
-`ChecksumBudget` limits the work of a search for records after damage. A message body may be full of record heads, each
-with a size up to a common end, and each checksum covers all of it: 1 MiB of them took 0.9 s at start. So checksums are
-limited in proportion to the bytes searched.
+`ChecksumBudget` limits the work of a search for records after damage. A message body may be full of record heads that
+all claim to extend to the same end, and each checksum would cover all of these bytes: 1 MiB of such heads took 0.9 s at
+start. So the checksums that are computed are limited in proportion to the bytes searched.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Buffer, Files
 
 SPARE_SIZE: Final = 64 * MIB
-"""Bytes of checksums that a search may always compute: several of the largest records."""
+"""Number of bytes over which a search may always compute checksums: several of the largest records."""
 TIMES: Final = 4
-"""Additional bytes of checksums per byte searched."""
+"""For each byte searched, checksums over this many more bytes may be computed."""
 
 
 def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
-    """Returns the length in a record's head; 0 if the head has another offset or the record would not fit in `view`."""
+    """Returns the length in a record's head; 0 if the head has another offset or the record would exceed `view`."""
     if at < 0 or len(view) - at < HEAD_SIZE:
         return 0
     head = HEAD.unpack_from(view, at)
@@ -56,19 +56,16 @@ def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
 
 @define(slots=True, eq=False)
 class ChecksumBudget:
-    """How many bytes of checksums a search may still compute. Invariant: never below 0."""
+    """The number of bytes over which a search may still compute checksums. Invariant: the number is never below 0."""
 
     left: int = SPARE_SIZE
 
     def passed(self, size: int) -> None:
-        """Raise the budget, because the search has passed `size` more bytes."""
+        """Increase the budget, because the search has passed `size` more bytes."""
         self.left += TIMES * size
 
     def may(self, size: int) -> bool:
-        """Whether the budget allows a checksum over `size` bytes; if so, they are subtracted.
-
-        A refusal costs nothing.
-        """
+        """Whether the budget allows a checksum over `size` bytes; if so, subtract them from the budget."""
         if size > self.left:
             return False
         self.left -= size
@@ -76,14 +73,14 @@ class ChecksumBudget:
 
 
 FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
-"""Ten years. A clock may be set back by some years, but a store time further in the future can only be damage."""
+"""Ten years, ms. A clock may be set back by years, but a store time further in the future must be damage."""
 
 
 _lines = logging.getLogger(__name__)
 
 
 def believed_ms(store_ms: int, unix_ms: Callable[[], int]) -> int:
-    """Returns a record's store time, or 0 if it is in the future; no checksum covers it.
+    """Returns a record's store time, or 0 if it is in the future, because no checksum covers the store time.
 
     Store times never decrease, so one wrong bit would move every later message into the future.
     """
@@ -106,16 +103,16 @@ _HEADS: Final = {
     for born in (HOST_V4_SIZE, HOST_V6_SIZE)
     for store in (HOST_V4_SIZE, HOST_V6_SIZE)
 }
-"""The fields from the size to the body's length, by the sizes of born host and store host."""
+"""The fields from the size to the body's length, by the sizes of the born host and the store host."""
 _HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
 _SHORT: Final = struct.Struct(">h")
 _MARK_SIZE: Final = SIZE_AND_MAGIC.size
 _HEAD_SIZE: Final = _HEAD_V4.size - 2 * HOST_V4_SIZE + _SHORT.size
-"""Bytes of every record, without hosts, body, topic and properties."""
+"""Number of bytes of every record, without hosts, body, topic and properties."""
 
 
 def size_of(message: MessageToStore) -> int:
-    """Returns the bytes of a message's record."""
+    """Returns the size of a message's record, bytes."""
     return _HEAD_SIZE + _variable_size(message) + 1 + len(message.topic.encode())
 
 
@@ -132,7 +129,7 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
     born_host, store_host = message.born_host, message.store_host
     body_size, properties_size = len(body), len(properties)
     # A sender may set any flag. These two bits give the length of the hosts, so a wrong bit would make this record and
-    # all records after it unreadable. RocketMQ trusts the sender here; we derive the bits from the hosts.
+    # all later records unreadable. RocketMQ trusts the sender; this broker derives the bits from the hosts.
     sys_flag = message.sys_flag & ~HOST_BITS
     if len(born_host) == HOST_V4_SIZE == len(store_host):
         head = _HEAD_V4
@@ -153,7 +150,7 @@ def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int,
 
 
 class CommitLog:
-    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` moves last.
+    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` is moved last.
 
     Also `start <= flushed_end <= end`, unless an unflushed old file was removed.
     """
@@ -163,7 +160,7 @@ class CommitLog:
     def __init__(
         self, files: Files, directory: str, file_size: int, *, lengthen: bool = False, store: str | None = None
     ) -> None:
-        """Map the files; `end` is the last file's end until `recovery` sets the true one."""
+        """Map the files; `end` is the last file's end until `recovery` sets the log's true end."""
         self.segments = SegmentList(files, directory, file_size, lengthen=lengthen, store=store)
         loaded = self.segments.segments
         self.end = loaded[-1].stop if loaded else 0
@@ -176,29 +173,29 @@ class CommitLog:
         return self.segments.start
 
     def stand_at(self, end: int) -> None:
-        """Continue at `end`, where recovery found the end of the log, and clear everything after it."""
+        """Continue at `end`, where recovery found the end of the log, and clear all bytes after it."""
         self.segments.truncate(end)
         self.end = end
         self.flushed_end = min(self.flushed_end, end)
         self._segment = None
 
     def sync_rest(self) -> None:
-        """Make the zeros after the end durable. Otherwise a torn new record might join an old one behind it."""
+        """Make the zeros after the end durable, because a torn new record might otherwise join an old one."""
         segment = self.segments.find(self.end)
         if segment is not None:
             segment.sync(self.end - segment.start, segment.size)
 
     def write_anew(self, start: int) -> None:
-        """Mark everything from `start` on as unwritten, so that the next flush writes it.
+        """Mark all bytes from `start` on as unwritten, so that the next flush writes them.
 
-        After a failed sync of a killed process, the system may consider pages as written that are not on disk.
+        If a killed process had a failed sync, the operating system may consider pages as written that are not on disk.
         """
         for segment in self.segments.segments:
             if start < segment.stop and segment.start < self.end:
                 segment.mapped.write_anew(max(0, start - segment.start), min(self.end - segment.start, segment.size))
 
     def check_names(self) -> None:
-        """Raise OSError if appended data could not be kept: a sync failed, or a file is missing."""
+        """Raise OSError if appended data could be lost, because a sync failed or a file is missing."""
         if self.segments.failed is not None:
             raise sync_failed(self.segments.failed, self.segments.directory)
         for segment in self.segments.segments[-1:]:
@@ -207,9 +204,9 @@ class CommitLog:
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
         """Write one record at the end and return its physical offset.
 
-        `topic_part` is the topic after its length byte. Raises OSError when the disk is full, and MessageRefusedError
-        when no file can hold the record or a number does not fit its field. The log is then unchanged, except for a
-        blank that may end a file.
+        `topic_part` is the topic after its length byte. Raises OSError if the disk is full, and MessageRefusedError if
+        no file can hold the record or a number does not fit its field. After an error the log is unchanged, except for
+        a blank that may end a file.
         """
         size = _HEAD_SIZE + _variable_size(message) + len(topic_part)
         segment, start = self._segment, self.end
@@ -228,7 +225,7 @@ class CommitLog:
         return segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN)
 
     def append_records(self, records: Sequence[Buffer]) -> None:
-        """Write complete records (`encode_record`) at the end, not beyond `sure_end`. Raises nothing."""
+        """Write complete records (`encode_record`) at the end, but not beyond `sure_end`. Raises nothing."""
         content = b"".join(records)
         assert self.end + len(content) <= self.sure_end
         self._write(content)
@@ -241,13 +238,12 @@ class CommitLog:
         position = start - segment.start
         mark_stop = position + _MARK_SIZE
         view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
-        # The first record's size and magic are written last, so a process killed before that leaves no part of the
-        # burst.
+        # The first record's size and magic are written last, so a process killed before that leaves no visible part.
         view[position:mark_stop] = content[:_MARK_SIZE]
         self.end = stop
 
     def make_room(self, size: int) -> None:
-        """Reserve `size` bytes for several records in one file and on disk; raises as `append` does."""
+        """Reserve `size` bytes for several records in one file and on disk; raises the errors of `append`."""
         segment = self._segment
         if segment is None or self.end + size + BLANK_SIZE_MIN > segment.stop:
             segment = self._room_for(size)
@@ -256,7 +252,7 @@ class CommitLog:
             segment.reserve(position, position + size)
 
     def _room_for(self, size: int) -> Segment:
-        """Returns the segment for `size` bytes; ends the current one with a blank if they do not fit."""
+        """Returns the segment for `size` bytes; ends the current segment with a blank if they do not fit."""
         assert size >= FIXED_SIZE
         if size + BLANK_SIZE_MIN > self.segments.size:
             raise MessageRefusedError(
@@ -277,12 +273,12 @@ class CommitLog:
         return segment
 
     def next_file(self, physical_offset: int) -> int:
-        """Returns the start of the file after the one with this offset (`rollNextFile`)."""
+        """Returns the start of the file after the file with this offset (`rollNextFile`)."""
         size = self.segments.size
         return physical_offset + size - physical_offset % size
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """Returns `size` bytes of the log; None if the log does not have all of them (`CommitLog.getMessage`)."""
+        """Returns `size` bytes of the log, or None if the log does not have all of them (`CommitLog.getMessage`)."""
         segment = self.segments.find(physical_offset)
         if segment is None or physical_offset + size > min(self.end, segment.stop) or size <= 0:
             return None
@@ -290,9 +286,9 @@ class CommitLog:
         return segment.view[position : position + size]
 
     def read(self, physical_offset: int) -> Record | Damage | int | None:
-        """Returns a record or damage at an offset, or the next file's start if a blank begins there.
+        """Returns the record or the damage at an offset, or the start of the next file if a blank begins there.
 
-        Returns None for an offset outside of [start, end).
+        Returns None for an offset outside [start, end).
         """
         segment = self.segments.find(physical_offset)
         if segment is None or physical_offset >= self.end:
@@ -306,7 +302,7 @@ class CommitLog:
         return decode(segment.view, position, segment.size, physical_offset)
 
     def flush(self) -> int:
-        """Make all written bytes durable; returns the durable end."""
+        """Make all written bytes durable; returns the end of the durable bytes."""
         end = self.end
         if self.flushed_end < end:
             self.segments.flush(self.flushed_end, end)

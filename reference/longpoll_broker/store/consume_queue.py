@@ -6,11 +6,11 @@
     12      8     tags code: the hash of the TAGS property, the delivery time of a delayed message, or an address in
                   the extended queue
 
-Unit n is at byte 20 n of the queue's files, so a queue offset needs no search. A queue whose oldest messages were
-deleted with the log begins with pre-blank units {0, 7FFFFFFF, 0}.
+Unit n is at byte 20 n of the queue's files, so finding a queue offset needs no search. A queue whose oldest messages
+were deleted with the log begins with pre-blank units {0, 7FFFFFFF, 0}.
 
 With `enableConsumeQueueExt` a tags code is an address in the extended queue (`ConsumeQueueExt.java` 4.9): -2^63 plus
-the byte where the extended unit begins. No tag's hash is in this range, up to -2^31 - 1.
+the byte where the extended unit begins. Addresses are at most -2^31 - 1, so no tag's hash is an address.
 
     Offset  Size  Extended unit (big-endian, signed)
     0       2     size of the unit, 20 at least
@@ -20,7 +20,7 @@ the byte where the extended unit begins. No tag's hash is in this range, up to -
     20      n     bit map: which SQL filters would take the message (`enableCalcFilterBitMap`)
 
 Four bytes of a file stay free: where the next unit does not fit, two of them contain -1 and the rest is skipped. We
-write no bit maps, because SQL filters read the message; existing ones are ignored.
+write no bit maps and ignore existing ones, because SQL filters read the message.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from longpoll_runtime import Files, Lock
 EXTENDED_UNIT: Final = struct.Struct(">hqqh")
 EXTENDED_UNIT_SIZE_MIN: Final = 20
 ADDRESS_MAX: Final = -(2**31) - 1
-"""The greatest address (`MAX_ADDR`)."""
+"""The greatest address in an extended queue (`MAX_ADDR`)."""
 END_MARK: Final = struct.Struct(">h")
 END_SIZE: Final = 4
-"""`END_BLANK_DATA_LENGTH`."""
+"""Number of free bytes at the end of an extended queue's file (`END_BLANK_DATA_LENGTH`)."""
 _ADDRESS_ZERO: Final = -(2**63)
 
 
 def is_address(tags_code: int) -> bool:
-    """Whether a unit's tags code is an address (`isExtAddr`)."""
+    """Whether a unit's tags code is an address in the extended queue (`isExtAddr`)."""
     return tags_code <= ADDRESS_MAX
 
 
 class ConsumeQueueExt:
-    """The extended units of one queue. Invariant: bytes [segments.start, end) are units and skipped rests."""
+    """The extended units of one queue. Invariant: bytes [segments.start, end) are units and skipped bytes."""
 
     __slots__ = ("end", "flushed_end", "segments")
 
@@ -82,7 +82,7 @@ class ConsumeQueueExt:
         self.flushed_end = self.end
 
     def put(self, tags_code: int, store_ms: int) -> int:
-        """Write a unit and return its address; raises OSError when the disk is full."""
+        """Write a unit and return its address; raises OSError if the disk is full."""
         segment = self.segments.find(self.end) or self.segments.append(self.end)
         position = self.end - segment.start
         if position + EXTENDED_UNIT_SIZE_MIN + END_SIZE > segment.size:
@@ -99,12 +99,12 @@ class ConsumeQueueExt:
         return _ADDRESS_ZERO + segment.start + position
 
     def tags_code(self, address: int) -> int | None:
-        """Returns the tags code of the extended unit at an address; None if there is no unit."""
+        """Returns the tags code of the extended unit at an address, or None if the address has no unit."""
         found = self._unit(address)
         return found[1] if found is not None else None
 
     def matching(self, matches: Callable[[int], bool]) -> Callable[[int], bool]:
-        """Returns a tags-code test that also resolves addresses; as in Java, an invalid one matches."""
+        """Returns a tags-code test that also resolves addresses. As in RocketMQ, an invalid address matches."""
 
         def matches_too(tags_code: int) -> bool:
             found = self.tags_code(tags_code) if is_address(tags_code) else tags_code
@@ -125,7 +125,7 @@ class ConsumeQueueExt:
         return (size, tags_code, store_ms, map_size) if is_whole else None
 
     def stand_after(self, address: int | None) -> None:
-        """Continue after the extended unit at this address, or at the start for None; clear what follows.
+        """Continue after the extended unit at this address, or at the start for None; clear all bytes after it.
 
         Raises OSError.
         """
@@ -136,7 +136,7 @@ class ConsumeQueueExt:
         self.flushed_end = min(self.flushed_end, self.end)
 
     def remove_before(self, address: int) -> None:
-        """Remove files that end before the unit at an address, never the newest; raises OSError."""
+        """Remove files that end before the unit at an address, but never the newest file; raises OSError."""
         start = address - _ADDRESS_ZERO
         gone = sum(segment.stop < start for segment in self.segments.segments[:-1])
         if gone:
@@ -162,7 +162,7 @@ class ConsumeQueue:
     """One mapped queue. Invariant: units [0, offset_end) on disk are written; `offset_end` moves after the write.
 
     `offset_end` is the visible end (`getMaxOffsetInQueue`); `offset_min` the least offset whose record may still exist.
-    One dispatcher writes; any thread reads. `offset_next` is the next appended message's offset; it is ahead of
+    One dispatcher writes; any thread reads. `offset_next` is the offset for the next appended message. It is ahead of
     `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so their
     messages become visible even on a full disk.
     """
@@ -193,9 +193,9 @@ class ConsumeQueue:
         *,
         follows_log: bool = False,
     ) -> None:
-        """Open the files; `offset_end` is the last file's end until `recovery` sets the true one.
+        """Open the files; `offset_end` is the last file's end until `recovery` sets the queue's true end.
 
-        With `follows_log` a queue whose records are all gone begins at its end.
+        With `follows_log`, the minimum offset of a queue whose records are all deleted is the queue's end.
         """
         assert segments.size % UNIT_SIZE == 0
         self.topic = topic
@@ -209,18 +209,18 @@ class ConsumeQueue:
         self.offset_next = self.offset_end
         self.room_end = 0
         self.physical_end = -1
-        # Number of records that were skipped as duplicates: RocketMQ gives two offsets to a record whose property names
-        # its own queue as an additional one.
+        # Number of records that were skipped as duplicates. RocketMQ gives two offsets to a record whose property names
+        # its own queue as an additional queue.
         self.passed_over = 0
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
         self._segment_offset = 0
 
     def may_list(self, offset: int, physical_offset: int) -> bool:
-        """Whether a record may have this queue offset: the log must have room for the records before it.
+        """Whether a record may have this queue offset: the log must have room for the records of all lower offsets.
 
-        Units may be lost in a crash, but each belonged to a record of at least the smallest size. An existing offset is
-        accepted, because `put` skips such a record.
+        Units may be lost in a crash, but each unit belonged to a record of at least the minimum size. An offset that
+        already has a unit is accepted, because `put` skips such a record.
         """
         if offset < self.offset_end:
             return offset >= 0
@@ -244,9 +244,10 @@ class ConsumeQueue:
             self.room_end = (segment.start + segment.reserved_end) // UNIT_SIZE
 
     def put(self, arrival: Arrival) -> bool:
-        """Write a message's unit and make it visible; returns false if it exists already.
+        """Write a message's unit and make the message visible; returns false if the unit exists already.
 
-        Fills a gap before it with pre-blank units. Raises OSError when the disk is full; nothing becomes visible then.
+        A gap before the unit is filled with pre-blank units. Raises OSError if the disk is full; then no message
+        becomes visible.
         """
         offset = arrival.offset_end - 1
         if offset != self.offset_end:
@@ -267,7 +268,7 @@ class ConsumeQueue:
         segment.is_dirty = True
         UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
         self.physical_end = physical_offset + size
-        # Last, because it makes the unit visible to readers.
+        # `offset_end` moves last, because this makes the unit visible to readers.
         self.offset_end = offset + 1
         return True
 
@@ -284,9 +285,10 @@ class ConsumeQueue:
         """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`); the next unit makes them visible."""
         start = self.offset_end
         if not self.segments.segments:
-            # The queue has no file yet, so the file with this offset becomes its first one.
+            # The queue has no file yet, so the file with this offset becomes its first file.
             start = self._segment_for(offset).start // UNIT_SIZE
-            # Set before the disk can be full, so that a retry finds the new file and continues from its start.
+            # These fields are set before the disk can be full, so that a retry finds the new file and continues at its
+            # start.
             self.offset_min, self.offset_end = offset, start
         elif start > self.segments.start // UNIT_SIZE:
             _lines.error(
@@ -304,7 +306,7 @@ class ConsumeQueue:
             start += count
 
     def units_from(self, offset: int) -> memoryview | None:
-        """Returns the written units from `offset` to the end of its file (`getIndexBuffer`); None if the file is gone.
+        """Returns the written units from `offset` to its file's end (`getIndexBuffer`); None if the file is gone.
 
         Raises OSError if the file cannot be mapped.
         """
@@ -319,21 +321,18 @@ class ConsumeQueue:
         return view[offset * UNIT_SIZE - segment.start : stop - segment.start]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Returns (physical offset, size, tags code) of a readable unit; None if the queue offset has none."""
+        """Returns (physical offset, size, tags code) of a readable unit, or None if the queue offset has no unit."""
         units = self.units_from(offset)
         return UNIT.unpack_from(units, 0) if units is not None else None
 
     def written_unit(self, offset: int) -> tuple[int, int, int] | None:
-        """Returns the unit on disk at a queue offset, even if it is not visible yet.
-
-        None if nothing is written there.
-        """
+        """Returns the unit on disk at a queue offset, even if it is not visible yet; None if no unit is written."""
         segment = self.segments.find(offset * UNIT_SIZE)
         unit = None if segment is None else UNIT.unpack_from(segment.view, offset * UNIT_SIZE - segment.start)
         return unit if unit is not None and unit[1] > 0 and unit[0] >= 0 else None
 
     def first_unit(self) -> tuple[int, int, int] | None:
-        """Returns the first unit of the oldest file that points to a record, visible or not; None if there is none."""
+        """Returns the first unit of the oldest file that points to a record, visible or not; None without one."""
         for segment in self.segments.segments:
             for unit in UNIT.iter_unpack(segment.view):
                 if unit[1] <= 0:
@@ -343,15 +342,15 @@ class ConsumeQueue:
         return None
 
     def next_file_offset(self, offset: int) -> int:
-        """Returns the first queue offset of the file after the one for `offset` (`rollNextFile`)."""
+        """Returns the first queue offset of the file after the file with `offset` (`rollNextFile`)."""
         count = self.segments.size // UNIT_SIZE
         return offset + count - offset % count
 
     def correct_min(self, log_start: int) -> None:
-        """Move `offset_min` to the first unit whose record the log still has (`correctMinOffset`).
+        """Move `offset_min` to the first unit whose record is still in the log (`correctMinOffset`).
 
-        As in Java, only the oldest file is searched. If the log has no record of that file, `offset_min` stays, except
-        that a queue that `follows_log` begins at its end when its last record is gone.
+        As in RocketMQ, only the oldest file is searched. If the log has no record of that file, `offset_min` stays,
+        except that with `follows_log` it moves to the queue's end when the queue's last record is deleted.
         """
         segments = self.segments.segments
         if not segments:
@@ -375,13 +374,13 @@ class ConsumeQueue:
                 return
 
     def remove_before(self, log_start: int) -> None:
-        """Remove the oldest files whose records are all gone, but never the newest file. Raises OSError.
+        """Remove the oldest files whose records are all deleted, but never the newest file. Raises OSError.
 
-        The last unit of each file decides, as in `ConsumeQueue.deleteExpiredFile`. Moves `offset_min` too.
+        The last unit of each file decides, as in `ConsumeQueue.deleteExpiredFile`. This method also moves `offset_min`.
         """
         gone = 0
         for segment in self.segments.segments[:-1]:
-            # Room is reserved ahead of the units, so the next file may exist before this one is full.
+            # Room is reserved before it is needed, so the next file may exist before this file is full.
             is_full = segment.stop <= self.offset_end * UNIT_SIZE
             if not is_full or UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
                 break
@@ -394,13 +393,13 @@ class ConsumeQueue:
             self.extended.remove_before(unit[2])
 
     def tags_code(self, unit: tuple[int, int, int]) -> int | None:
-        """Returns the tags code in a unit or at its address; None for an invalid address."""
+        """Returns the tags code in a unit or at the unit's address; None for an invalid address."""
         if not is_address(unit[2]):
             return unit[2]
         return self.extended.tags_code(unit[2]) if self.extended is not None else None
 
     def stand_at(self, offset: int, physical_end: int) -> None:
-        """Continue at `offset`, where recovery found the queue's end, and clear everything after it."""
+        """Continue at `offset`, where recovery found the queue's end, and clear all bytes after it."""
         self.segments.truncate(offset * UNIT_SIZE)
         self.offset_end = self.offset_next = offset
         self.room_end = 0
@@ -411,7 +410,7 @@ class ConsumeQueue:
             self.extended.stand_after(self._last_address())
 
     def _last_address(self) -> int | None:
-        """Returns the newest address in the extended queue; searches backwards through the units."""
+        """Returns the newest address in the extended queue, by a search backwards through the units."""
         for segment in reversed(self.segments.segments):
             for offset in range(min(segment.stop, self.offset_end * UNIT_SIZE) // UNIT_SIZE - 1, -1, -1):
                 position = offset * UNIT_SIZE - segment.start
@@ -423,7 +422,7 @@ class ConsumeQueue:
         return None
 
     def segment_lists(self) -> list[SegmentList]:
-        """The files of the queue and of its extended queue, if any."""
+        """Returns the files of the queue and of its extended queue, if any."""
         return [self.segments] if self.extended is None else [self.segments, self.extended.segments]
 
     def flush(self) -> None:
@@ -437,11 +436,11 @@ class ConsumeQueue:
 
 
 OTHER_MAPS: Final = 4096
-"""Maps reserved for the program, the log and the index."""
+"""Number of memory maps reserved for the program, the log and the index."""
 MAPS_MAX: Final = 16_384
-"""Maximum mapped files of queues: each costs some kilobytes, mostly in the kernel's page tables."""
+"""Maximum mapped files of queues. Each map needs some kilobytes, mostly in the kernel's page tables."""
 MAPS_MIN: Final = 1
-"""Minimum: a queue works even if its file is mapped for every message."""
+"""Minimum of mapped files: a queue works even if its file must be mapped again for every message."""
 
 
 class Topic:
@@ -458,8 +457,8 @@ class Topic:
 class QueueTable:
     """The queues. Invariant: each queue occurs once, and its directory is `consumequeue/TOPIC/QUEUE`.
 
-    Leftovers of a deleted topic are removed before a queue is created. A topic in `leaving` is not in `topics` and gets
-    no queues. Writers hold the owner's lock; readers need none.
+    Remaining files of a deleted topic are removed before a queue is created. A topic in `leaving` is not in `topics`
+    and gets no queues. Writers hold the owner's lock; readers need no lock.
     """
 
     __slots__ = (
@@ -477,7 +476,7 @@ class QueueTable:
     )
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, guard: Lock, *, lengthen: bool) -> None:
-        """Create an empty table; with `lengthen`, after a crash, a newest file that is too short is extended.
+        """Create an empty table. With `lengthen`, after a crash, a newest file that is too short is extended.
 
         `guard` is held briefly when a queue gets or loses a file.
         """
@@ -516,7 +515,8 @@ class QueueTable:
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Find or create a queue; its files are created with its first unit.
 
-        Raises OSError if files of a deleted topic of this name remain, and TopicLeavingError while it is being deleted.
+        Raises OSError if files of a deleted topic with this name remain, and TopicLeavingError while the topic is being
+        deleted.
         """
         known = self.topics.get(topic)
         if known is None:
@@ -526,7 +526,7 @@ class QueueTable:
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
-            # A known topic can also have leftovers, because a deletion may remove only some of its queues.
+            # A known topic can also have remaining files, because a deletion may remove only some of its queues.
             self.remove_left(topic)
             name, config = f"{topic}/{queue_id}", self._config
             extended = None
@@ -550,14 +550,14 @@ class QueueTable:
         )
 
     def all(self) -> list[ConsumeQueue]:
-        """Every queue, including those of topics being deleted."""
+        """Returns every queue, including the queues of topics that are being deleted."""
         topics = (*self.topics.copy().values(), *self.leaving.copy().values())
         return [queue for topic in topics for queue in list(topic.queues.values())]
 
     def leave(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """Hide a topic during its deletion, so that it is neither found nor created; ignores an unknown one.
+        """Hide a topic during its deletion, so that it is neither found nor created; ignores an unknown topic.
 
-        With `queue_ids` only these queues are hidden, unless the topic has no others.
+        With `queue_ids` only these queues are hidden, unless the topic has no other queues.
         """
         if topic in self.topics:
             leaving = Topic(topic)
@@ -570,7 +570,7 @@ class QueueTable:
         self.topics.setdefault(topic, leaving).queues.update(leaving.queues)
 
     def forget(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> list[ConsumeQueue]:
-        """Remove a topic, or these of its queues, from the table; returns them, with their files still in place."""
+        """Remove a topic, or some of its queues, from the table; returns these queues, whose files still exist."""
         known = self.topics.get(topic)
         if known is None:
             return []
@@ -579,9 +579,10 @@ class QueueTable:
         return [known.queues.pop(queue_id) for queue_id in known.queues.keys() & queue_ids]
 
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
-        """Remove the files of queues permanently, even after a power cut.
+        """Remove the files of queues, so that they do not return after a power cut.
 
-        Raises OSError if some cannot be removed: these are `left`, and the others are removed.
+        Raises OSError if some files cannot be removed. Their topics are then in `left`, and all other files are
+        removed.
         """
         failed: OSError | None = None
         left: dict[str, list[ConsumeQueue]] = {}
@@ -602,7 +603,7 @@ class QueueTable:
         return self._left.keys()
 
     def remove_left(self, topic: str) -> None:
-        """Remove the remaining files of a deleted topic, if any; raises OSError if this fails again."""
+        """Remove the remaining files of a deleted topic; raises OSError if this fails again."""
         queues = self._left.pop(topic, None)
         if queues is not None:
             self.remove_files(queues)
@@ -612,7 +613,7 @@ class QueueTable:
         for segments in queue.segment_lists():
             try:
                 segments.remove()
-                # Sync even if no file was left to remove, because an earlier attempt may have failed in this sync.
+                # Sync even if there was no file to remove, because an earlier attempt may have failed in this sync.
                 if self._files.exists(segments.directory):
                     self._files.sync_directory(segments.directory)
             except OSError as error:
@@ -624,16 +625,16 @@ class QueueTable:
 SEPARATOR: Final = ","
 _MARK: Final = INNER_OFFSETS.encode()
 _OFFSET: Final = re.compile("[0-9]{1,19}")
-"""Longer numbers do not fit a long, and Python refuses thousands of digits."""
+"""At most 19 digits, because longer numbers do not fit a long, and Python refuses thousands of digits."""
 
 Place = tuple[str, int, int]
 """A queue by topic and id, and an offset in it."""
 
 
 def with_offsets(message: MessageToStore, offsets: Sequence[int]) -> MessageToStore:
-    """Add the message's offset in each inner queue to its properties, in their existing form.
+    """Add the message's offset in each inner queue to its properties, in their existing format.
 
-    Raises MessageRefusedError when they do not fit.
+    Raises MessageRefusedError if the offsets do not fit.
     """
     form = FORM_5 if message.properties.endswith(b"\x02") else FORM_4_9
     properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
@@ -645,19 +646,19 @@ def with_offsets(message: MessageToStore, offsets: Sequence[int]) -> MessageToSt
 
 
 def inner_queue_id(topic: str, queue_id: int, *, light: bool) -> int:
-    """Returns an inner queue's id: 0 for a light topic, otherwise the id of the message's own queue."""
+    """Returns an inner queue's id: 0 for a light topic, and otherwise the id of the message's own queue."""
     return 0 if light and topic.startswith(LMQ_PREFIX) else queue_id
 
 
 def is_inner_place(record: Record, place: Place) -> bool:
-    """Whether an additional queue lists a record at an offset, with or without light queues."""
+    """Whether the record is at this offset of an additional queue, with or without light queues."""
     return any(place in inner_places(record, light=light) for light in (False, True))
 
 
 def inner_places(record: Record, *, light: bool) -> list[Place]:
-    """Returns the places of a record in additional queues; none if its properties are incomplete.
+    """Returns a record's offsets in additional queues; none if its properties are incomplete.
 
-    Skips names that are unsafe as paths: a broker without this feature stored the property unchecked.
+    Names that are unsafe as paths are skipped, because a broker without this feature stored the property unchecked.
     """
     if _MARK not in record.properties or record.topic.startswith(RETRY_PREFIX):
         return []

@@ -16,8 +16,8 @@ One file is a hash table from keys to messages (`IndexFile.java`, `IndexHeader.j
        12              4       whole seconds from the first message to this one
        16              4       number of the slot's entry before this one, 0 for none
 
-A key's slot is its hash modulo S. A new file begins with the last message of the full one before in its header. The
-caller distinguishes keys with equal hashes. The flush thread calls `Indexer.build`, and every query does so first.
+A key's slot is its hash modulo S. The header of a new file begins with the last message of the previous, full file. The
+caller distinguishes keys with equal hashes. The flush thread calls `Indexer.build`, and every query calls it first.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
 ENTRY_SIZE: Final = 20
 _PIECE_BITS: Final = 16
-"""Disk blocks are reserved in pieces of 64 KiB, because slots are written all over their part of the file."""
+"""Disk blocks are reserved in pieces of 2^16 bytes, because slots are written all over their part of the file."""
 _INT_MAX: Final = 2**31 - 1
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
@@ -69,7 +69,7 @@ Entry: TypeAlias = tuple[int, int, int]
 
 @with_table
 class IndexHeader(msgspec.Struct, frozen=True, gc=False):
-    """The first 40 bytes."""
+    """The header of an index file: its first 40 bytes."""
 
     begin_ms: int = 0
     end_ms: int = 0
@@ -86,12 +86,12 @@ def key_hashes(keys: Sequence[str]) -> list[int]:
 
 
 def index_file_size(slot_count: int, entry_count: int) -> int:
-    """Bytes of a file with `slot_count` slots and `entry_count` entries, including the unused one."""
+    """Returns the size of a file with `slot_count` slots and `entry_count` entries, including the unused entry."""
     return HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * entry_count
 
 
 def read_header(view: memoryview) -> IndexHeader:
-    """Read the header; a next entry number below 1 counts as 1, as in Java."""
+    """Read the header. As in RocketMQ, a next entry number below 1 is treated as 1."""
     header = IndexHeader(*HEADER.unpack_from(view))
     if header.entry_next > 0:
         return header
@@ -106,7 +106,7 @@ class IndexFile:
     """
 
     def __init__(self, files: Files, path: str, slot_count: int, entry_count: int) -> None:
-        """Map the file, creating it if needed; raises OSError, also for a different length."""
+        """Map the file, and create it if needed; raises OSError, also if the file has a different length."""
         self.path = path
         self._slot_count = slot_count
         self._entry_count = entry_count
@@ -131,20 +131,21 @@ class IndexFile:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether the header is valid for these counts; otherwise it would lead outside of the file."""
+        """Whether the header is valid for these counts. An invalid header would lead outside the file."""
         header = self.header
         return 0 <= header.entry_next <= self._entry_count and 0 <= header.slot_count <= self._slot_count
 
     def begin_after(self, before: IndexFile) -> None:
-        """Begin a new file after a full one; raises OSError when the disk is full."""
+        """Begin a new file after a full file; raises OSError if the disk is full."""
         self._reserve(0, HEADER_SIZE)
         last = before.header
         self._write_header(IndexHeader(last.end_ms, last.end_ms, last.end_offset, last.end_offset))
 
     def put(self, entries: Sequence[Entry]) -> int:
-        """Add entries in log order, as many as fit; returns their number.
+        """Add entries in log order, as many as fit; returns the number of added entries.
 
-        On a full disk the earlier entries stay and the next call fails. Raises OSError when none was added.
+        If the disk becomes full, the entries added so far stay and the next call fails. Raises OSError if none was
+        added.
         """
         header, view = self.header, self._view
         number = first = header.entry_next
@@ -171,11 +172,11 @@ class IndexFile:
                     slots_used += 1
                 _pack_entry(view, position, hashed, physical_offset, seconds, before)
                 if number <= 1:
-                    # Later entries count their seconds from this first message. The first entry itself counts from the
-                    # last message of the previous file.
+                    # Later entries count their seconds from this message, but the first entry counts from the last
+                    # message of the previous file.
                     begin_ms, begin_offset = store_ms, physical_offset
-                # Raised before the slot refers to the entry, because a concurrent reader rejects a number that is not
-                # below it.
+                # The number is increased before the slot refers to the entry, because a concurrent reader rejects
+                # higher numbers.
                 self._entry_next = number + 1
                 _pack_slot(view, slot_position, number)
                 number += 1
@@ -195,7 +196,7 @@ class IndexFile:
         self._entry_next = header.entry_next
 
     def _reserve(self, position: int, size: int) -> int:
-        """Reserve disk blocks for a part of the file before its first write; returns the end of the reserved part."""
+        """Reserve disk blocks for a part of the file before its first write; returns the end of that part."""
         first, last = position >> _PIECE_BITS, position + size - 1 >> _PIECE_BITS
         for piece in range(first, last + 1):
             if piece not in self._reserved:
@@ -205,7 +206,7 @@ class IndexFile:
         return last + 1 << _PIECE_BITS
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether the file may have messages of that period (`isTimeMatched`)."""
+        """Whether the file may have messages of a period (`isTimeMatched`)."""
         header = self.header
         return (
             (begin_ms < header.begin_ms and end_ms > header.end_ms)
@@ -214,9 +215,10 @@ class IndexFile:
         )
 
     def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Find messages with a key of this hash, stored in that period to the second; physical offsets, newest first.
+        """Find messages with a key of this hash that were stored in a period; yields physical offsets, newest first.
 
-        Yields None for each visited entry of another key or time, so that the caller can count the work.
+        Times are compared by the second. Yields None for each visited entry of another key or time, so that the caller
+        can count the work.
         """
         file_begin_ms = self.header.begin_ms
         (number,) = _unpack_slot(self._view, HEADER_SIZE + SLOT.size * (hashed % self._slot_count))
@@ -230,13 +232,13 @@ class IndexFile:
             if seconds < 0:
                 return
             yield physical_offset if found == hashed and begin_ms <= stored_ms <= end_ms else None
-            # An entry must point to an older one; without this check a damaged file could send the reader in a circle.
+            # An entry must point to an older entry, because otherwise a damaged file could lead the reader in a circle.
             if not 0 < before < number or stored_ms < begin_ms:
                 return
             number = before
 
     def last_entries(self) -> int:
-        """Returns how many of the newest entries belong to the last indexed message."""
+        """Returns the number of entries of the last indexed message, which are the newest entries."""
         count = 0
         for number in range(self.header.entry_next - 1, 0, -1):
             position = self._entries_start + ENTRY_SIZE * number
@@ -246,7 +248,7 @@ class IndexFile:
         return count
 
     def flush(self) -> None:
-        """Make the file durable. Raises OSError, and always after a failed sync: a later one would hide lost data."""
+        """Make the file durable. Raises OSError, always after a failed sync, because later syncs would hide it."""
         if self._failed is not None:
             raise sync_failed(self._failed, self.path)
         try:
@@ -266,9 +268,9 @@ NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 KEY_WORTH: Final = 128
-"""Characters of a key whose hashing takes as long as one entry."""
+"""Number of characters of a key whose hashing takes as long as adding one entry."""
 WALKED_MAX: Final = 2048
-"""Entries that a search visits in one turn, a millisecond or two."""
+"""Maximum entries that a search visits in one turn, which takes 1 to 2 ms."""
 
 
 class Keyed(NamedTuple):
@@ -297,7 +299,7 @@ def keys_of(sys_flag: int, properties: bytes) -> list[str]:
 class Index:
     """The files of one directory, oldest first. Invariant: all but the last are full; times and offsets only grow.
 
-    The tuple is replaced, never changed, so readers need no lock; writers hold the owner's.
+    The tuple of files is replaced instead of changed, so readers need no lock. Writers hold the owner's lock.
     """
 
     def __init__(self, runtime: Runtime, directory: str, slot_count: int, entry_count: int) -> None:
@@ -306,7 +308,8 @@ class Index:
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The last message and the number of its indexed keys: a full disk or a crash may have left it with only some.
+        # The last message and the number of its indexed keys, because a full disk or a crash may have left some keys
+        # out.
         self._begun = (-1, 0)
         self.flushed_ms = 0
         """Store timestamp of the last entry in the newest durable full file."""
@@ -323,7 +326,7 @@ class Index:
         for name in names:
             path = f"{self._directory}/{name}"
             found = files.size(path)
-            # A crash between creating a file and setting its length leaves an empty one.
+            # A crash between creating a file and setting its length leaves an empty file.
             if found not in {0, size}:
                 raise StoreUserError(
                     f"{path} has {found} bytes, maxHashSlotNum={self._counts[0]} and maxIndexNum={self._counts[1]} "
@@ -331,7 +334,8 @@ class Index:
                 )
             made = IndexFile(files, path, *self._counts)
             if not made.is_plausible:
-                # This file and those after it are removed, and their messages are indexed again from the log.
+                # The damaged file and the files after it are removed, and their messages are indexed again from the
+                # log.
                 _lines.error("%s is damaged: it and the files after it are made anew from the log", path)
                 later = [later for later in names if later >= name]
                 for each in later:
@@ -340,7 +344,7 @@ class Index:
             self._files = (*self._files, made)
 
     def forget_unsure(self, durable_ms: int, log_end: int) -> None:
-        """After a crash, keep the oldest files that are certainly intact and remove the others; raises OSError.
+        """After a crash, keep the oldest files that are certainly intact, and remove the others; raises OSError.
 
         A file is intact if it is full, is not the newest, is covered by the checkpoint and refers to no lost record.
         """
@@ -354,9 +358,9 @@ class Index:
         self.flushed_ms = self._files[-1].header.end_ms if self._files else 0
 
     def go_on(self) -> int:
-        """Find how many keys of the last message are indexed; return its physical offset, or -1 for an empty index.
+        """Find how many keys of the last message are indexed; returns its physical offset, or -1 for an empty index.
 
-        The keys of one message may be spread over several files, and a crash may have removed the last of these.
+        The keys of one message may be in several files, and a crash may have removed the last of these files.
         """
         offset, done = self.end_offset, 0
         for file in reversed(self._files):
@@ -368,7 +372,7 @@ class Index:
         return offset
 
     def remove_before(self, log_start: int) -> None:
-        """Remove files whose messages are all gone from the log, but never the newest (`deleteExpiredFile`)."""
+        """Remove files whose messages are all deleted from the log, but never the newest file (`deleteExpiredFile`)."""
         gone = 0
         while gone < len(self._files) - 1 and self._files[gone].header.end_offset < log_start:
             gone += 1
@@ -382,27 +386,27 @@ class Index:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last indexed message; -1 when there is none."""
+        """Physical offset of the last indexed message; -1 if the index is empty."""
         last = self._last()
         return last.header.end_offset if last is not None else -1
 
     @property
     def end_ms(self) -> int:
-        """Store timestamp of the last indexed message, ms; 0 when there is none."""
+        """Store timestamp of the last indexed message, ms; 0 if the index is empty."""
         last = self._last()
         return last.header.end_ms if last is not None else 0
 
     def _last(self) -> IndexFile | None:
         files = self._files
-        # A file without entries was just created, or a crash left it.
+        # A file without entries was just created, or was left by a crash.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
         """Index records for about `work_max` of work; returns the work done and the number of fully indexed records.
 
-        A further call that starts with the first incomplete record continues. A key costs one, plus one per `KEY_WORTH`
-        characters; a record without keys costs one. On a full disk the earlier entries stay and the next call fails;
-        raises OSError when nothing was indexed.
+        To continue, call again with the records from the first incomplete one on. A key costs one, plus one per
+        `KEY_WORTH` characters; a record without keys costs one. If the disk becomes full, the entries added so far stay
+        and the next call fails. Raises OSError if nothing was indexed.
         """
         keys: list[str] = []
         offsets: list[int] = []
@@ -439,7 +443,7 @@ class Index:
         return work, whole
 
     def _done(self, physical_offset: int) -> int:
-        """Returns how many keys of a record are already indexed; the record is the last indexed one or a later one."""
+        """Returns how many keys of a record are indexed. The record is the last indexed record or a later record."""
         return self._begun[1] if self._begun[0] == physical_offset else 0
 
     def _writable(self) -> IndexFile:
@@ -460,7 +464,8 @@ class Index:
                 made.begin_after(last)
             files.sync_directory(self._directory)
         except OSError:
-            # The retry uses another name; otherwise this file would stay empty between full ones.
+            # Remove the new file, because the retry uses another name and this file would stay empty between full
+            # files.
             if made is not None:
                 made.close()
             with contextlib.suppress(OSError):
@@ -470,7 +475,7 @@ class Index:
         return made
 
     def _next_name(self, last: IndexFile | None) -> str:
-        """Returns the current UTC time, but after the last file's name even if the clock was set back."""
+        """Returns the current UTC time as a name, but after the last file's name if the clock was set back."""
         now = dt.datetime.fromtimestamp(self._runtime.unix_ms() / 1000, dt.UTC)
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         if last is None:
@@ -489,8 +494,8 @@ class Index:
     ) -> Generator[None, None, list[int]]:
         """Find the newest messages with a key, up to `count_max`, in log order (`queryOffset`).
 
-        Returns physical offsets. `is_meant` rejects other keys with an equal hash. Yields every `WALKED_MAX` entries,
-        so that other work can run.
+        Returns physical offsets. `is_meant` rejects messages whose key only has an equal hash. Yields every
+        `WALKED_MAX` entries, so that other work can run.
         """
         (hashed,) = key_hashes([f"{topic}#{key}"])
         found: list[int] = []
@@ -510,7 +515,7 @@ class Index:
         return sorted(found)
 
     def flush(self) -> None:
-        """Make the newest file durable; the older ones already are. Raises OSError."""
+        """Make the newest file durable; the older files already are. Raises OSError."""
         if self._files:
             self._files[-1].flush()
 
@@ -524,23 +529,23 @@ class Index:
 QUERY_COUNT_MAX: Final = 64
 """`maxMsgsNumBatch`: maximum messages that one query returns."""
 CATCH_UP_COUNT_MAX: Final = 20_000
-"""Maximum records, or keys of records, that a query indexes before its search; the flush thread does the rest."""
+"""Maximum records, or keys of records, that a query indexes before its search. The flush thread indexes the others."""
 TURN_COUNT: Final = 512
-"""Records indexed in one turn: a few milliseconds."""
+"""Records indexed in one turn, which takes a few milliseconds."""
 STRETCH_SIZE: Final = 16 * 1024
-"""Bytes of the log searched for keys at once: a few microseconds."""
+"""Number of bytes of the log searched for keys at once, which takes a few microseconds."""
 PASS_SIZE: Final = 64 * 1024 * 1024
-"""Maximum bytes skipped before control returns to the caller: a few milliseconds."""
+"""Maximum bytes skipped before control returns to the caller, which takes a few milliseconds."""
 RECORD_WORTH: Final = 4 * 1024
-"""Bytes whose search takes as long as indexing one record."""
+"""Number of bytes whose search takes as long as indexing one record."""
 HASHED_COUNT: Final = 64
-"""Maximum keys hashed together."""
+"""Maximum number of keys hashed together."""
 _KEY: Final = b"KEY"
-"""Part of both property names with keys, so a record without it need not be decoded."""
+"""Both property names with keys contain this text, so a record without it need not be decoded."""
 
 
 class Indexer:
-    """The index and its cursor. Invariant: every record before `cursor` is indexed, or no longer in the log."""
+    """The index and its cursor. Invariant: every record before `cursor` is indexed or no longer in the log."""
 
     __slots__ = ("_begun", "_index", "_lock", "_log", "cursor")
 
@@ -561,14 +566,14 @@ class Indexer:
         self.cursor = max(index.go_on(), log.start)
 
     def build(self, end: int, count_max: int) -> bool:
-        """Index about `count_max` records before `end`; returns whether that was all. Raises OSError; can be retried.
+        """Index about `count_max` records before `end`; returns whether all are indexed. Raises OSError (retry).
 
-        Records that are long, or have many or long keys, count as several; many keys may take several calls. `end` must
-        be the end of a record or a blank.
+        Records that are long, or have many or long keys, count as several records; many keys may take several calls.
+        `end` must be the end of a record or a blank.
         """
         with self._lock:
             if not self._log.segments.segments:
-                # A copied log may have a start before it has data.
+                # A copied log may have a start although it has no data yet.
                 return True
             count = 0
             while count < count_max and self.cursor < end:
@@ -577,7 +582,7 @@ class Indexer:
             return self.cursor >= end
 
     def _pass_some(self, end: int, work_max: int) -> int:
-        """Advance the cursor by some records, indexing keys for at most `work_max`; returns the work done."""
+        """Advance the cursor by some records, and index keys for at most `work_max`; returns the work done."""
         cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
@@ -601,10 +606,9 @@ class Indexer:
         return work + (self.cursor - cursor) // RECORD_WORTH
 
     def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
-        """Returns the records from `position` on that may have keys, up to one that has none.
+        """Returns the records from `position` on that may have keys, up to a record without keys or the work limit.
 
-        They are collected because hashing many keys in one call costs little more than hashing a few. Also ends at the
-        work limit.
+        The records are collected, because hashing many keys in one call costs little more than hashing a few.
         """
         view, start = segment.view, segment.start
         records: list[Keyed] = []
@@ -627,14 +631,15 @@ class Indexer:
     def _pass_keyless(self, segment: Segment, end: int) -> int:
         """Skip records that contain no key, with a few searches over all their bytes.
 
-        Returns the number of records that this counts as.
+        Returns the number of records whose indexing would take as long.
         """
         position = self.cursor - segment.start
         border = min(end - segment.start, segment.size)
         stop = min(border, position + PASS_SIZE)
         key_at = _find_key(segment.view, position, stop)
         if key_at < 0 and stop == border:
-            # No key was found up to the end of a record or file, so the boundaries between the records are not needed.
+            # No key was found up to the end of a record or a file, so the boundaries between the records are not
+            # needed.
             self.cursor = segment.start + border
             return (border - position) // RECORD_WORTH
         passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
@@ -656,9 +661,9 @@ class Indexer:
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
     ) -> Generator[None, None, QueryResult]:
-        """Find the newest messages with a key of that topic, stored between the two times.
+        """Find the newest messages with a key of that topic that were stored between the two times.
 
-        Yields after each few milliseconds of work, so that other work can run.
+        Yields after every few milliseconds of work, so that other work can run.
         """
         # On a full disk the existing index still gives an answer, and the flush thread logs the error and retries.
         with contextlib.suppress(OSError):
@@ -671,7 +676,8 @@ class Indexer:
         def is_meant(physical_offset: int) -> bool:
             """Whether the message at this offset really has the key.
 
-            A message with an equal hash is dropped, because it may belong to a topic that the client must not read.
+            A message that only has an equal hash is dropped, because it may belong to a topic that the client must not
+            read.
             """
             found = log.read(physical_offset)
             if not isinstance(found, Record):
@@ -682,9 +688,9 @@ class Indexer:
         offsets = yield from index.find(topic, key, count, *stored_ms, is_meant=is_meant)
         if not offsets:
             return QueryResult([], 0, 0)
-        # As in Java, the answer carries the end of the index if any entry was found, even if the log has lost the
-        # message. Java then queries twice more for older messages, which finds nothing: it uses the time of a missing
-        # message.
+        # As in RocketMQ, the answer has the end of the index if any entry was found, even if the log has lost the
+        # message. RocketMQ then queries twice more for older messages but finds nothing, because it uses the time of a
+        # missing message.
         records: list[memoryview] = []
         for physical_offset in offsets:
             found = log.read(physical_offset)
@@ -700,7 +706,7 @@ class Indexer:
 
     @property
     def flushed_ms(self) -> int:
-        """Store timestamp of the last entry in the newest durable full file (`indexMsgTimestamp`)."""
+        """Store timestamp of the last entry in the newest full file that is durable (`indexMsgTimestamp`)."""
         return self._index.flushed_ms
 
     def flush(self) -> None:
@@ -714,9 +720,9 @@ class Indexer:
 
 
 def _find_key(view: memoryview, start: int, stop: int) -> int:
-    """Returns the position of the first possible key in `view[start:stop]`; -1 without one."""
+    """Returns the position of the first possible key in `view[start:stop]`, or -1."""
     for at in range(start, stop, STRETCH_SIZE):
-        # Read a few bytes beyond the border, so that a key across it is found too.
+        # Read a few bytes beyond the border, so that a key that crosses the border is found too.
         found = bytes(view[at : min(at + STRETCH_SIZE + len(_KEY) - 1, stop)]).find(_KEY)
         if found >= 0:
             return at + found
@@ -724,7 +730,7 @@ def _find_key(view: memoryview, start: int, stop: int) -> int:
 
 
 def _whole_records(view: memoryview, start: int, stop: int) -> tuple[int, int]:
-    """Returns the end of the last complete record in `view[start:stop]`, and their number."""
+    """Returns the end of the last complete record in `view[start:stop]`, and the number of complete records."""
     at = start
     count = 0
     while at + BLANK_SIZE_MIN <= stop:

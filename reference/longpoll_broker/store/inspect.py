@@ -1,8 +1,8 @@
 """Reads any RocketMQ 4.9 or 5.x store directory without writing to it.
 
-File sizes come from names and lengths, not from settings. Damage is reported, and reading continues with the next
-complete record. Validation: see `verify`. The index, batch queues and extended queues are not read. If a file shrinks
-meanwhile, the process ends, as with any mapped file.
+File sizes are derived from names and lengths instead of settings. Damage is reported, and reading continues with the
+next complete record. Validation: see `verify`. The index, batch queues and extended queues are not read. If another
+process shortens a file meanwhile, this process crashes, as with any mapped file.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ from longpoll_protocol.log_record import (
 from longpoll_runtime import Files, MappedFile
 
 MAPS_MAX: Final = 1024
-"""Maximum files mapped at a time: far fewer than a process may have."""
+"""Maximum files mapped at a time, far below the limit of a process."""
 _CHUNK_SIZE: Final = 1024 * 1024
 _FIRST_CHUNK_SIZE: Final = 4 * 1024
-"""Size of a search's first chunk, bytes. Each next chunk is twice as long, so damage in many places costs little
-reading."""
+"""Size of a search's first chunk, bytes. Chunks double, so that damage in many places costs little reading."""
 _ZEROS: Final = bytes(_CHUNK_SIZE)
 _MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three bytes finds both magics"
@@ -46,10 +45,10 @@ assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three byte
 
 @frozen
 class FoundFile:
-    """One file of a log or queue. Its name gives its start; its neighbours give its expected length."""
+    """One file of a log or queue. Its name gives its start, and the neighbouring files give its expected length."""
 
     name: str
-    """Path below the store directory."""
+    """The file's path, relative to the store directory."""
     start: int
     size: int
     expected_size: int
@@ -57,16 +56,16 @@ class FoundFile:
 
     @property
     def view(self) -> memoryview:
-        """The whole file; raises StoreUserError if it cannot be read."""
+        """The bytes of the whole file; raises StoreUserError if the file cannot be read."""
         return self._mapped(self).view
 
     def data_from(self, position: int) -> int:
-        """Position of possibly non-zero bytes at or after a position (`MappedFile.data_from`)."""
+        """Returns the next position, at or after a position, that may be non-zero (`MappedFile.data_from`)."""
         return self._mapped(self).data_from(position)
 
     @property
     def is_cut(self) -> bool:
-        """Whether its length differs from that of its neighbours."""
+        """Whether the file's length differs from that of its neighbours."""
         return self.size != self.expected_size
 
 
@@ -80,14 +79,14 @@ class Blank:
 
 @frozen
 class Torn:
-    """Bytes that are not a record; `offset` counts from the start of the file."""
+    """Bytes that are not a record. `offset` counts from the start of the file."""
 
     file: str
     offset: int
     found: str
     expected: str
     followed: bool
-    """Whether a complete record follows."""
+    """Whether a complete record follows these bytes."""
 
 
 LogEntry = Record | Blank | Torn
@@ -108,7 +107,7 @@ class FoundQueue:
         return self.files[0].start // UNIT_SIZE if self.files else 0
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Returns (file, byte in it) of the unit at an offset; the last file's end when no file has it."""
+        """Returns the file and the byte in it of the unit at an offset; the last file's end if no file has the unit."""
         for file in self.files:
             position = offset * UNIT_SIZE - file.start
             if 0 <= position < file.expected_size:
@@ -116,7 +115,7 @@ class FoundQueue:
         return (self.files[-1].name, self.files[-1].size) if self.files else (f"{self.topic}/{self.queue_id}", 0)
 
     def units(self, start: int) -> Iterator[tuple[int, int, int, int]]:
-        """Iterate over every written unit from `start` on: queue offset, physical offset, size, tags code."""
+        """Iterate over every written unit from `start` on, as (queue offset, physical offset, size, tags code)."""
         for file in self.files:
             first = file.start // UNIT_SIZE
             begin = min(max(0, start - first), file.size // UNIT_SIZE) * UNIT_SIZE
@@ -126,14 +125,14 @@ class FoundQueue:
 
 
 class StoreDirectory:
-    """A store directory opened for reading. Invariant: at most `maps_max` maps, read-only, and none after `close`.
+    """A store directory opened for reading. Invariant: at most `maps_max` maps, read-only, and no map after `close`.
 
-    A store may have more files than a process may map. Files are mapped on access, and the oldest map is released; a
+    A store may have more files than a process may map. A file is mapped on access, and the oldest map is released. A
     view in use keeps its memory.
     """
 
     def __init__(self, files: Files, directory: str, maps_max: int = MAPS_MAX) -> None:
-        """Find the files; raises StoreUserError if this is not a store or cannot be read."""
+        """Find the files; raises StoreUserError if the directory is not a store or cannot be read."""
         if not files.exists(directory):
             raise StoreUserError(f"the directory {directory} does not exist; name a store directory")
         if not any(files.exists(f"{directory}/{name}") for name in ("commitlog", "consumequeue")):
@@ -168,7 +167,7 @@ class StoreDirectory:
                 raise StoreUserError(f"{path} cannot be read: {error.strerror}") from error
             self._maps[file.name] = mapped
             if len(self._maps) > self._maps_max:
-                # The map is dropped, not closed, because a view of it may be in use.
+                # The map is not closed but only dropped, because a view of it may be in use.
                 del self._maps[next(iter(self._maps))]
         return mapped
 
@@ -196,7 +195,7 @@ class StoreDirectory:
                 yield FoundQueue(topic, queue_id, files, _written_end(files))
 
     def set_aside(self) -> tuple[int, int]:
-        """Returns the number of files cut off from the log and kept, and their bytes."""
+        """Returns the number and total size of the files with bytes that recovery cut off the log and kept."""
         folder = f"commitlog{ASIDE}"
         names = [name for name in self._listed(folder) if is_segment_name(name.partition(".")[0])]
         return len(names), sum(self._files.size(f"{self._directory}/{folder}/{name}") for name in names)
@@ -207,12 +206,12 @@ class StoreDirectory:
         return self.log[0].start if self.log else 0
 
     def place(self, physical_offset: int) -> tuple[str, int]:
-        """Returns (file, byte in it) of a physical offset in the log."""
+        """Returns the file of a physical offset in the log, and the byte in the file."""
         file = self.log[bisect.bisect_right(self._log_starts, physical_offset) - 1]
         return file.name, physical_offset - file.start
 
     def record_at(self, physical_offset: int) -> Record | Damage:
-        """Returns the record at a physical offset, or the damage found instead of it."""
+        """Returns the record at a physical offset, or the damage at that place."""
         index = bisect.bisect_right(self._log_starts, physical_offset) - 1
         if index >= 0:
             file = self.log[index]
@@ -221,9 +220,9 @@ class StoreDirectory:
         return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
 
     def range_of(self, queue: FoundQueue) -> QueueRange:
-        """Returns what a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
+        """Returns the offsets that a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
 
-        The minimum is the first unit of the oldest file whose record is still in the log, or else 0.
+        The minimum is the first unit of the oldest file whose record is still in the log, or 0 if no record is.
         """
         first_end = queue.files[0].start + queue.files[0].expected_size if queue.files else 0
         for offset, physical_offset, _size, _tags_code in queue.units(0):
@@ -234,7 +233,7 @@ class StoreDirectory:
         return QueueRange(queue.topic, queue.queue_id, 0, queue.offset_end)
 
     def walk_log(self) -> Iterator[LogEntry]:
-        """Iterate over every record, blank and torn place in log order; ends where only zeros follow."""
+        """Iterate over every record, blank and torn place in log order; ends where all later bytes are zero."""
         search = _Search()
         for index, file in enumerate(self.log):
             yield from self._walk_file(index, file, search)
@@ -279,7 +278,7 @@ class _Search:
     """Searches for complete records after damage.
 
     Invariant: no record with a valid checksum begins before `refuted_end`, unless its check was skipped. When the
-    checksum budget is used up, a head inside a range whose checksum was wrong is skipped.
+    checksum budget is used up, a head inside a range with a wrong checksum is skipped.
     """
 
     checks: ChecksumBudget = field(factory=ChecksumBudget)
@@ -287,14 +286,14 @@ class _Search:
     """A physical offset."""
 
     def next_record(self, file: FoundFile, position: int) -> int | None:
-        """Returns the position of the next complete record of the file; None when there is none.
+        """Returns the position of the next complete record of the file, or None.
 
         Holes of a sparse file are not read.
         """
         view = file.view
         at, chunk_size, stop = position + 4, _FIRST_CHUNK_SIZE, -1
         while (at := file.data_from(at)) < len(view):
-            # Overlap the previous chunk by two bytes, so that a magic across the border is found.
+            # Overlap the previous chunk by two bytes, so that a magic number that crosses the border is found.
             begin = at - 2 if at == stop else at
             stop = _chunk_stop(at, chunk_size, len(view))
             chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
@@ -320,12 +319,12 @@ class _Search:
 
 
 def _chunk_stop(start: int, chunk_size: int, size: int) -> int:
-    """Returns a chunk's end, at a page's end: on a tmpfs, reading a hole would turn its page into data."""
+    """Returns a chunk's end, at the end of a page, because on a tmpfs reading a hole would turn its page into data."""
     return min(start - start % chunk_size + chunk_size, size)
 
 
 def is_zero(file: FoundFile, position: int) -> bool:
-    """Whether only zeros follow; holes of a sparse file are not read."""
+    """Whether all bytes from a position on are zero; holes of a sparse file are not read."""
     view, chunk_size = file.view, _FIRST_CHUNK_SIZE
     while (start := file.data_from(position)) < len(view):
         chunk = bytes(view[start : _chunk_stop(start, chunk_size, len(view))])
@@ -360,12 +359,12 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
 
 
 def is_pre_blank(physical_offset: int, size: int) -> bool:
-    """Whether a unit is only a placeholder before the queue's first message."""
+    """Whether a unit is a placeholder before the queue's first message."""
     return physical_offset == 0 and size == PRE_BLANK_SIZE
 
 
 def missing_files(files: tuple[FoundFile, ...]) -> Iterator[tuple[FoundFile, str]]:
-    """Iterate over gaps between files: the file after each gap, and the missing name."""
+    """Iterate over gaps between files: yields the file after each gap, and the name of the missing file."""
     for earlier, later in itertools.pairwise(files):
         expected = earlier.start + earlier.expected_size
         if later.start != expected:
