@@ -287,8 +287,7 @@ class ConsumeQueue:
         if not self.segments.segments:
             # The queue has no file yet, so the file with this offset becomes its first file.
             start = self._segment_for(offset).start // UNIT_SIZE
-            # These fields are set before the disk can be full, so that a retry finds the new file and continues at its
-            # start.
+            # Set the fields before the disk can be full, so that a retry finds the new file and continues there.
             self.offset_min, self.offset_end = offset, start
         elif start > self.segments.start // UNIT_SIZE:
             _lines.error(

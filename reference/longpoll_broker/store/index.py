@@ -175,8 +175,7 @@ class IndexFile:
                     # Later entries count their seconds from this message, but the first entry counts from the last
                     # message of the previous file.
                     begin_ms, begin_offset = store_ms, physical_offset
-                # The number is increased before the slot refers to the entry, because a concurrent reader rejects
-                # higher numbers.
+                # Increase the number before the slot refers to the entry: a concurrent reader rejects higher numbers.
                 self._entry_next = number + 1
                 _pack_slot(view, slot_position, number)
                 number += 1
@@ -308,8 +307,7 @@ class Index:
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The last message and the number of its indexed keys, because a full disk or a crash may have left some keys
-        # out.
+        # The last message and its number of indexed keys: a full disk or a crash may have left keys out.
         self._begun = (-1, 0)
         self.flushed_ms = 0
         """Store timestamp of the last entry in the newest durable full file."""
@@ -334,8 +332,7 @@ class Index:
                 )
             made = IndexFile(files, path, *self._counts)
             if not made.is_plausible:
-                # The damaged file and the files after it are removed, and their messages are indexed again from the
-                # log.
+                # The damaged file and later files are removed, and their messages are indexed again from the log.
                 _lines.error("%s is damaged: it and the files after it are made anew from the log", path)
                 later = [later for later in names if later >= name]
                 for each in later:
@@ -464,8 +461,7 @@ class Index:
                 made.begin_after(last)
             files.sync_directory(self._directory)
         except OSError:
-            # Remove the new file, because the retry uses another name and this file would stay empty between full
-            # files.
+            # Remove the new file: the retry uses another name, and this file would stay empty between full ones.
             if made is not None:
                 made.close()
             with contextlib.suppress(OSError):
@@ -638,8 +634,7 @@ class Indexer:
         stop = min(border, position + PASS_SIZE)
         key_at = _find_key(segment.view, position, stop)
         if key_at < 0 and stop == border:
-            # No key was found up to the end of a record or a file, so the boundaries between the records are not
-            # needed.
+            # No key was found up to the end of a record or file, so the boundaries of records are not needed.
             self.cursor = segment.start + border
             return (border - position) // RECORD_WORTH
         passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)

@@ -3,9 +3,9 @@
 Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `lock`, and `abort`, which
 exists while the store is open. If `abort` exists when the store is opened, the last process did not close it.
 
-One append lock orders the log; one dispatch lock orders what becomes visible; readers take none. Syncs and removals
-of queues have separate locks, so a sender that waits for a durable log waits for nothing else. Lock order: queues,
-deletions, flush, dispatch, append.
+One append lock orders the log, one dispatch lock orders what becomes visible, and readers take no lock. Syncs and
+removals of queues have separate locks, so a sender that waits for a durable log waits for nothing else. Lock order:
+queues, deletions, flush, dispatch, append.
 
 Threads: the service calls `dispatch`, `index`, `flush` and `flush_queues`.
 """
@@ -76,20 +76,20 @@ QUEUES: Final = "queues"
 INDEX: Final = "index"
 DISPATCH: Final = "dispatch"
 PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
-"""The parts of a store. Errors are kept for each part; without its log a store takes no messages."""
+"""The parts of a store, for which errors are kept separately. Without its log, a store accepts no messages."""
 QUEUES_A_TURN: Final = 64
-"""Queues synced before the lock is released: about a tenth of a second on a disk that takes 2 ms for each."""
+"""Number of queues that are synced before the lock is released: about 0.1 s on a disk that takes 2 ms per queue."""
 
 
 class MessageStore:
     """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
 
     _dispatcher: QueueBuilder
-    """Created when recovery has found the log's begin."""
+    """Created when recovery has found the begin of the log."""
     _store_ms: int
     """Store time of the last message."""
     cut_size: int
-    """Bytes that `open` cut off from the log's end and saved in a separate directory."""
+    """Number of bytes that `open` cut off the log's end and saved in a separate directory."""
 
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
         """Create the object only; call `open` instead, which also checks and recovers the directory."""
@@ -115,7 +115,7 @@ class MessageStore:
         """The error of the last sync, by part of the store."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
         if self._crashed:
-            # Reading `abort` raises OSError here if it is a directory, which the stop could not remove later.
+            # If `abort` is a directory, reading it raises OSError here, because the stop could not remove it later.
             runtime.files.read(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, runtime.lock(), lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
@@ -138,8 +138,8 @@ class MessageStore:
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
         """Open or create a store directory and recover it; afterwards every message of the log is visible.
 
-        Raises StoreUserError if another process has it open, it has unsupported parts, the file sizes are not those of
-        `config`, or a file is missing; OSError if the directory cannot be written.
+        Raises StoreUserError if another process has opened the directory, it has unsupported parts, the file sizes are
+        not those of `config`, or a file is missing; OSError if the directory cannot be written.
         """
         check_config(config)
         files = runtime.files
@@ -206,7 +206,7 @@ class MessageStore:
             self._checkpoint = checkpoint
 
     def _finish_deletions(self) -> None:
-        """Finish interrupted deletions: remove the queues that list a record from before the deletion."""
+        """Finish interrupted deletions: remove the queues that have a record from before the deletion."""
         for topic in {topic_of(name) for name in self._deletions.ends}:
             known = self._table.topics.get(topic)
             queues = known.queues if known is not None else {}
@@ -219,20 +219,20 @@ class MessageStore:
             if not covered:
                 continue
             try:
-                # A queue without units has no message of a later topic of this name, so its files are removed too.
+                # A queue without units has no message of a later topic with this name, so its files are removed too.
                 nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
                 self._table.remove_files(self._table.forget(topic, covered | nobodys))
             except OSError:
-                # The other topics are intact, so the store opens; sends to this name are refused until its files are
-                # gone.
+                # The other topics are intact, so the store opens. Sends to this topic are refused until its files are gone.
                 _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
 
     def put(self, message: MessageToStore) -> PutResult:
-        """Append one message; it is visible after `dispatch` and durable after `flush`.
+        """Append one message, which becomes visible with `dispatch` and durable with `flush`.
 
-        Raises MessageRefusedError above a limit and OSError when the disk is full; the message is then not stored.
+        Raises MessageRefusedError if a limit is exceeded and OSError if the disk is full; then the message is not
+        stored.
         """
         if not is_storable(message, self.message_size_max):
             message = storable(message, self.message_size_max)
@@ -242,13 +242,13 @@ class MessageStore:
             return self._append(message, self._log.end)
 
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append adjacent messages as `put` does, but at the cost of one; return their arrivals.
+        """Append adjacent messages as `put` does, but at the cost of one message; returns their arrivals.
 
         If a message needs more work than a plain append (`store.burst_append`), the result ends before it, and the
         caller passes that message to `put`. Raises nothing.
         """
         if LOG in self._troubles:
-            # `put` checks for each message whether the log works again, so each message must go through it.
+            # Each message must go through `put`, which checks whether the log works again.
             return []
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
@@ -261,7 +261,8 @@ class MessageStore:
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
         """Append messages adjacent in one file, with no other message between them (`MessageExtBatch`).
 
-        Raises MessageRefusedError and OSError as `put` does, also if no file can hold them all; none is stored then.
+        Raises MessageRefusedError and OSError as `put` does, also if no file can hold all messages; then none is
+        stored.
         """
         checked = [storable(message, self.message_size_max) for message in messages]
         if self._troubles:
@@ -269,7 +270,7 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-            # Reserve room first, because this may fail; once one message is written, the others must follow.
+            # Reserve room before the first write: this may fail, and after one write the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
                 counts[message.topic, message.queue_id] += message.in_queue
@@ -285,19 +286,19 @@ class MessageStore:
             return results
 
     def prepare(self, topic: str, queue_id: int) -> PreparedBatch:
-        """Create an empty batch of one queue, to be filled without a lock; raises MessageRefusedError."""
+        """Create an empty batch for one queue, which can be filled without a lock; raises MessageRefusedError."""
         check_place(topic, queue_id)
         return PreparedBatch(topic, queue_id, self.message_size_max)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
         """Append a batch as `put_batch` does, at the cost of one message; returns the first message's result.
 
-        Raises OSError, and MessageRefusedError when no file can hold them all; none is stored then.
+        Raises OSError, and MessageRefusedError if no file can hold all messages; then none is stored.
         """
         if self._troubles:
             self._check_log()
         with self._append_lock:
-            # Reserve room first, because this may fail, as in `put_batch`.
+            # As in `put_batch`, room is reserved before the write, because reserving may fail.
             queue = self._table.make(batch.topic, batch.queue_id)
             self._make_room(queue, len(batch.sizes))
             end_before = self._log.end
@@ -309,16 +310,16 @@ class MessageStore:
             return first
 
     def _check_log(self) -> None:
-        """Raise OSError if a sync of the log failed and appended data could not become durable either.
+        """Raise OSError if a sync of the log failed, so that appended data could not become durable.
 
-        A failed sync is permanent. A moved file may return, and other errors may pass.
+        A failed sync is permanent, while a moved file may return and other errors may pass.
         """
         if LOG in self._troubles:
             self._log.check_names()
             self._check_lock()
 
     def _check_lock(self) -> None:
-        """Raise OSError if the lock file was removed or replaced: another broker may write the same files."""
+        """Raise OSError if the lock file was removed or replaced: another broker may then write the same files."""
         path = f"{self.directory}/lock"
         try:
             if self._runtime.files.identity(path) != self._lock_identity:
@@ -328,7 +329,10 @@ class MessageStore:
             raise
 
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
-        """Write one message and hand it over; the caller holds the append lock. `end_before` is the old end."""
+        """Write one message and hand it over to the dispatcher; the caller holds the append lock.
+
+        `end_before` is the log's end before the message.
+        """
         topic_name, queue_id = message.topic, message.queue_id
         topic = self._table.topics.get(topic_name)
         queue = topic.queues.get(queue_id) if topic is not None else None
@@ -358,7 +362,7 @@ class MessageStore:
         if listed:
             queue.offset_next = queue_offset + 1
         if inner:
-            # Such a record is not handed over: the dispatcher reads its additional queues from the record itself.
+            # A record with additional queues is not handed over, because the dispatcher decodes it to find them.
             for each in inner:
                 each.offset_next += 1
         else:
@@ -373,7 +377,7 @@ class MessageStore:
         queue.make_room(count)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
-        """Returns a record's additional queues, with its offset in each; skips a negative queue id, which is damage."""
+        """Returns a record's additional queues with its offset in each; a negative queue id is skipped as damage."""
         if not self._config.multi_dispatch:
             return []
         return [
@@ -383,17 +387,17 @@ class MessageStore:
         ]
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
-        """Returns the queue that lists a record; None for a prepared message or a deleted topic.
+        """Returns the queue of a record, or None for a prepared message or a deleted topic.
 
-        Needs no append lock, because the appender created the queues. Only while opening a store does the single thread
-        find records of unknown queues. Raises what `_listing` raises.
+        This method needs no append lock, because the appender has created the queues. Records of unknown queues are
+        found only while the store is opened, by a single thread. Raises the errors of `_listing`.
         """
         if not record.in_queue or self._deletions.covers(record.topic, record.queue_id, record.physical_offset):
             return None
         return self._listing(record.topic, record.queue_id)
 
     def _listing(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Returns the queue of an appended record; a topic being deleted still lists it, because it may stay.
+        """Returns the queue of an appended record, even of a topic that is being deleted, because the topic may stay.
 
         Raises MessageRefusedError for an illegal name, and OSError.
         """
@@ -406,19 +410,19 @@ class MessageStore:
         return self._table.make(topic, queue_id)
 
     def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """Delete a topic, or some of its queues, with files (`cleanUnusedTopic`); a new one begins at offset 0.
+        """Delete a topic, or some of its queues, with files (`cleanUnusedTopic`); a new topic begins at offset 0.
 
-        Its records stay in the log; those not visible yet are never listed. Slices in use stay valid. Ignores an
-        unknown topic. After the return no crash restores the queues. Raises OSError if files cannot be removed: the
-        topic is gone, but its name stays blocked until they are.
+        The topic's records stay in the log; those that are not visible yet never become visible. Slices in use stay
+        valid. An unknown topic is ignored. After the return, no crash restores the queues. Raises OSError if files
+        cannot be removed: the topic is deleted, but its name stays blocked until the files are removed.
         """
         self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
 
     def begin_deletion(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """Start a deletion without waiting for the disk: the topic is hidden at once.
+        """Start a deletion without waiting for the disk; the topic is hidden at once.
 
-        Until `finish_deletion`, which must follow, writes to this name raise TopicLeavingError.
+        `finish_deletion` must follow. Until then, writes to this topic raise TopicLeavingError.
         """
         with self._dispatch_lock, self._append_lock:
             self._table.leave(topic, queue_ids)
@@ -426,7 +430,7 @@ class MessageStore:
     def finish_deletion(self, topic: str) -> None:
         """Finish a deletion; raises OSError as `delete_topic` does.
 
-        If the deletion cannot be recorded, the topic returns.
+        If the deletion cannot be recorded, the topic is restored.
         """
         table = self._table
         with self._deletion_lock:
@@ -434,8 +438,7 @@ class MessageStore:
                 with self._append_lock:
                     table.remove_left(topic)
                 return
-            # Writing the entry needs neither the append nor the dispatch lock, because no record of a hidden topic is
-            # added.
+            # Writing the entry needs no append or dispatch lock, because a hidden topic gets no new records.
             refused: OSError | None = None
             names = [topic]
             if topic in table.topics:
@@ -460,14 +463,14 @@ class MessageStore:
     def dispatch(self, limit: int) -> Sequence[Arrival]:
         """Make up to `limit` appended messages visible, in log order; returns their arrivals.
 
-        If the result is empty, either no message waits or only unlisted ones were skipped: compare `dispatched_end`. A
-        queue whose file cannot grow delays only its own messages (`is_behind`). Raises OSError when too many are
-        delayed (retry later), and StoreDamageError.
+        If the result is empty, either no message waits or only records without a queue were skipped: compare
+        `dispatched_end`. A queue whose file cannot grow delays only its own messages (`is_behind`). Raises OSError if
+        too many messages are delayed (retry later), and StoreDamageError.
         """
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
             if arrivals:
-                # Limit the time to the last accepted store time, because recovery takes earlier messages for visible.
+                # Limit the time to the last accepted store time, because recovery treats earlier messages as visible.
                 self._dispatched_ms = min(arrivals[-1].store_ms, self._store_ms)
         return arrivals
 
@@ -482,7 +485,6 @@ class MessageStore:
         return bool(self._dispatcher.behind)
 
     def _dispatch_all(self, dispatch: Callable[[int], Sequence[Arrival]]) -> None:
-        """Make all messages visible; raises any error on the way."""
         while self._dispatcher.cursor < self._log.end:
             dispatch(_DISPATCH_COUNT)
         while self._dispatcher.behind:
@@ -490,7 +492,7 @@ class MessageStore:
                 raise self._dispatcher.trouble
 
     def waiting(self) -> Sequence[Arrival]:
-        """The messages that writers handed to the dispatcher and that are not visible yet."""
+        """The messages that writers have handed over to the dispatcher and that are not visible yet."""
         return self._dispatcher.waiting()
 
     @property
@@ -522,7 +524,7 @@ class MessageStore:
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all())
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether there is such a queue."""
+        """Whether the store has this queue."""
         return self._table.find(topic, queue_id) is not None
 
     def visible_end(self, topic: str, queue_id: int) -> int:
@@ -535,47 +537,48 @@ class MessageStore:
         return self.ends(topic, queue_id)[0]
 
     def ends(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """`visible_start` and `visible_end` in one read."""
+        """Returns `visible_start` and `visible_end` in one read."""
         queue = self._table.find(topic, queue_id)
         return (queue.offset_min, queue.offset_end) if queue is not None else (0, 0)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """Read whole records at `offset`, as slices of the map (`getMessage`).
+        """Read whole records at `offset`, as slices of the mapped log (`getMessage`).
 
-        The first match is returned whatever its size. Then `count_max` and the limits of `config` on bytes and count
-        apply, in memory or on disk. Reads at most 800 units (or `count_max`), all from one consume-queue file.
+        The first matching message is returned whatever its size. For further messages, `count_max` and the limits of
+        `config` on bytes and count apply, which differ for memory and disk. At most 800 units (or `count_max`) of one
+        consume-queue file are read.
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
-            # 4.9 creates the queue on lookup (`findConsumeQueue`), so its status is the one of an empty queue.
+            # 4.9 creates the queue on lookup (`findConsumeQueue`), so its status is that of an empty queue.
             return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         tags, properties = matches
         if tags is not None and queue.extended is not None:
             matches = queue.extended.matching(tags), properties
         elif tags is not None and self._had_extended:
-            # As in Java, an invalid address matches, because the client checks the message's tag itself.
+            # As in RocketMQ, an invalid address matches, because the client checks the message's tag itself.
             matches = (lambda code: is_address(code) or tags(code)), properties
         return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """Returns the record that begins at a physical offset; None without one (`lookMessageByOffset`)."""
+        """Returns the record that begins at a physical offset, or None (`lookMessageByOffset`)."""
         found = self._log.read(physical_offset)
         return self._log.slice(physical_offset, found.size) if isinstance(found, Record) else None
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """Returns the properties of the message at a queue offset; None without one."""
+        """Returns the properties of the message at a queue offset, or None without a message."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         record = self._log.slice(unit[0], unit[1]) if unit is not None else None
         return lookup_in(record) if record is not None else None
 
     def read_record(self, physical_offset: int) -> Record | None:
-        """Decode the record that begins at a physical offset; None without one."""
+        """Decode the record that begins at a physical offset; returns None without a record."""
         found = self._log.read(physical_offset)
         return found if isinstance(found, Record) else None
 
     def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        """Returns (physical offset, size, tags code) at a queue offset; None without one."""
+        """Returns (physical offset, size, tags code) of the unit at a queue offset, or None without a unit."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         if queue is None or unit is None:
@@ -587,14 +590,14 @@ class MessageStore:
         return unit[0], unit[1], tags_code
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Returns the store time of the message at a queue offset, ms; None without one."""
+        """Returns the store time of the message at a queue offset, ms, or None without a message."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         found = self._log.read(unit[0]) if unit is not None else None
         return found.store_ms if isinstance(found, Record) else None
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """Returns the queue offset stored nearest to `time_ms` (`nearest_offset`); 0 for a queue without messages."""
+        """Returns the queue offset of the message stored nearest to a time (`nearest_offset`); 0 for an empty queue."""
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return 0
@@ -605,7 +608,7 @@ class MessageStore:
     # ------------------------------------------------------------------ index
 
     def index(self, count_max: int) -> bool:
-        """Index up to `count_max` visible messages by key; returns whether none is left. Raises OSError (retry)."""
+        """Index up to `count_max` visible messages by key; returns whether all are indexed. Raises OSError (retry)."""
         if self._indexer is None:
             return True
         with self._noting(INDEX):
@@ -616,8 +619,8 @@ class MessageStore:
     ) -> Generator[None, None, QueryResult]:
         """Find the newest messages with a key, up to `count_max` (at most 64), stored from `begin_ms` to `end_ms`.
 
-        Times are compared by the second. Messages with an equal hash are found too: the caller compares the keys.
-        Yields after every few milliseconds of work.
+        Times are compared by the second. Messages whose key only has an equal hash are found too, so the caller must
+        compare the keys. Yields after every few milliseconds of work.
         """
         if self._indexer is None:
             return QueryResult([], 0, 0)
@@ -644,20 +647,17 @@ class MessageStore:
 
         if not expired():
             return 0
-        # When a record has left the log, only its queue's files show that the queue had messages: make them durable
-        # first.
+        # After a record is deleted from the log, only its queue's files show that the queue had messages, so sync them.
         self.flush_queues()
         with self._queues_lock, self._deletion_lock:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
                 count = expired()
                 log.segments.remove(count)
-                # An entry of `deletedTopics.json` is dropped once the log begins after it, so removed files must not
-                # come back.
+                # An entry of `deletedTopics.json` is dropped when the log begins after it, so the files must stay removed.
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # The lock is released between turns so that dispatching continues; a read in between skips removed
-                # records.
+                # The lock is released between turns so that dispatching continues. Reads in between skip removed records.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)
@@ -668,21 +668,21 @@ class MessageStore:
     # ------------------------------------------------------------------ flush and close
 
     def flush(self) -> int:
-        """Make every appended message durable; return the durable end.
+        """Make every appended message durable; returns the durable end.
 
         Raises OSError, also if the lock file is missing.
         """
         with self._flush_lock:
             self._check_lock()
             if self._log.flushed_end == self._log.end:
-                # Nothing was synced, so the errors of earlier syncs remain in `troubles`.
+                # No data was synced, so the errors of earlier syncs remain in `troubles`.
                 return self._log.end
             with self._noting(LOG):
                 return self._log.flush()
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Errors by part of the store, of its last sync or dispatch; empty if there are none."""
+        """The errors of the last sync or dispatch, by part of the store; empty without errors."""
         found: dict[str, Exception] = dict(self._troubles)
         if self._dispatcher.trouble is not None:
             found[DISPATCH] = self._dispatcher.trouble
@@ -705,12 +705,12 @@ class MessageStore:
     def flush_queues_in_turns(self, a_turn: int = QUEUES_A_TURN) -> Generator[None, None, None]:
         """Run `flush_queues` as a generator that yields after `a_turn` queues, because tens of thousands take minutes.
 
-        Appends, reads and flushes of the log do not wait for it. If the caller drops the generator, no checkpoint is
-        written.
+        Appends, reads and flushes of the log do not wait for this work. If the caller drops the generator, no
+        checkpoint is written.
         """
         with self._noting(QUEUES):
             with self._dispatch_lock:
-                # Taken under the lock, because a topic being deleted moves from one table to the other.
+                # Read the queues under the lock, because a topic that is being deleted moves to another table.
                 queues = self._table.all()
                 dispatcher, store_ms = self._dispatcher, self._store_ms
                 dispatched_ms, shown_offset = self._dispatched_ms, dispatcher.shown_offset
@@ -736,9 +736,9 @@ class MessageStore:
                 self._trust(checkpoint)
 
     def close(self) -> None:
-        """Stop cleanly: make everything visible and durable, remove `abort`, unlock. A second call does nothing.
+        """Stop cleanly: make all messages visible and durable, remove `abort`, and unlock. A second call does nothing.
 
-        Raises OSError; the store is closed even so, and the next `open` recovers it.
+        Raises OSError. Even then the store is closed, and the next `open` recovers it.
         """
         if self._closed:
             return
@@ -746,7 +746,7 @@ class MessageStore:
         try:
             self._dispatcher.only_durable = False
             self._dispatch_all(self.dispatch)
-            # Unlisted records count as dispatched too, so that recovery does not read them again.
+            # Records without a queue count as dispatched too, so that recovery does not read them again.
             self._dispatched_ms = self._store_ms
             self.flush()
             while not self.index(_DISPATCH_COUNT):
@@ -759,7 +759,7 @@ class MessageStore:
             self._unmap()
 
     def abandon(self) -> None:
-        """Close without making anything durable, as a kill does: the next `open` recovers."""
+        """Close without making anything durable, as after a kill; the next `open` recovers the store."""
         if not self._closed:
             self._closed = True
             self._unmap()

@@ -1,7 +1,7 @@
-"""Data that goes into the store and comes out of it, and the limits of names and messages.
+"""Data types of the store, and the limits of names and messages.
 
-Frequent types are `msgspec.Struct`s: one is created per message. Format on disk: see `longpoll_protocol.log_record`.
-Reading: see `store.selection`.
+Frequent types are `msgspec.Struct`s, because one object is created per message. Format on disk: see
+`longpoll_protocol.log_record`. Reading: see `store.selection`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     """A message from the send processor (`MessageExtBrokerInner.java`)."""
 
     topic: str
-    """At most 127 bytes of UTF-8 and a safe file name."""
+    """The topic: at most 127 bytes of UTF-8, and a safe file name."""
     queue_id: int
     body: bytes | memoryview
     properties: bytes
-    """Encoded: name \\x01 value \\x02 ..., at most 32,767 bytes."""
+    r"""The encoded properties (name \x01 value \x02 ...), at most 32,767 bytes."""
     tags_code: int
-    """`record.tags_code` of the message's TAGS property; 0 without tags."""
+    """The hash of the message's TAGS property (`record.tags_code`); 0 without tags."""
     born_ms: int
     born_host: bytes
-    """`record.host_bytes`: the address, then the port as int32; 8 bytes (IPv4) or 20 (IPv6)."""
+    """The producer's address, then its port as int32 (`record.host_bytes`): 8 bytes for IPv4 or 20 for IPv6."""
     store_host: bytes
     flag: int = 0
     sys_flag: int = 0
-    """The store sets the two bits for IPv6 hosts, from the hosts' lengths."""
+    """The message's flags. The store sets the two bits for IPv6 hosts, from the hosts' lengths."""
     reconsume_times: int = 0
     prepared_offset: int = 0
     inner_queues: tuple[tuple[str, int], ...] = ()
@@ -52,7 +52,7 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def in_queue(self) -> bool:
-        """Whether a consume queue lists it, as `Record.in_queue`."""
+        """Whether the message goes into a consume queue, as `Record.in_queue`."""
         return self.sys_flag & SYS_FLAG_TRANSACTION_MASK not in NOT_LISTED
 
 
@@ -63,12 +63,12 @@ def _host_text(store_host: bytes) -> str:
 
 @with_table
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """The place of an appended message (`AppendMessageResult.java`)."""
+    """The position of an appended message (`AppendMessageResult.java`)."""
 
     queue_offset: int
     physical_offset: int
     size: int
-    """Bytes of the whole record."""
+    """Size of the whole record, bytes."""
     store_ms: int
     store_host: bytes
 
@@ -79,7 +79,7 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def log_end(self) -> int:
-        """The record's end; the message is durable once `flushed_end` has reached it."""
+        """The record's end in the log. The message is durable once `flushed_end` has reached this offset."""
         return self.physical_offset + self.size
 
 
@@ -99,7 +99,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def log_end(self) -> int:
-        """The record's end."""
+        """The record's end in the log."""
         return self.physical_offset + self.size
 
 
@@ -110,9 +110,9 @@ class QueryResult(msgspec.Struct, frozen=True):
     records: list[memoryview]
     """Slices of the mapped log, one whole record each, oldest first; release them before the store closes."""
     index_end_ms: int
-    """`indexLastUpdateTimestamp`: store timestamp of the last indexed message; 0 when the index has no such key."""
+    """`indexLastUpdateTimestamp`: store timestamp of the last indexed message; 0 if the index does not have the key."""
     index_end_offset: int
-    """`indexLastUpdatePhyoffset`: physical offset of the last indexed message; 0 in the same case."""
+    """`indexLastUpdatePhyoffset`: physical offset of the last indexed message; 0 if the index does not have the key."""
 
 
 @frozen
@@ -129,11 +129,11 @@ TagsMatch = Callable[[int], bool]
 
 
 class ByProperties(Protocol):
-    """A filter on message properties. The work of a match grows with the length of its expression."""
+    """A filter on message properties. Matching takes longer for a longer expression."""
 
     @property
     def expression(self) -> str:
-        """The filter's text."""
+        """The text of the filter's expression."""
         ...
 
     def matches_properties(self, lookup: Lookup, /) -> bool:
@@ -142,10 +142,9 @@ class ByProperties(Protocol):
 
 
 Matches = tuple[TagsMatch | None, ByProperties | None]
-"""Filters by tags code and by properties; None matches everything.
+"""Filters by tags code and by properties; a filter that is None matches every message.
 
-Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
-"""
+Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`."""
 ALL: Final[Matches] = (None, None)
 
 
@@ -169,7 +168,7 @@ class GetResult(msgspec.Struct, frozen=True):
 
     status: GetStatus
     offset_next: int
-    """`nextBeginOffset`."""
+    """The offset at which the client continues (`nextBeginOffset`)."""
     offset_min: int
     offset_max: int
     records: list[memoryview]
@@ -178,16 +177,16 @@ class GetResult(msgspec.Struct, frozen=True):
     Send or copy them soon, and release them before the store closes, because a slice keeps its file mapped.
     """
     offsets: list[int]
-    """The queue offset of each message, even if `records` merged several."""
+    """The queue offset of each message, also if a slice in `records` contains several messages."""
     size_bytes: int
     """Sum of the lengths of `records`."""
     suggest_slave: bool
-    """`suggestPullingFromSlave`: the reader is further behind than the log's share of memory."""
+    """`suggestPullingFromSlave`: whether the requested messages are too far behind to be in memory."""
 
 
 QUEUE_ID_MAX: Final = 2**31 - 1
 FOUND_NAME_SIZE_MAX: Final = 255
-"""Maximum bytes of a topic in an existing log, as for a directory's name: RocketMQ 5 has long retry topics."""
+"""Maximum bytes of a topic in an existing log, which equals a directory's limit, because 5.x has long retry topics."""
 
 
 def is_storable(message: MessageToStore, body_size_max: int) -> bool:
@@ -197,7 +196,7 @@ def is_storable(message: MessageToStore, body_size_max: int) -> bool:
 
 
 def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
-    """Returns the message in its stored form; raises MessageRefusedError above a limit."""
+    """Returns the message in its stored form; raises MessageRefusedError if a limit is exceeded."""
     properties = message.properties
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise MessageRefusedError(

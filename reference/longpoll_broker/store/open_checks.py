@@ -1,8 +1,8 @@
-"""Checks before a store is opened: its settings, and parts of RocketMQ 5.x that no broker here can read.
+"""Checks before a store is opened: its settings, and parts of RocketMQ 5.x that this broker cannot read.
 
-These are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so `verify`
-never accepts a store that has some, and a broker refuses to open it. A broker of 5.x creates most of these parts empty,
-so their contents decide, not their names.
+Such parts are batch queues, compacted topics, RocksDB, and logs of DLedger. Their contents exist nowhere else, so
+`verify` never accepts a store that has such contents, and a broker refuses to open it. A broker of 5.x creates most of
+these parts empty, so the checks look at their contents instead of their names.
 
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
@@ -36,18 +36,18 @@ _PARTS: Final = {
 _DLEDGER: Final = "dledger-"
 """Prefix of the directory of a log with `enableDLegerCommitLog`."""
 _ROCKSDB_FILE: Final = "CURRENT"
-"""A file in every RocksDB directory: the name of its manifest."""
+"""A file in every RocksDB directory; it contains the name of the manifest."""
 _ROCKSDB_ROWS: Final = (".sst", ".blob")
-"""The ends of names of files with rows. Rows since the last flush are in `.log` files."""
+"""Suffixes of the files with rows. Rows since the last flush are in `.log` files."""
 _POSITIONS: Final = ("position-checkpoint", "position-checkpoint.bak", "position-checkpoint.tmp")
-"""Written for every store; the offsets of the compacted queues."""
+"""Files with the offsets of the compacted queues, which RocketMQ writes for every store."""
 _NO_POSITIONS: Final = {"empty": True, "queueOffsetMap": {}}
 _CHUNK_SIZE: Final = 1024 * 1024
 
 
 @frozen
 class Unsupported:
-    """A directory below the store, and its contents."""
+    """A directory in the store, and a description of its contents."""
 
     path: str
     what: str
@@ -86,7 +86,7 @@ def _has_rows(files: Files, path: str, names: list[str]) -> bool:
 
 
 def _has_data(files: Files, path: str) -> bool:
-    """Whether a file, or one below a directory, has a byte that is not zero."""
+    """Whether a file, or any file below a directory, has a byte that is not zero."""
     try:
         names = files.list(path)
     except NotADirectoryError:

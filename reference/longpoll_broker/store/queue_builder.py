@@ -1,11 +1,11 @@
 """Builds the consume queues: a cursor over the log makes each message visible in its queue.
 
-To avoid decoding each record, a writer hands its new records over. The list of handed records is bounded. When a record
-is missing in it (after opening, or far behind), the cursor reads the log instead. A message whose queue cannot take its
-unit waits; the messages of other queues go on.
+A writer hands its new records over, so that the cursor need not decode each record. The list of handed records is
+bounded. If a record is missing in the list (after opening, or far behind), the cursor reads the log instead. If a queue
+cannot take a message's unit, the message waits, and the messages of other queues continue.
 
-The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`.
-Source: `ReputMessageService.doReput` 4.9.7.
+The dispatcher's thread, retries and notification: see `DispatchService` in `hold.hold_service`. Source:
+`ReputMessageService.doReput` 4.9.7.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from longpoll_runtime.logs import event
 _lines = logging.getLogger(__name__)
 
 HANDED_COUNT_MAX: Final = 262_144
-"""Maximum messages handed over and not yet dispatched; above this the dispatcher reads the log."""
+"""Maximum messages handed over and not yet dispatched; beyond it the dispatcher reads the log."""
 BEHIND_COUNT_MAX: Final = 262_144
-"""Maximum messages that wait for their queue; above this the cursor stops."""
+"""Maximum messages that wait for their queue; beyond it the cursor stops."""
 RETRIED_COUNT: Final = 8
 """Number of queues with waiting messages that one call of `dispatch` tries again."""
 
 
 Handed: TypeAlias = tuple[ConsumeQueue | None, Arrival]
-"""One message as its arrival, and its queue; None when no queue lists it."""
+"""A message's queue and its arrival; the queue is None if the message is in no queue."""
 
 
 class QueueOf(Protocol):
     """Finds or creates the queue of a record."""
 
     def __call__(self, record: Record) -> ConsumeQueue | None:
-        """Returns the queue, or None if no queue lists the record.
+        """Returns the queue, or None if the record belongs in no queue.
 
-        Raises OSError if creation fails, MessageRefusedError if it is not allowed.
+        Raises OSError if the queue cannot be created, and MessageRefusedError if creating it is not allowed.
         """
         ...
 
 
 InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
-"""Finds the additional queues that list a record, with the offset in each (`inner_queues`); raises OSError."""
+"""Finds the additional queues of a record, with its offset in each (`inner_queues`); raises OSError."""
 
 
 class QueueBuilder:
     """The cursor. Invariant: every record before `cursor` is in its queue or `behind`; `handed` begins at the cursor.
 
-    `handing` is false from a missed hand-over until the cursor reaches the log's end. Both change only under the append
-    lock, so a record is either handed over or read. `_handed_end` is the log's end after the last hand-over; a record
-    that does not begin there follows a missed one.
+    `handing` is false from a missed hand-over until the cursor reaches the log's end. `handing` and `_handed_end`
+    change only under the append lock, so a record is either handed over or read. `_handed_end` is the log's end after
+    the last hand-over; if a record does not begin there, a hand-over was missed before it.
     """
 
     __slots__ = (
@@ -97,33 +97,33 @@ class QueueBuilder:
         self._inner_of = inner_of
         self._levels_ms = levels_ms
         self.cursor = cursor
-        # The last record made visible; -1 before the first.
+        # Physical offset of the last record made visible; -1 before the first record.
         self.shown_offset = -1
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
         self._handed_end = cursor
         # Whether the cursor stops at the durable end of the log (`getConfirmOffset` of 5.x under SYNC_FLUSH).
         self.only_durable = False
-        # By queue, in log order, the messages that it could not list.
+        # By queue, in log order, the messages that the queue could not accept.
         self.behind: dict[ConsumeQueue, deque[Arrival]] = {}
         self._behind_count = 0
-        # Why messages could not be made visible; None without a problem.
+        # Why messages could not be made visible, or None.
         self.trouble: OSError | StoreDamageError | None = None
 
     @property
     def visible_end(self) -> int:
         """Physical offset up to which every message is visible; callable from any thread."""
-        # The cursor is read before `behind`, because it passes a message only after the message is in `behind`.
+        # The cursor is read before `behind`, because it passes a message only after that message is in `behind`.
         end = self.cursor
         for waiting in self.behind.copy().values():
-            with suppress(IndexError):  # `dispatch` has listed the last waiting message meanwhile
+            with suppress(IndexError):  # `dispatch` may have listed the last waiting message in between.
                 end = min(end, waiting[0].physical_offset)
         return end
 
     def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
-        """Take over appended, adjacent records; the caller holds the append lock.
+        """Accept appended, adjacent records from a writer; the caller holds the append lock.
 
-        `log_end_before` is the log's end before them and before a blank that preceded the first.
+        `log_end_before` is the log's end before these records and before a blank that may precede the first.
         """
         if self.handing:
             if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
@@ -133,11 +133,11 @@ class QueueBuilder:
                 self.handing = False
 
     def waiting(self) -> list[Arrival]:
-        """The messages handed over and not yet visible; other threads may be dispatching them."""
+        """Returns the messages that are handed over and not yet visible; other threads may be dispatching them."""
         return [arrival for queue, arrival in list(self.handed) if queue is not None]
 
     def unlist(self, queues: Container[ConsumeQueue]) -> None:
-        """Unlist the handed-over messages of these queues; the caller holds dispatch and append lock."""
+        """Discard the handed-over messages of these queues; the caller holds the dispatch lock and the append lock."""
         self.handed = deque(
             (None, arrival) if queue is not None and queue in queues else (queue, arrival)
             for queue, arrival in self.handed
@@ -150,9 +150,10 @@ class QueueBuilder:
     def dispatch(self, limit: int) -> list[Arrival]:
         """Move up to `limit` records into their queues; returns the arrivals in log order.
 
-        One caller at a time. Returns fewer arrivals if some records have no queue. Messages that a queue cannot list
-        are `behind` and retried on each call. Raises OSError when too many are behind, and StoreDamageError when a
-        record is damaged. If there are arrivals, it returns them so that their pulls wake; the next call raises.
+        Only one thread may call this method at a time. It returns fewer arrivals if some records have no queue.
+        Messages that a queue cannot accept are `behind` and retried on each call. Raises OSError if too many messages
+        are behind, and StoreDamageError if a record is damaged. If there are arrivals, they are returned so that their
+        pulls wake, and the next call raises.
         """
         arrivals: list[Arrival] = []
         end = self._log.flushed_end if self.only_durable else self._log.end
@@ -180,13 +181,13 @@ class QueueBuilder:
                     self._behind_count -= 1
             except OSError as error:
                 self.trouble = error
-            # The queue goes to the end of the order, so that the next call begins with the queues not tried yet.
+            # The queue goes to the end of the order, so that the next call begins with queues that were not tried yet.
             del self.behind[queue]
             if waiting:
                 self.behind[queue] = waiting
 
     def _list(self, queue: ConsumeQueue, arrival: Arrival, arrivals: list[Arrival]) -> None:
-        """List a message, or queue it in `behind`; raises OSError when too many are behind."""
+        """Add a message to its queue or to `behind`; raises OSError if too many messages are behind."""
         if queue not in self.behind:
             try:
                 if queue.put(arrival):
@@ -205,14 +206,14 @@ class QueueBuilder:
         else:
             self.behind[queue].append(arrival)
         self._behind_count += 1
-        # Without room, the next send to this queue is refused, so the waiting messages do not grow further.
+        # Without room, the next send to this queue is refused, so the number of waiting messages does not grow.
         queue.room_end = 0
 
     def _dispatch(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
         while handed and count < limit and self.cursor < end:
-            # Removed only after it was listed: if too many messages are behind, this record must stay the next one.
+            # Remove the record after it was listed: if too many messages are behind, it must stay the next one.
             queue, arrival = handed[0]
             if queue is not None:
                 self._list(queue, arrival, arrivals)
@@ -247,16 +248,16 @@ class QueueBuilder:
             self._show_read(found, arrivals)
 
     def _show_read(self, found: Record, arrivals: list[Arrival]) -> None:
-        """List a record read from the log, in additional queues first; skip it if no queue may list it."""
+        """Add a record read from the log to its queues, additional queues first; skip it if no queue may list it."""
         for inner, offset in self._inner_of(found):
             if not _may_list(inner, offset, found):
                 continue
-            # A queue that already listed the record before a failure skips it as a duplicate.
+            # If a queue listed the record before a failure, it skips the record as a duplicate.
             self._list(inner, arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms), arrivals)
         try:
             queue = self._queue_of(found)
         except MessageRefusedError as error:
-            # No checksum covers the topic's name, so it may be damaged, and this one is not safe as a path.
+            # No checksum covers the topic's name, so the name may be damaged, and this name is not safe as a path.
             _tell_of_damage(found, str(error))
             queue = None
         if queue is not None and _may_list(queue, found.queue_offset, found):
@@ -267,9 +268,9 @@ class QueueBuilder:
 
 
 def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:
-    """Whether a queue may list a record at an offset.
+    """Whether a record may be added to a queue at an offset.
 
-    No checksum covers the offset, and filling a large gap costs disk.
+    The offset is checked, because no checksum covers it and filling a large gap costs disk space.
     """
     if queue.may_list(offset, record.physical_offset):
         return True

@@ -1,16 +1,16 @@
 """Recovers a store on opening: finds the log's true end and the valid queue units. Reads and writes the checkpoint.
 
-After a clean stop we do as RocketMQ does (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three
-files of the log and of each queue up to the first incomplete unit or record, and drop the rest.
+After a clean stop, recovery works as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): it reads the
+last three files of the log and of each queue up to the first incomplete unit or record, and drops all later bytes.
 
-After a crash, queue units count only before a safe point, and later records are dispatched again. The safe point is the
+After a crash, only queue units before a safe point count, and later records are dispatched again. The safe point is the
 start of the newest file whose first record, like that of every file before it, is not younger than the checkpoint
 (`isMappedFileMatchedRecover`), because everything up to the checkpoint is durable in log and queues. Our checkpoint
-also names one durable record before which all are durable, so that recovery starts there and not a gigabyte file
+also names one record before which all records are durable, so that recovery starts there and not a gigabyte file
 earlier.
 
-Bytes after a queue's last unit are cleared, but a power cut may undo this. A unit that returns so points to a lost
-record, whose place another record may have taken by now. Therefore a queue's last units must match the log.
+Bytes after a queue's last unit are cleared, but a power cut may undo this. A unit that returns in this way points to a
+lost record, whose place another record may have taken since. Therefore a queue's last units must match the log.
 
 The checkpoint says up to which store time log, queues and index are durable (`StoreCheckpoint.java`):
 
@@ -55,7 +55,7 @@ from longpoll_runtime.logs import event
 
 CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000
-"""Maximum disorder of store times, ms: a record gets its time before it is appended (`getMinTimestamp`)."""
+"""Maximum disorder of store times, ms, because a record gets its time before it is appended (`getMinTimestamp`)."""
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OURS: Final = struct.Struct(">8sqqqq")
 _OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
@@ -64,7 +64,7 @@ _MARK: Final = b"longpoll"
 
 @frozen
 class Checkpoint:
-    """The file's fields; zeros where nothing was flushed yet."""
+    """The fields of the checkpoint file; a field is zero if nothing was flushed yet."""
 
     physic_ms: int = 0
     logics_ms: int = 0
@@ -72,10 +72,9 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
     durable_offset: int = -1
-    """Physical offset of a record that is durable together with all records before it; -1 if unknown."""
+    """Physical offset of a record that is durable together with all earlier records; -1 if unknown."""
     queue_file_count: int = 0
-    """Number of queue files when the checkpoint was written; if some are missing now, so are their units. -1 during a
-    rebuild."""
+    """Number of queue files when the checkpoint was written; -1 during a rebuild. If files are missing, units are."""
 
     @property
     def lacks_queues(self) -> bool:
@@ -84,12 +83,12 @@ class Checkpoint:
 
     @property
     def safe_ms(self) -> int:
-        """The store time up to which everything is durable in log and queues."""
+        """The store time up to which all records are durable in log and queues."""
         return max(0, min(self.physic_ms, self.logics_ms) - SLACK_MS)
 
 
 def decode_checkpoint(content: bytes) -> Checkpoint:
-    """Decode the fields; a file that is too short counts as never written."""
+    """Decode the fields; a file that is too short is treated as never written."""
     if len(content) < _FIELDS.size:
         return Checkpoint()
     fields = _FIELDS.unpack_from(content)
@@ -125,9 +124,9 @@ def load_checkpoint(files: Files, path: str) -> Checkpoint:
 _lines = logging.getLogger(__name__)
 
 _Seen: TypeAlias = Callable[[Record], None]
-"""A function that recovery calls with each record that it reads and that a queue lists."""
+"""Called with each record that recovery reads and that belongs in a queue."""
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
-"""The common prefix of both magics."""
+"""The common prefix of both magic numbers."""
 FILES_WALKED: Final = 3
 """Number of newest files that a normal recovery reads."""
 
@@ -141,9 +140,9 @@ class Recovered:
     """The result of a recovery."""
 
     cursor: int
-    """Physical offset where dispatching begins, because every record before it is in its queue."""
+    """Physical offset where dispatching begins, because every earlier record is in its queue."""
     store_ms: int
-    """Store time of the log's last record that was read; 0 without one."""
+    """Store time of the last record that was read from the log; 0 without a record."""
     set_aside: int = 0
     """Bytes of records after the log's end that were saved in a separate directory."""
 
@@ -152,7 +151,7 @@ class Recovered:
 class _Following:
     physical_offset: int
     is_whole: bool
-    """Whether the record's checksum was verified; false if the checksum budget allowed only a look at its head."""
+    """Whether the record's checksum was verified. If false, the checksum budget allowed only reading its head."""
 
     @property
     def told(self) -> str:
@@ -170,9 +169,9 @@ def recover(
     covers: Callable[[str, int, int], bool],
     has_addresses: bool = False,
 ) -> Recovered | None:
-    """Recover the store and log the result; return None if the queues must be rebuilt first and recovered again.
+    """Recover the store and log the result; returns None if the queues must be rebuilt and recovery run again.
 
-    A rebuild is needed if queues lack their last units or have wrong ones. `covers` is `Deletions.covers`;
+    A rebuild is needed if queues lack their last units or have wrong units. `covers` is `Deletions.covers`;
     `has_addresses` means that tags codes may be addresses in extended queues. Raises OSError, and StoreUserError if
     opening the store would drop complete records.
     """
@@ -206,7 +205,7 @@ def recover_clean(
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
     If the checkpoint says that the queues cover the whole log, no record is dispatched again, because the last records
-    may belong to a deleted topic. If it says that the queues are gone, every record is.
+    may belong to a deleted topic. If it says that the queues are gone, every record is dispatched again.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
@@ -225,7 +224,7 @@ def recover_clean(
             _walk_queue(queue, _file_before(queue, end), end)
     if store_ms <= checkpoint.logics_ms and not checkpoint.lacks_queues:
         return Recovered(end, store_ms, set_aside)
-    # Listed records count as dispatched. If the oldest log files are gone, the log may even begin after a queue's end.
+    # Records with a unit count as dispatched. If old log files are missing, the log may begin after a queue's end.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
     return Recovered(min(max(cursor, log.start), end), store_ms, set_aside)
 
@@ -243,8 +242,7 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     log.stand_at(end)
     log.write_anew(start)
     log.sync_rest()
-    # After a kill, pages that are only in the system's cache are not on disk yet, so the log counts as durable up to
-    # here.
+    # After a kill, pages that are only in the system's cache are not on disk, so the log is durable only up to here.
     log.flushed_end = start
     return Recovered(start, store_ms, set_aside)
 
@@ -252,9 +250,9 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
 def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) -> int:
     """Save records after the log's end to a separate directory before they are cleared, and log a warning.
 
-    Recovery cannot tell a damaged record from one that was half written, and acknowledged records may follow a damaged
-    one. Returns the number of bytes kept. Raises StoreUserError if they cannot be kept. Also raises it if complete
-    records follow the end of a cleanly closed log that `is_short`, which no stop causes.
+    Recovery cannot distinguish a damaged record from a half-written record, and acknowledged records may follow a
+    damaged record. Returns the number of bytes kept. Raises StoreUserError if they cannot be kept, or if complete
+    records follow the end of a cleanly closed log that `is_short`, because no clean stop causes this.
     """
     where = f"{log.segments.directory} ends at {end}"
     behind = _next_record(log, end)
@@ -290,7 +288,7 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
 
 
 def _is_begun(log: CommitLog, end: int) -> bool:
-    """Whether a record begins at the log's end; a process killed during a write leaves neither size nor magic."""
+    """Whether a record begins at the log's end. A process killed during a write leaves no size and no magic number."""
     found = log.read(end)
     if isinstance(found, Damage):
         mark = log.slice(end, SIZE_AND_MAGIC.size)
@@ -299,10 +297,10 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 
 
 def _next_record(log: CommitLog, start: int) -> _Following | None:
-    """Returns the first complete record after `start`, found by its magic; None if there is none.
+    """Returns the first complete record after `start`, found by its magic number, or None.
 
-    If only heads were found whose checksums cost too much (`ChecksumBudget`), returns the first of these, so that its
-    bytes are kept too.
+    If the search found only heads whose checksums cost too much (`ChecksumBudget`), returns the first of these heads,
+    so that its bytes are kept too.
     """
     checks = ChecksumBudget()
     unchecked: _Following | None = None
@@ -310,7 +308,7 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
         if segment.stop <= start:
             continue
         for at, stop in segment.data(max(0, start - segment.start)):
-            # Overlaps the previous piece, so that a mark across the border is found.
+            # Overlap the previous piece, so that a magic number that crosses the border is found.
             begin = max(0, at - SIZE_AND_MAGIC.size)
             piece = bytes(segment.view[begin:stop])
             checks.passed(stop - at)
@@ -329,8 +327,8 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
 def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
     """Check that the newest files of each queue begin with units of that queue; raises StoreUserError.
 
-    If another queue's file was copied here, its units and their records are valid, so only their names show the
-    mistake.
+    If a file of another queue was copied here, its units and their records are valid, so only their topic and queue
+    show the mistake.
     """
     for queue in queues:
         for segment in queue.segments.segments[-FILES_WALKED:]:
@@ -348,7 +346,7 @@ def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Returns the start of the newest file that begins, like all before it, with a record not after the safe time."""
+    """Returns the start of the newest file that, like all before it, begins with a record not after the safe time."""
     start = log.start
     for segment in log.segments.segments:
         first = log.read(segment.start)
@@ -359,7 +357,7 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 
 def _durable_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Returns where recovery after a crash begins: everything before it is durable in log and queues."""
+    """Returns where recovery after a crash begins; all earlier records are durable in log and queues."""
     return max(safe_start(log, checkpoint), checkpoint.durable_offset)
 
 
@@ -378,10 +376,9 @@ def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoin
 
 
 def without_queues(checkpoint: Checkpoint) -> Checkpoint:
-    """Returns the checkpoint of a store whose queues are rebuilt.
+    """Returns the checkpoint of a store whose queues are being rebuilt.
 
-    Write this checkpoint before the rebuild, because a crash during the rebuild leaves queues that exist but are
-    incomplete.
+    This checkpoint is written before the rebuild, because a crash during the rebuild leaves incomplete queues.
     """
     return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=-1)
 
@@ -391,12 +388,11 @@ def believed(
 ) -> Checkpoint:
     """Returns the checkpoint without the parts that log and queues contradict.
 
-    The queues do not count if their directory is gone (an operator removes it to rebuild them), or if units are missing
-    that must be on disk. The named durable record does not count if another log replaced this one. Raises
+    The queues do not count if their directory is missing (an operator removes it to rebuild them), or if units are
+    missing that must be on disk. The named durable record does not count if another log has replaced this log. Raises
     StoreUserError if files of different queues were exchanged.
     """
-    # In reverse order, because at the limit of maps the files used last stay mapped, and recovery begins with the
-    # first.
+    # The order is reversed, because recovery begins with the first queue, and at the limit the last maps stay.
     _check_firsts(log, reversed(queues))
     if not had_queues or checkpoint.lacks_queues:
         return without_queues(checkpoint)
@@ -421,7 +417,7 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
     """Returns the end of the last complete record from `start` on, and its store time.
 
     A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
-    flushed: a later record, or the last one, is rejected if a sector outside of its checksum is all zeros.
+    flushed: a later record, or the last record, is rejected if a sector that its checksum does not cover is all zeros.
     """
     position = end = start
     store_ms = 0
@@ -442,13 +438,13 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None, seen: _Seen = 
             store_ms = found.store_ms
         else:
             position = found
-            # Writing continues in the next file if it exists, even if it is empty, and before the blank if it does not.
+            # Writing continues in the next file if that exists, even if it is empty, and else before the blank.
             if log.segments.find(position) is not None:
                 end = position
 
 
 def _file_before(queue: ConsumeQueue, log_end: int) -> int:
-    """Returns the index of the newest file whose first record is before `log_end`; -1 without one."""
+    """Returns the index of the newest file whose first record is before `log_end`, or -1."""
     segments = queue.segments.segments
     for index in range(len(segments) - 1, -1, -1):
         physical_offset, size, _tags_code = UNIT.unpack_from(segments[index].view, 0)
@@ -470,9 +466,9 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
 
 
 def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
-    """Whether a queue's newest files have an invalid unit before one that lists a record of the log before `log_end`.
+    """Whether a queue's newest files have an invalid unit before a unit whose record is before `log_end`.
 
-    A unit that lists no record does not show a gap, because it may have been cleared, and a power cut undoes that.
+    A unit without a record does not prove a gap, because it may have been cleared, and a power cut undoes that.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:
@@ -498,7 +494,7 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue, log_end: int | None) -> bool:
 
 @define
 class _Units:
-    """Compares each record that recovery reads after a clean stop with the units that list it."""
+    """Compares each record that recovery reads after a clean stop with its units."""
 
     log: CommitLog
     queues: Mapping[tuple[str, int], ConsumeQueue]
@@ -509,7 +505,7 @@ class _Units:
     wrong: dict[tuple[str, int], ConsumeQueue] = field(factory=dict)
 
     def check(self, record: Record) -> None:
-        """Compare a record with its unit in its own queue and in each additional one."""
+        """Compare a record with its unit in its own queue and in each additional queue."""
         topic, queue_id, offset = record.topic, record.queue_id, record.queue_offset
         self.ends[topic, queue_id] = (offset, record.physical_offset)
         self._check_at(topic, queue_id, offset, record)
@@ -527,12 +523,11 @@ class _Units:
             self.wrong[topic, queue_id] = queue
 
     def _lists(self, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int], record: Record) -> bool:
-        """Whether a unit lists this record, or another with the same queue offset, as a deletion by RocketMQ causes."""
+        """Whether a unit belongs to this record, or to another with the same queue offset (a deletion by RocketMQ)."""
         if unit[0] != record.physical_offset:
             has_record = unit[0] >= self.log.start or unit[1] == PRE_BLANK_SIZE
             return has_record and _is_founded(self.log, queue, offset, unit)
-        # A delayed message's tags code is its delivery time, which depends on the settings, so only the size is
-        # compared.
+        # A delayed message's tags code is its delivery time, which depends on settings, so only the size is compared.
         if unit[1] != record.size or record.topic == SCHEDULE_TOPIC:
             return unit[1] == record.size
         known = queue.tags_code(unit) if self.has_addresses and is_address(unit[2]) else unit[2]
@@ -553,7 +548,7 @@ class _Units:
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
     """Drop the units at a queue's end that do not match a record.
 
-    Keeps a unit whose record is damaged but has a valid head, and a unit whose record was removed with the log's oldest
+    A unit stays if its record is damaged but has a valid head, or if its record was deleted with the log's oldest
     files.
     """
     offset, start = queue.offset_end, queue.segments.start // UNIT_SIZE
@@ -565,7 +560,7 @@ def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
 
 
 def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int, unit: tuple[int, int, int] | None) -> bool:
-    """Whether a unit matches its record, or that record is damaged or was removed with the log's oldest files."""
+    """Whether a unit matches its record, or its record is damaged or was deleted with the log's oldest files."""
     if unit is None or unit[1] == PRE_BLANK_SIZE or unit[0] < log.start:
         return True
     found = log.read(unit[0])

@@ -1,8 +1,8 @@
-"""Which of the log's oldest files may be removed, and which topics and queues were deleted.
+"""Decides which of the log's oldest files may be removed, and records which topics and queues were deleted.
 
 RocketMQ's rules for files: only whole files are removed, oldest first, never the newest, at most ten at a time. They
-expire by age at certain hours or when the disk fills up; on a full disk age does not count. A file's age counts from
-its last change. We also keep files with messages that no queue lists yet or that are not durable.
+expire by age at certain hours or when the disk fills up; on a full disk, age does not count. A file's age counts from
+its last change. This broker also keeps files with messages that are not yet in a queue or not durable.
 
 The records of a deleted topic stay in the log, and recovery would dispatch them again. Therefore a deletion is first
 made durable in `deletedTopics.json`. RocketMQ has no such file, and its deleted queues return after a crash. An entry
@@ -12,8 +12,7 @@ is removed when the log no longer has records from before the deletion.
 
 Removal: see `MessageStore.remove_expired`. Times of checks: see `upkeep.flush_service`.
 
-Sources: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`,
-`UtilAll.isItTimeToDo`.
+Sources: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`, `UtilAll.isItTimeToDo`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from longpoll_broker.store.segment import Segment
 from longpoll_runtime import Files, NotRegularError
 
 REMOVED_COUNT_MAX: Final = 10
-"""`DELETE_FILES_BATCH_MAX`."""
+"""Maximum files removed at a time (`DELETE_FILES_BATCH_MAX`)."""
 FORCE_RATIO: Final = 0.85
 """`diskSpaceCleanForciblyRatio`: above this share of used disk, age no longer counts."""
 HOUR_MS: Final = 3_600_000
@@ -56,8 +55,8 @@ def count_expired(
     """Returns how many of the oldest files may be removed now.
 
     `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used part of the disk,
-    0 to 1. `changed_ms` returns the time of a file's last change. With `at_any_hour`, old files go at once and not only
-    at the hours of `delete_when`.
+    0 to 1. `changed_ms` returns the time of a file's last change. With `at_any_hour`, expired files are removed at once
+    instead of at the hours of `delete_when`.
     """
     at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
     if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):
@@ -75,17 +74,17 @@ NAME: Final = "deletedTopics.json"
 
 
 def queue_name(topic: str, queue_id: int) -> str:
-    """The name of one queue's deletion; topic names contain no slash."""
+    """Returns the key of a queue's deletion. A topic's name contains no slash."""
     return f"{topic}/{queue_id}"
 
 
 def topic_of(name: str) -> str:
-    """The topic of a deletion."""
+    """Returns the topic in a deletion's key."""
     return name.partition("/")[0]
 
 
 class Deletions:
-    """The known deletions. Invariant: `ends` is durable, and no queue lists a record from before its deletion."""
+    """The known deletions. Invariant: `ends` is durable, and no queue has a record from before its deletion."""
 
     __slots__ = ("_directory", "_files", "_path", "ends")
 
@@ -106,15 +105,14 @@ class Deletions:
     def add(self, names: Collection[str], log_end: int, log_start: int, left: Container[str]) -> None:
         """Add deletions durably, and drop entries before the log's start, because no rebuild can reach their records.
 
-        Keeps the entries of topics in `left`, whose files still exist. Raises OSError.
+        The entries of topics in `left` are kept, because their files still exist. Raises OSError.
         """
         known = self.ends
         ends = {name: end for name, end in known.items() if end > log_start or topic_of(name) in left}
         try:
             self._write({**ends, **dict.fromkeys(names, log_end)})
         except OSError:
-            # The write may have succeeded despite the error. The next opening would then delete messages sent since, so
-            # undo it.
+            # The write may have succeeded despite the error; the next opening would then delete newer messages.
             with contextlib.suppress(OSError):
                 self._write(known)
                 self._files.sync_directory(self._directory)
@@ -132,7 +130,7 @@ class Deletions:
     def forget_before(self, log_start: int, left: Container[str]) -> None:
         """Drop deletions before the log's start. Raises OSError.
 
-        Keeps those of topics in `left`, whose files still exist.
+        The entries of topics in `left` are kept, because their files still exist.
         """
         ends = {name: end for name, end in self.ends.items() if end > log_start or topic_of(name) in left}
         if ends != self.ends:

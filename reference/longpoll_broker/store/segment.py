@@ -18,26 +18,26 @@ from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
-"""Number of the oldest maps tried for release; if all have unsynced writes, the next one is synced."""
+"""Number of the oldest maps tried for release. If all of them have unsynced writes, the next one is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors on opening a directory for a sync. Nothing was lost by them, so the sync can be retried."""
+"""Errors on opening a directory for a sync. They lose no data, so the sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
 """Maximum bytes of a file searched at once."""
 ASIDE: Final = "_cut"
-"""Suffix of the directory that keeps bytes cut off from another."""
+"""Suffix of the directory that keeps the bytes cut off the files of another directory."""
 RESERVE_SIZE: Final = 1024 * 1024
-"""Disk blocks reserved ahead of writing, bytes: one system call per mebibyte of the log or a long queue."""
+"""Disk blocks reserved ahead of writing, bytes: one system call per MiB of the log or a long queue."""
 RESERVE_SIZE_MIN: Final = 4096
-"""The same for a short queue, because a mebibyte for each of a hundred thousand queues would take 100 GB."""
+"""Disk blocks reserved for a short queue, bytes; 1 MiB for each of a hundred thousand queues would take 100 GB."""
 
 
 class Maps:
-    """The mapped files of queues: at most `count_max`, plus one for each thread that is mapping one.
+    """The mapped files of queues: at most `count_max`, plus one for each thread that is mapping a file.
 
     Invariant: each mapped file is listed, or its thread is about to list it; a listed file may have lost its map. The
-    oldest map is released, not the least recently used, so that readers need not report their use; a file in constant
-    use is then mapped again once in `count_max`. No lock is needed, because every step is one call of a deque, in any
-    order of threads.
+    oldest map is released instead of the least recently used, so that readers need not report their use. Therefore a
+    file in constant use is mapped again once per `count_max` maps. No lock is needed, because every step is one call of
+    a deque, and the steps of several threads may come in any order.
     """
 
     __slots__ = ("_listed", "count_max")
@@ -48,7 +48,7 @@ class Maps:
         self._listed: deque[Segment] = deque()
 
     def took(self, segment: Segment) -> None:
-        """Register a mapped file. Raises OSError if another's map must be released and cannot be made durable."""
+        """Register a mapped file. Raises OSError if another file's map must be released and cannot be made durable."""
         listed = self._listed
         listed.append(segment)
         for turns_left in range(MAPS_LOOKED_AT, -1, -1):
@@ -57,13 +57,13 @@ class Maps:
             try:
                 oldest = listed.popleft()
             except IndexError:
-                # Other threads have released all the listed maps meanwhile.
+                # Other threads have released all listed maps in between.
                 return
             if oldest.give_back():
                 continue
             try:
                 if not turns_left:
-                    # Every map that was tried has unsynced writes, so a sync is needed to release one.
+                    # Every map that was tried has unsynced writes, so sync one file before releasing its map.
                     oldest.sync(0, oldest.size)
             finally:
                 if turns_left or not oldest.give_back():
@@ -74,12 +74,12 @@ class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
     - `failed`: a sync failed. Linux then considers the unwritten pages as written, and a later sync would succeed, so
-      no more are tried. The next opening of the store writes them again.
+      no more syncs are tried. The next opening of the store writes the pages again.
     - `is_durable`: name and length survive a power cut.
     - `maps`: if set, the file is mapped on access.
     - `is_dirty`: set before a write and reset by a sync; until then the map stays, because a write error would be lost
       with the last map of the file.
-    - `is_gone`: never mapped again, because its name may belong to another file.
+    - `is_gone`: the file is never mapped again, because its name may belong to another file.
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Segment:
     def __init__(
         self, files: Files, path: str, start: int, size: int, maps: Maps | None = None, *, is_whole: bool = False
     ) -> None:
-        """Map the file, creating or extending it if needed; with `is_whole` and `maps`, only on access."""
+        """Map the file, and create or extend it if needed. With `is_whole` and `maps`, the file is mapped on access."""
         self._files = files
         self._maps = maps
         self.path = path
@@ -123,12 +123,12 @@ class Segment:
 
     @property
     def view(self) -> memoryview:
-        """The whole file. Raises OSError if it must be mapped again and this fails."""
+        """The bytes of the whole file. Raises OSError if the file must be mapped again and this fails."""
         mapped = self._mapped
         return (mapped if mapped is not None else self._map_again()).view
 
     def view_unless_gone(self) -> memoryview | None:
-        """The whole file, or None if it was removed meanwhile; raises OSError as `view` does."""
+        """Returns the bytes of the whole file, or None if it was removed; raises OSError as `view` does."""
         try:
             return self.view
         except FileNotFoundError:
@@ -138,48 +138,47 @@ class Segment:
 
     @property
     def mapped(self) -> MappedFile:
-        """The mapped file; raises OSError as `view` does."""
+        """Returns the mapped file; raises OSError as `view` does."""
         mapped = self._mapped
         return mapped if mapped is not None else self._map_again()
 
     def _map_again(self) -> MappedFile:
         assert self._maps is not None
         mapped = self._files.map(self.path, self.size, writable=True)
-        # Checked after the mapping, because `is_gone` is set before another file can get this name.
+        # `is_gone` is checked after the mapping, because it is set before another file can get this name.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         if self._identity not in {0, mapped.identity}:
             raise self._not_ours()
         self._identity = mapped.identity
-        # Set before the file is listed: if `took` fails, the map is still known and can be released later.
+        # The map is stored before the file is listed: if `took` fails, the map can still be released later.
         self._mapped = mapped
         self._maps.took(self)
         return mapped
 
     def give_back(self) -> bool:
-        """Release the map unless a write is not durable; returns whether the map is gone. Slices keep theirs."""
+        """Release the map unless a write is not durable; returns whether it is released. Slices in use stay valid."""
         mapped = self._mapped
         if self.is_dirty:
             return mapped is None
-        # The map is dropped and not closed, because a reader may hold the view without a slice of it.
+        # The map is not closed but only dropped, because a reader may hold the view without a slice of it.
         self._mapped = None
         if self.is_dirty and mapped is not None:
-            # A writer has set `is_dirty` meanwhile, perhaps after it got the view, so the map must stay.
+            # A writer has set `is_dirty` in between, perhaps after it got the view, so the map must stay.
             self._mapped = mapped
             return False
         return True
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable, or up to the end of a file with `maps`. Raises OSError.
+        """Make bytes [start, stop) durable, or all up to the end of a file with `maps`. Raises OSError.
 
-        Also raises if the path no longer leads to this file, because its bytes would not be found. A file removed on
-        purpose need not be durable.
+        Also raises OSError if the path no longer leads to this file, because its bytes would not be found later. A file
+        that was removed on purpose need not be durable.
         """
         if self.failed is not None:
             raise sync_failed(self.failed, self.path)
         if self._maps is not None:
-            # `is_dirty` covers every write to the file, so all of them must be durable, and not only the given
-            # range.
+            # `is_dirty` covers every write to the file, so all of them must become durable, not only the given range.
             stop = self.size
         self.is_dirty = False
         try:
@@ -207,8 +206,8 @@ class Segment:
     def data(self, start: int) -> Iterator[tuple[int, int]]:
         """Iterate over ranges of possibly non-zero bytes at or after `start`, each at most `PIECE_SIZE`.
 
-        Holes of a sparse file are not read, because that may take a gigabyte and turns holes into data on a tmpfs. For
-        the same reason each range ends at a page's end.
+        Holes of a sparse file are not read, because a hole may have a gigabyte, and reading turns it into data on a
+        tmpfs. For the same reason each range ends at the end of a page.
         """
         at = start
         while (at := self.mapped.data_from(at)) < self.size:
@@ -217,7 +216,7 @@ class Segment:
             at = stop
 
     def data_stop(self, start: int) -> int:
-        """Returns the position after the last non-zero byte at or after `start`; `start` if there is none."""
+        """Returns the position after the last non-zero byte at or after `start`, or `start` if all bytes are zero."""
         found = start
         for at, stop in self.data(start):
             content = bytes(self.view[at:stop]).rstrip(b"\0")
@@ -232,15 +231,15 @@ class Segment:
             mapped.close()
 
     def let_go(self) -> None:
-        """Release the map of a removed file at once if it has `maps`. The log's readers keep theirs."""
+        """Release the map of a removed file at once if the file has `maps`; readers of the log keep their maps."""
         if self._maps is not None:
             self.is_dirty = False
             self._mapped = None
 
     def reserve(self, position: int, stop: int) -> None:
-        """Reserve disk blocks for [position, stop) inside the file; raises OSError when the disk is full.
+        """Reserve disk blocks for [position, stop) inside the file; raises OSError if the disk is full.
 
-        A file with `maps` belongs to one of many queues, so it reserves ahead only as much as it has already.
+        A file with `maps` belongs to one of many queues, so it reserves only as much ahead as it already has.
         """
         ahead = RESERVE_SIZE if self._maps is None else min(RESERVE_SIZE, max(RESERVE_SIZE_MIN, position))
         end = min(self.size, max(stop, position + ahead))
@@ -249,7 +248,7 @@ class Segment:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or end == stop:
                 raise
-            # The disk has no room to reserve ahead, but perhaps enough for these bytes.
+            # The disk has no room to reserve ahead, but may have enough for these bytes.
             end = stop
             self.mapped.reserve(position, end)
         self.reserved_end = end
@@ -266,7 +265,7 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
 
 
 def make_durable(files: Files, directory: str) -> None:
-    """Create a directory and its missing parents, and make the name of each durable. Raises OSError."""
+    """Create a directory and its missing parents, and make the name of each directory durable. Raises OSError."""
     if not files.exists(directory):
         parent = _parent(directory)
         make_durable(files, parent)
@@ -285,20 +284,20 @@ def make_beside(files: Files, directory: str) -> None:
 def check_is_there(files: Files, store: str) -> None:
     """Raise FileNotFoundError if the store was moved away.
 
-    A new file would create a second store at its place, which would block the return of the first and seem to keep
-    data.
+    Otherwise a new file would create a second store in its place, which would block the return of the first store and
+    seem to keep data.
     """
     if not files.exists(store):
         raise FileNotFoundError(errno.ENOENT, "the store no longer exists", store)
 
 
 def _parent(directory: str) -> str:
-    """Returns the parent directory; `.` for a relative path without one."""
+    """Returns the parent directory, or `.` for a relative path without a directory."""
     return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
 
 
 def segment_name(start: int) -> str:
-    """The file name of the segment that begins at `start`."""
+    """Returns the file name of the segment that begins at `start`."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
@@ -310,9 +309,9 @@ def is_segment_name(name: str) -> bool:
 class SegmentList:
     """The mapped files of one directory, oldest first.
 
-    Invariant: `segments` are adjacent without gaps, also after a power cut, in whatever order the disk writes names:
-    each is durable before the next is created, and removed before the next is removed. The tuple is replaced, never
-    changed, so readers need no lock. Writers and removers hold the owner's lock.
+    Invariant: `segments` are adjacent without gaps, even after a power cut, in whatever order the disk writes names:
+    each file is durable before the next is created, and removed before the next is removed. The tuple is replaced
+    instead of changed, so readers need no lock. Writers and removers hold the owner's lock.
     """
 
     __slots__ = (
@@ -338,11 +337,11 @@ class SegmentList:
         store: str | None = None,
         guard: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """Map every existing segment; raises StoreUserError when one is missing or does not have `size` bytes.
+        """Map every existing segment; raises StoreUserError if a segment is missing or does not have `size` bytes.
 
         With `lengthen`, after a crash, a newest file that is too short is extended with zeros. With `maps`, files are
-        mapped on access. The first file is created only while the directory `store` exists. `guard` is needed if writer
-        and remover are different threads.
+        mapped on access. The first file is created only while the directory `store` exists. `guard` is needed if files
+        are written and removed by different threads.
         """
         self._guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
         self._files = files
@@ -379,7 +378,7 @@ class SegmentList:
             segment = Segment(self._files, path, start, self.size, self._maps, is_whole=not is_short)
             self.segments = (*self.segments, segment)
         if lengthen and self.segments:
-            # A killed process may have created these files and not synced their names.
+            # A killed process may have created these files without syncing their names.
             self._changed_directories = self._all_directories()
         else:
             for segment in self.segments:
@@ -387,12 +386,12 @@ class SegmentList:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte of the oldest segment; 0 when there is none."""
+        """Offset of the first byte of the oldest segment; 0 without a segment."""
         segments = self.segments
         return segments[0].start if segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """Returns the segment with the byte at `offset`; None before the first or after the last."""
+        """Returns the segment with the byte at `offset`; None before the first segment or after the last."""
         segments = self.segments
         if not segments:
             return None
@@ -417,7 +416,7 @@ class SegmentList:
         try:
             segment = Segment(self._files, path, start, self.size, self._maps)
         except OSError:
-            # On a full disk the file may have a name but no length, which counts as damage after a clean stop.
+            # If the disk is full, the file may have a name but no length, which counts as damage after a clean stop.
             with contextlib.suppress(OSError):
                 self._files.remove(path)
             raise
@@ -427,14 +426,14 @@ class SegmentList:
         return segment
 
     def _all_directories(self) -> tuple[str, ...]:
-        """Directories whose names may be new: a queue's first file may create its directory and its topic's."""
+        """Returns directories with possibly new names: a queue's first file may create the queue's and topic's one."""
         topic_directory = _parent(self.directory)
         return self.directory, topic_directory, _parent(topic_directory)
 
     def truncate(self, end: int) -> None:
-        """Forget every byte from `end` on: remove later segments, and clear the rest of the last one.
+        """Delete all bytes from `end` on: remove later segments, and clear the last segment from there.
 
-        The rest is cleared because old bytes could count as complete records after the next crash.
+        The bytes are cleared because they could be taken for complete records after the next crash.
         """
         keep = tuple(segment for segment in self.segments if segment.start < end)
         drop = self.segments[len(keep) :]
@@ -451,8 +450,8 @@ class SegmentList:
     def set_aside(self, end: int) -> tuple[str, int]:
         """Copy the bytes from `end` to the last non-zero byte into a separate directory.
 
-        Returns its path and the number of bytes. Creates one file per segment, named by the offset of its first byte,
-        with a number added if that name exists. Removes nothing from the segments. Raises OSError.
+        Returns the directory and the number of bytes. Each segment's bytes become one file, named by the offset of its
+        first byte, with a number added if that name exists. The segments stay unchanged. Raises OSError.
         """
         directory = f"{self.directory}{ASIDE}"
         self._files.make_directory(directory)
@@ -464,13 +463,13 @@ class SegmentList:
                 stop = segment.data_stop(start)
                 if start < stop:
                     path = self._free_path(f"{directory}/{segment_name(segment.start + start)}")
-                    # Atomically, so that a kill leaves no partial copy.
+                    # The copy is written atomically, so that a kill leaves no partial copy.
                     self._files.write_atomic(path, segment.view[start:stop])
                     made.append(path)
                     size += stop - start
             self._files.sync_directory(_parent(directory))
         except OSError:
-            # The start fails now and may be retried often, so copies that stayed would fill the disk.
+            # The start fails now and may be retried often, so remaining copies would fill the disk.
             for path in made:
                 with contextlib.suppress(OSError):
                     self._files.remove(path)
@@ -491,7 +490,7 @@ class SegmentList:
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
             segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
-        # Taken before the syncs, because a directory changed during them must be synced by the next flush.
+        # Take the set before the syncs, because a directory that changes meanwhile must be synced next time.
         changed, self._changed_directories = self._changed_directories, ()
         try:
             for directory in changed:
@@ -503,7 +502,7 @@ class SegmentList:
             segment.is_durable = True
 
     def _sync_directory(self, directory: str) -> None:
-        """Make a directory's names durable. Raises OSError, and marks a permanent failure: see `Segment`."""
+        """Make the file names in a directory durable. Raises OSError, and marks a permanent failure: see `Segment`."""
         try:
             self._files.sync_directory(directory)
         except OSError as error:
@@ -513,17 +512,17 @@ class SegmentList:
 
     @property
     def failed(self) -> OSError | None:
-        """The error of a failed sync of a file or directory; nothing becomes durable after it."""
+        """The error of a failed sync of a file or directory. After such an error, no data becomes durable."""
         return self._failed or next((each.failed for each in self.segments if each.failed is not None), None)
 
     def remove(self, count: int | None = None) -> None:
-        """Remove the `count` oldest files, or all for None.
+        """Remove the `count` oldest files, or all files for None.
 
-        Readers that use the files, and slices of them, keep the maps.
+        Readers that use a file, and slices of it, keep the map.
         """
         gone = self.segments[:count]
         for segment in gone:
-            # Set before the file's name is free, because another file may then get it.
+            # `is_gone` is set before the file's name is free, because another file may then get that name.
             segment.is_gone = True
             try:
                 self._files.remove(segment.path)

@@ -1,8 +1,8 @@
 """Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
 Also finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`): an
-exact match wins, else the nearer neighbour. The earlier one wins a tie; after the last message it is the last one. Java
-first picks one file by its modification time; we search the whole queue. 5.x's rule: see
+exact match wins, else the nearer neighbour, and the earlier neighbour in a tie. A time after the last message finds the
+last message. RocketMQ first selects one file by its modification time; we search the whole queue. 5.x's rule: see
 `rocketmq.admin.offset_processor`.
 
 Extended queues: see `store.consume_queue`. A slave's offsets: see `shared.broker_role`.
@@ -28,18 +28,16 @@ from longpoll_protocol.log_record import properties_in, property_of
 _lines = logging.getLogger(__name__)
 
 SCAN_BYTES_MIN: Final = 16_000
-"""Minimum bytes of units that one read visits (800 units). It visits more only if more messages were requested."""
+"""Size of the units that one read may visit (800 units). A read visits more only if more messages were requested."""
 SCAN_COUNT_MAX: Final = 16_384
-"""Maximum units that one read visits, which takes a few milliseconds. In Java only the file's 300,000 units limit
-it."""
+"""Maximum units that one read visits, which takes a few milliseconds. RocketMQ's limit is a file's 300,000 units."""
 LOOK_SIZE: Final = 1_500
 """Base cost of one property lookup, in bytes of properties searched."""
 WORK_MAX: Final = 500_000_000
-"""Maximum work of one read, in expression characters times property bytes; the reader must then continue later.
+"""Maximum work of one read, in expression characters times property bytes; beyond it the client must pull again.
 
-This is some 20 ms. An expression of 60 characters over 800 messages with 300 bytes of properties takes a sixth of it.
-Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds.
-"""
+This much work takes about 20 ms. An expression of 60 characters over 800 messages with 300 bytes of properties needs a
+sixth of it. Without a limit, 4,000 characters over 32 KB blocked all clients for ten seconds."""
 
 
 @lru_cache(maxsize=64)
@@ -48,7 +46,7 @@ def _places(count: int) -> Struct:
 
 
 def memory_of(config: StoreConfig) -> int:
-    """Bytes at the end of the log that are assumed to be in memory (`accessMessageInMemoryMaxRatio`)."""
+    """Returns how many bytes at the end of the log are assumed to be in memory (`accessMessageInMemoryMaxRatio`)."""
     return config.memory_size * config.memory_ratio_max // 100
 
 
@@ -64,12 +62,12 @@ def read_queue(
     if offset == offset_end:
         return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, offset_min, offset_end)
     if offset > offset_end:
-        # The source of 4.9 returns `offset_min` here if that is 0, but a running 4.9.7 returned the end.
+        # The source of 4.9 returns `offset_min` here if it is 0, but a running 4.9.7 returned the end.
         return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_end, offset_min, offset_end)
     units = queue.units_from(offset)
     if units is None:
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
-    # Java starts another unit while it is below the limit in bytes, so a limit inside of a unit includes that unit.
+    # RocketMQ starts another unit while it is below the limit in bytes, so a limit inside a unit includes that unit.
     scan_count = min(-(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE), SCAN_COUNT_MAX)
     units = units[: scan_count * UNIT_SIZE]
     found = None
@@ -101,7 +99,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 ) -> GetResult | None:
     """Read all requested messages without a filter, if they are in memory, in one segment and within the limit.
 
-    This is the fast path of the most common read, with the messages and slices of the slow path. Returns None if it
+    This is the fast path of the most common read, with the same result as the slow path. Returns None if the fast path
     does not apply.
     """
     count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
@@ -114,7 +112,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
         return None
     starts, sizes = numbers[::2], numbers[1::2]
     view, base = segment.view, segment.start
-    # The records are usually adjacent. Comparing all starts with their sums at once is much faster than a loop.
+    # The records are usually adjacent, and comparing all starts with their sums at once is much faster than a loop.
     joined = tuple(accumulate(sizes, initial=first))
     end = joined[-1]
     size_bytes = end - first
@@ -131,7 +129,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
     if min(sizes) <= 0 or end > min(segment.stop, log_end) or size_bytes > config.transfer_bytes_max_in_memory:
         return None
     offset_next = offset + count
-    # The first record is in memory, so the reader is not too far behind.
+    # The first record is in memory, so the consumer is not too far behind.
     return GetResult(
         GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes, suggest_slave=False
     )
@@ -140,7 +138,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 class _Scan:
     """One pass over units. Invariant: `records` and the open run cover exactly the messages of `offsets`.
 
-    A run is a range of adjacent records in one segment, [`_run_start`, `_run_end`); it becomes one slice.
+    A run is a range of adjacent records in one segment, [`_run_start`, `_run_end`), which becomes one slice.
     """
 
     __slots__ = (
@@ -159,7 +157,7 @@ class _Scan:
         "status",
     )
     physical_last: int
-    """Physical offset of the record of the last visited unit; set by every read, because a read visits at least one."""
+    """Physical offset of the last visited unit's record. Every read sets it, because a read visits at least one."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -176,9 +174,9 @@ class _Scan:
         self.size_bytes = 0
 
     def run(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches) -> int:
-        """Collect messages from `units`, the first of which is at `offset`; returns the next offset.
+        """Collect messages from `units`, whose first unit is at `offset`; returns the next offset.
 
-        Stops at the limits of messages or work.
+        Stops at the limit of messages or of work.
         """
         memory_start = self.log_end - memory_of(config)
         matches_tags, by_properties = matches
@@ -211,7 +209,7 @@ class _Scan:
     def _removed_end(self, offset: int, physical_offset: int, size: int) -> int:
         """Returns the end of the log file that had the record, if that file was removed.
 
-        Otherwise only this unit is skipped.
+        Otherwise returns -1, so that only this unit is skipped.
         """
         if physical_offset < self._log.start:
             return self._log.next_file(physical_offset)
@@ -225,7 +223,7 @@ class _Scan:
         return wanted.matches_properties(partial(property_of, properties))
 
     def _missed(self, status: GetStatus) -> None:
-        # As in Java, the last skipped unit decides the status of a read without messages.
+        # As in RocketMQ, the last skipped unit decides the status of a read without messages.
         self.status = status
 
     def _is_full(self, config: StoreConfig, size: int, count_max: int, *, in_memory: bool) -> bool:
@@ -241,7 +239,7 @@ class _Scan:
         return self.size_bytes + size > config.transfer_bytes_max_on_disk or count >= config.transfer_count_max_on_disk
 
     def _reach(self, physical_offset: int, size: int) -> bool:
-        """Whether the log has these bytes; makes their segment the current one."""
+        """Whether the log has these bytes; if so, their segment becomes the current one."""
         if self._run_start <= physical_offset and physical_offset + size <= self._run_stop and size > 0:
             return True
         segment = self._log.segments.find(physical_offset)
@@ -251,7 +249,7 @@ class _Scan:
             self._end_run()
             self._segment = segment
             self._run_stop = min(segment.stop, self.log_end)
-            # A damaged queue's units may point back in the log, so an offset before this record is looked up again.
+            # The units of a damaged queue may point back in the log, so the next offset must be looked up again.
             self._run_start = self._run_end = physical_offset
         return True
 
@@ -273,7 +271,7 @@ class _Scan:
 
 
 def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
-    """Returns the offset from `first` to `last` stored nearest to `time_ms`; 0 if there is none.
+    """Returns the offset from `first` to `last` of the message stored nearest to `time_ms`; 0 without a message.
 
     `store_ms_of` returns a message's store time in ms, which grows with the offset, or None for a removed message.
     """

@@ -1,10 +1,10 @@
-"""Verifies a store directory: whether records are intact, and log and queues agree.
+"""Verifies a store directory: checks that records are intact, and that log and queues agree.
 
-A problem is either `damage` or a `tail`, which is what a crash leaves at the end of log and queues and what opening the
-store repairs. Only a store that was not closed (it has an `abort` file) can have a tail, and no complete record may
-follow the tail in the log. No check can find a flipped bit in the fields that no checksum covers: times, hosts, flag,
-and properties except the tag. A record whose queue has no file, or that is older than all of its queue, belongs to a
-deleted topic.
+A problem is either `damage` or a `tail`: incomplete data that a crash leaves at the end of log and queues, and that
+opening the store repairs. Only a store that was not closed (it has an `abort` file) can have a tail, and no complete
+record may follow the tail in the log. No check can find a flipped bit in fields that no checksum covers: times, hosts,
+flag, and properties except the tag. A record belongs to a deleted topic if its queue has no file, or if it is older
+than all records of its queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
-"""Maximum problems listed; a longer list from one broken disk would not help."""
+"""Maximum problems listed, because a longer list from one broken disk would not help."""
 
 Kind = Literal["damage", "tail"]
 
@@ -48,19 +48,19 @@ class Problem:
 
 @define
 class Verdict:
-    """The result of `verify`. Invariant: `problems` has the first PROBLEM_COUNT_MAX of `problem_count`."""
+    """The result of `verify`. Invariant: `problems` has the first PROBLEM_COUNT_MAX of `problem_count` problems."""
 
     messages: int = 0
     lacking: int = 0
-    """Records, except the last, with a sector of zeros outside of the checksum: a disk may have lost that sector."""
+    """Records, except the last, with a sector of zeros outside the checksum: a disk may have lost such a sector."""
     cut_files: int = 0
-    """Files with bytes cut off after damage, kept in a separate directory."""
+    """Number of files with bytes that were cut off after damage and kept in a separate directory."""
     cut_bytes: int = 0
     queues: list[QueueRange] = Factory(list)
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
     unread: list[Unsupported] = Factory(list)
-    """Parts of the store that were not checked, because no broker here can read them."""
+    """Parts of the store that were not checked, because this broker cannot read them."""
 
     @property
     def is_damaged(self) -> bool:
@@ -75,7 +75,7 @@ class Verdict:
 
 
 Progress = Callable[[int], None]
-"""A function called with the number of bytes of files read since its last call."""
+"""Called with the number of bytes of files that were read since the last call."""
 
 
 def verify(files: Files, directory: str, progress: Progress = lambda _size: None) -> Verdict:
@@ -90,9 +90,9 @@ def verify(files: Files, directory: str, progress: Progress = lambda _size: None
 
 
 class _Verifier:
-    """One pass over the log, then one over every queue.
+    """One pass over the log, then one pass over every queue.
 
-    Invariant: `log_end` is the end of the last complete record seen.
+    Invariant: `log_end` is the end of the last complete record that was read.
     """
 
     def __init__(self, store: StoreDirectory, progress: Progress) -> None:
@@ -159,7 +159,7 @@ class _Verifier:
             return
         offset = record.queue_offset
         if queue.offset_start <= offset < queue.offset_end:
-            # The queue has a unit at this offset; the pass over the queue reports it if it points elsewhere.
+            # The queue has a unit at this offset. If it points elsewhere, the pass over the queue reports it.
             return
         file, position = queue.place(offset)
         self._problem(
@@ -168,7 +168,7 @@ class _Verifier:
         )  # fmt: skip
 
     def _first_of(self, key: tuple[str, int], queue: FoundQueue) -> int:
-        """Returns the physical offset of the queue's first message; the log's start without one."""
+        """Returns the physical offset of the queue's first message, or the log's start if the queue is empty."""
         if key not in self._firsts:
             units = (unit for unit in queue.units(0) if not is_pre_blank(unit[1], unit[2]))
             self._firsts[key] = next(units, (0, self._store.log_start))[1]
@@ -233,6 +233,6 @@ def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
 def _is_tags_code(record: Record, tags_code: int) -> bool:
     if tags_code == record.tags_code or is_address(tags_code):
         return True
-    # The broker may have had another table of delay levels, but the delay is still a whole number of seconds.
+    # The broker may have used another table of delay levels, but the delay is still a whole number of seconds.
     delay_ms = tags_code - record.store_ms
     return record.topic == SCHEDULE_TOPIC and delay_ms >= 0 and delay_ms % 1000 == 0

@@ -1,15 +1,15 @@
 """Topics, groups and offsets on disk: `config/*.json` in RocketMQ's format, each with a `.bak` of its predecessor.
 
 With light queues, all offsets are in `lmqConsumerOffset.json`, where a light group has one number per topic.
-`consumerOffset.json` is read only if that file does not exist; RocketMQ then begins without any offset.
+`consumerOffset.json` is read only if that file does not exist; RocketMQ starts without offsets in this case.
 
 `TableSaves` answers changes of topics and groups when they are on disk, with one save for many changes. A change takes
-effect at once, but its answer waits, so that a kill does not undo an acknowledged change. Java writes the files on the
-serving thread; here a separate thread does, so that other requests do not wait for the disk. The same thread finishes
-deletions in the store. Changes without a client: see `upkeep.flush_service`.
+effect at once, but its answer waits, so that a kill does not undo an acknowledged change. RocketMQ writes the files on
+the serving thread; here a separate thread does, so that other requests do not wait for the disk. The same thread
+finishes deletions in the store. Changes that no client requested: see `upkeep.flush_service`.
 
-Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`,
-`ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
+Sources: `ConfigManager.java`, `TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
+`LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from longpoll_spec.errors import ConfigError
 log = logging.getLogger(__name__)
 
 Offset = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A number that fits the eight bytes of requests and of Java."""
+"""A number that fits in 64 bits, as in requests and in Java."""
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
@@ -47,7 +47,7 @@ OFFSETS: Final = "consumerOffset.json"
 LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 TIMERS: Final = "timerOffset.json"
-"""The progress of the delivery of timed messages; RocketMQ has no such file."""
+"""The file with the progress of the delivery of timed messages; RocketMQ has no such file."""
 _KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
 _OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
 """Every offsets file has one of these keys."""
@@ -79,15 +79,14 @@ class ConfigFiles:
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
-    """Unreadable files. Their tables were read from the `.bak`, and exist only there until the next write."""
+    """Unreadable files. Their tables were read from the `.bak` files, and exist only there until the next write."""
 
     def __attrs_post_init__(self) -> None:
         self._saving = self.runtime.lock()
 
     def load(self) -> None:
         """Read the files; raises ConfigError if neither a file nor its `.bak` is usable, and OSError."""
-        # Fail here if a file has the directory's name, because every table would otherwise count as absent and so as
-        # empty.
+        # Fail here if the path is a file, because every table would otherwise be treated as absent and so as empty.
         self.runtime.files.list(self.directory)
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)
@@ -107,7 +106,7 @@ class ConfigFiles:
         self.timers.changed = TIMERS in self._damaged
 
     def save(self) -> None:
-        """Write every changed table. Raises OSError; the next save then retries."""
+        """Write every changed table. Raises OSError; the next save then tries again."""
         self.save_names()
         with self._saving:
             self._save_positions()
@@ -134,7 +133,7 @@ class ConfigFiles:
 
     def _save_topics(self) -> None:
         with _taken(self.topics) as has_changed:
-            # A thread that creates a topic puts it in `unsaved` before it sets `changed`, so look at both.
+            # A thread that creates a topic adds it to `unsaved` before it sets `changed`, so check both.
             if not has_changed and not self.topics.unsaved:
                 return
             topics = self.topics.by_name.copy()
@@ -146,7 +145,7 @@ class ConfigFiles:
     def save_names(self) -> None:
         """Write changed topics and groups, and removed offsets; raises OSError as `save` does.
 
-        When this returns, everything changed before the call is on disk.
+        When this method returns, all changes from before the call are on disk.
         """
         with self._saving:
             self._save_topics()
@@ -181,7 +180,7 @@ class ConfigFiles:
         self._damaged.discard(name)
 
     def _table(self, name: str, read: Callable[[_Content], T]) -> T:
-        """Read a file, or its `.bak` if unusable; empty without either. Raises ConfigError."""
+        """Read a file, or its `.bak` if the file is unusable; empty if neither exists. Raises ConfigError."""
         problem = ""
         for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
             if not self.runtime.files.exists(path):
@@ -189,7 +188,7 @@ class ConfigFiles:
             try:
                 content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
                 if all(content.get(key) is None for key in _KEYS.get(name, _OFFSET_KEYS)):
-                    # We never write a file without a table, so the content of this one was lost.
+                    # The broker never writes a file without a table, so the content of this file was lost.
                     log.warning("%s holds no table", path)
                     self._damaged.add(name)
                     continue
@@ -258,9 +257,9 @@ def _timers(content: _Content) -> dict[str, int]:
 
 @contextmanager
 def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
-    """Reset a table's flag for the block; yields whether it was set. A failed block sets it again."""
-    # Reset before the copy, so that a change during the copy is saved next time. Reset only if the flag was set,
-    # because a flag that is set just now would be lost without a copy.
+    """Reset a table's flag for the `with` block; yields whether the flag was set. If the block fails, set it again."""
+    # The flag is reset before the copy, so that a change during the copy is saved next time. It is reset only if it was
+    # set, because a change that sets it at this moment would be lost without a copy.
     stood = bool(getattr(table, flag))
     if stood:
         setattr(table, flag, False)
@@ -281,24 +280,24 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
 
 
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum waiting answers. Above this the requesting thread saves the tables itself, which slows its client down."""
+"""Maximum waiting answers. Beyond it, the requesting thread saves the tables itself, which slows its client down."""
 
 Work = Callable[[], None]
-"""The work of one change on disk, done before the save. It may raise any error."""
+"""The disk work of one change, done before the save. It may raise any error."""
 _Waiting = tuple[Channel, Command, Parts, Work | None]
 
 
 class WhenSaved(Protocol):
-    """Answers a change of topics or groups when it is on disk."""
+    """Answers a change of topics or groups when the change is on disk."""
 
     def __call__(self, channel: Channel, command: Command, parts: Parts, work: Work | None = None) -> Parts | None:
-        """Returns the answer if the change is on disk already; None if it follows. `work` runs first."""
+        """Returns the answer if the change is on disk already, or None if the answer follows. `work` runs first."""
         ...
 
 
 @define(slots=True, eq=False)
 class TableSaves:
-    """The saving thread and the answers that wait for it.
+    """The saving thread and the answers that wait for a save.
 
     Invariant: an answer is sent by the thread that removed it.
     """
@@ -321,7 +320,7 @@ class TableSaves:
         self._thread = self.runtime.spawn("table-saver", self._save_all)
 
     def stop(self) -> None:
-        """Answer the waiting changes, then end the thread; later changes save themselves."""
+        """Answer the waiting changes, then end the thread; later changes are saved by the thread that makes them."""
         with self._changed:
             self._running = False
             self._changed.notify_all()

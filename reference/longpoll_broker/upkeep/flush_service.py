@@ -1,6 +1,6 @@
 """The flush thread: flushes the log, saves the tables, indexes keys, removes expired files, and retries failures.
 
-It wakes twice a second. Expired files are removed every ten seconds, from a minute after the start
+It wakes twice a second. Expired files are removed every ten seconds, starting one minute after the start
 (`cleanFilesPeriodically`); which files expire: see `store.retention`. Synchronous flushing: see `send.durability`.
 
 Sources: `FlushRealTimeService`, `FlushConsumeQueueService`.
@@ -24,10 +24,10 @@ from longpoll_runtime.services import ServiceThread
 log = logging.getLogger(__name__)
 
 DELAY_MS: Final = 60_000
-"""Nothing is removed in the first minute, ms, so that a broker that opened the wrong store can still be stopped."""
+"""No file is removed in the first minute, ms, so that a broker that opened the wrong store can still be stopped."""
 
 MANUAL_ROUNDS: Final = 20
-"""Rounds of a manual removal that ignore the hour (`MAX_MANUAL_DELETE_FILE_TIMES`)."""
+"""Number of rounds of a manual removal that ignore the hour (`MAX_MANUAL_DELETE_FILE_TIMES`)."""
 
 
 @define(slots=True, eq=False)
@@ -37,10 +37,10 @@ class Retention:
     runtime: Runtime
     store: MessageStore
     period_ms: int
-    """`cleanResourceInterval`."""
+    """Interval between checks, ms (`cleanResourceInterval`)."""
     _due_ns: int = field(init=False)
     _rounds: int = field(default=0, init=False)
-    """How many of the next rounds ignore the hour."""
+    """Number of following rounds that ignore the hour."""
 
     def __attrs_post_init__(self) -> None:
         self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000
@@ -68,12 +68,12 @@ class Retention:
 
 
 QUEUES_EVERY: Final = 20
-"""Rounds between flushes of consume queues and checkpoint (10 s, as Java's thorough flush)."""
+"""Number of rounds between flushes of consume queues and checkpoint (10 s, as RocketMQ's thorough flush)."""
 
 QUEUES_SIZE: Final = 32 * MIB
-"""Bytes of new log that force such a flush earlier, because recovery reads the log after the checkpoint."""
+"""Bytes of new log after which queues are flushed earlier, because recovery reads the log after the checkpoint."""
 INDEX_COUNT: Final = 256
-"""Messages indexed before the thread checks again whether the broker stops."""
+"""Number of messages indexed before the thread checks again whether the broker stops."""
 
 
 @define(slots=True, eq=False)
@@ -133,14 +133,14 @@ class FlushService(ServiceThread):
                 log.exception("the store could not be made durable; trying again")
 
     def _flush_queues(self) -> None:
-        """Make queues durable.
+        """Make the queues durable.
 
-        Runs a round in between whenever one is due, because tens of thousands of queues take minutes.
+        A round runs in between whenever it is due, because tens of thousands of queues take minutes.
         """
         due_ns = self._next_due_ns()
         for _ in self.store.flush_queues_in_turns():
             if self._stop.is_set():
-                # The broker stops, and closing the store makes the other queues durable.
+                # The broker stops. Closing the store makes the other queues durable.
                 return
             if self.runtime.monotonic_ns() >= due_ns:
                 self._round()
