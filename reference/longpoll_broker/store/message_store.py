@@ -223,7 +223,7 @@ class MessageStore:
                 nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
                 self._table.remove_files(self._table.forget(topic, covered | nobodys))
             except OSError:
-                # The other topics are intact, so the store opens. Sends to this topic are refused until its files are gone.
+                # Other topics are intact, so the store opens. Sends to this topic are refused until its files are gone.
                 _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
@@ -653,11 +653,11 @@ class MessageStore:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
                 count = expired()
                 log.segments.remove(count)
-                # An entry of `deletedTopics.json` is dropped when the log begins after it, so the files must stay removed.
+                # An entry of `deletedTopics.json` is dropped once the log begins after it, so files must not return.
                 files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # The lock is released between turns so that dispatching continues. Reads in between skip removed records.
+                # The lock is released between turns so that dispatching continues; a read then skips removed records.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)
