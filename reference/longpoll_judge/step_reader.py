@@ -2,8 +2,8 @@
 
 | field           | of                     | fact about the state after the step                       |
 |-----------------|------------------------|-----------------------------------------------------------|
-| `actors`        | every step             | nothing: who took part; `?` for one that is not known     |
-| `queue`         | a step with a queue    | nothing: which queue, where `actors` does not say         |
+| `actors`        | every step             | no fact, only who took part; `?` for an unknown actor     |
+| `queue`         | a step with a queue    | no fact, only the queue if `actors` does not name it      |
 | `queue_offset`  | `append`               | the log of the queue ends after this offset               |
 | `visible_end`   | any step               | the visible end of the queue                              |
 | `offset`        | a step with a request  | the next offset that the request's consumer reads         |
@@ -31,15 +31,15 @@ from longpoll_spec.terms import Bool, variables_of
 
 ANYBODY: Final = "?"
 COLUMNS: Final = ("actors", "queue", "queue_offset", "visible_end", "offset")
-"""The fields that are read here, in addition to those of every event."""
+"""The fields that this module reads, in addition to the fields of every event."""
 VALUES_MAX: Final = 6
-"""A part of a guard that reads more variables is shown without their values."""
+"""If a part of a guard reads more variables than this, their values are not shown."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")
 _QUEUE: Final = re.compile(r"q([0-9]{1,3})")
 
 
 def model_of(policy: str, law: Law) -> Model:
-    """The model that a history declares, with an open log; raises a `SpecUserError` if it does not exist."""
+    """Return the model that a history declares, with an open log. Raises `SpecUserError` if it does not exist."""
     bounds = Bounds(
         "declared",
         requests=law.requests,
@@ -55,16 +55,16 @@ def model_of(policy: str, law: Law) -> Model:
 
 @define
 class StepReader:
-    """Reads events as steps of one model. Invariant: `_labels` has what was looked up before."""
+    """Reads events as steps of one model. Invariant: `_labels` caches earlier results."""
 
     model: Model
     by_name: Mapping[str, tuple[Action, ...]]
     variables: frozenset[str]
     _labels: dict[tuple[str, str, int], tuple[str, ...]] = field(factory=dict)
-    """By an event's name, actors and queue: the labels of the actions that it may be."""
+    """By an event's name, actors and queue, the labels of the possible actions."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
-        """The step that an event describes; it has no actions if the spec has none that fits."""
+        """Return the step that an event describes, without actions if no action of the spec fits."""
         actors = event["actors"].split(",") if event["actors"] else []
         known = tuple(self._known(event, actors))
         is_known = all(name in self.variables for name, _value in known)
@@ -100,7 +100,7 @@ def reader_of(model: Model) -> StepReader:
 
 
 def _fits(action: Action, actors: list[str], queue: int) -> bool:
-    """Whether the event may be this action: it has these actors, and this queue if the event names one."""
+    """Whether the event may be this action: its actors match, or its queue matches if it names no actors."""
     if not actors:
         return queue < 0 or all(_queue_of(actor) in {None, queue} for actor in action.actors)
     pairs = zip(actors, action.actors, strict=False)
@@ -108,13 +108,13 @@ def _fits(action: Action, actors: list[str], queue: int) -> bool:
 
 
 def _queue_of(actor: Actor) -> int | None:
-    """Returns the number of the queue if the actor is one; else None."""
+    """Returns the number of the queue if the actor is a queue; else None."""
     found = _QUEUE.fullmatch(str(actor))
     return None if found is None else int(found[1])
 
 
 def reason(model: Model, refusal: Refusal) -> str:
-    """Returns why a step does not fit in one state: the false parts of its guard, or what the event contradicts."""
+    """Returns why a step does not fit in one state: the false parts of its guard, or a contradiction to the event."""
     if not refusal.action:
         return "there is no such action, or nothing of the kind that it tells"
     if refusal.contradicted:
@@ -129,7 +129,7 @@ def contradiction(model: Model, refusal: Refusal) -> list[str]:
 
 
 def _part(model: Model, part: Bool, refusal: Refusal) -> str:
-    """Returns one part of a guard with the values that it reads; other actions' guards in it appear by name."""
+    """Returns one part of a guard with the values that it reads; guards of other actions in it appear by name."""
     labels = {variable.name: variable.labels for variable in model.variables if variable.labels}
     others = [(action, f"{action.label} to be possible") for action in model.actions if action.label != refusal.action]
     text = bare(Writer(NOTATION, labels).naming(named_parts(others)).text(part))

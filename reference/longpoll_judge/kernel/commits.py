@@ -351,8 +351,9 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # Commits from any observer that may have put the offset back by then: an explicit commit that was not certainly
-        # done before the greater one came, or a pull's commit that was not certainly received before that.
+        # Select commits from any observer that may have put the offset back by then: an explicit commit that was not
+        # certainly done before the greater commit was received, or a pull's commit that was not certainly received
+        # before it.
         lower = (all_.value >= 0) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
         since_ns = all_.after_ns[commit]
         later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)

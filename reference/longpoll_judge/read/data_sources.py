@@ -6,9 +6,9 @@
     spark.read.format("longpoll").option("topic", "orders").option("since", "2026-11-21T10:20:42").load("/tmp/history")
     spark.readStream.format("longpoll").load("/tmp/history")
 
-Spark 4.0 does not pass on to a Python data source which columns and rows a query uses. Therefore the schema names the
-columns, and of Parquet parts only these are read; the options `topic`, `queue`, `since` and `until` select the rows,
-and other rows do not reach Java. A partition is a split of a history, which every worker must be able to read.
+Spark 4.0 does not tell a Python data source which columns and rows a query uses. Therefore the schema names the
+columns, and only these columns of Parquet parts are read. The options `topic`, `queue`, `since` and `until` select the
+rows, and other rows do not reach Java. A partition is a split of a history, which every worker must be able to read.
 Unreadable data becomes a row with the `event` `damage` and the reason as `cause`. The reader: `source`.
 """
 
@@ -38,7 +38,7 @@ from longpoll_judge.read.source import History, InputSplit, find, kind_of, read_
 from longpoll_spec.history import NDJSON_SUFFIX
 
 FRAME_SCHEMA: Final = pa.schema([("time", pa.timestamp("us", "UTC")), *PLAIN_SCHEMA])
-"""The columns of a history in Spark: those of an event, null where it lacks one, and the time of `after_ns` in us."""
+"""The columns of a history in Spark: the fields of an event, null if missing, and the time of `after_ns` in us."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -56,7 +56,7 @@ class Chosen:
 
     @classmethod
     def of(cls, schema: Any, options: Mapping[str, str]) -> Chosen:
-        """Returns what a schema and options select; raises `DataSourceOptionError`."""
+        """Returns the selection of a schema and options. Raises `DataSourceOptionError`."""
         names: list[str] = schema.fieldNames()
         unknown = [name for name in names if name not in FRAME_SCHEMA.names]
         if unknown:
@@ -74,7 +74,7 @@ class Chosen:
         return self.framed(fill(table, needed)), damages
 
     def framed(self, table: pa.Table) -> pa.Table:
-        """Returns the selected columns and rows of a table that has all of these columns."""
+        """Returns the selected columns and rows of a table that has all selected columns."""
         tests = [
             *([compute.equal(table["topic"], self.topic)] if self.topic is not None else []),
             *([compute.equal(table["queue"], self.queue)] if self.queue is not None else []),
@@ -111,9 +111,9 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 BATCH_BYTES: Final = 64 << 20
-"""Approximate size of one batch of a stream, in bytes of NDJSON lines."""
+"""The approximate size of one batch of a stream, in bytes of NDJSON lines."""
 PACKED: Final = 12
-"""Assumed number of NDJSON bytes for each byte of Parquet or compressed NDJSON."""
+"""The assumed number of NDJSON bytes for each byte of Parquet or compressed NDJSON."""
 Offset = dict[str, int]
 """How far each part was read: a byte offset in NDJSON, or a number of row groups."""
 
@@ -127,7 +127,7 @@ class HistoryStream(DataSourceStreamReader):
         self._chosen = chosen or Chosen()
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Returns the offset of a history of which nothing was read."""
+        """Returns the offset before any part of the history is read."""
         return {}
 
     def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
@@ -229,7 +229,7 @@ class _HistoryReader(DataSourceReader):
 
 
 def use_this_python(session: Any) -> None:
-    """Let local workers run the driver's Python, unless another one is configured, because PySpark runs `python3`."""
+    """Let local workers run the driver's Python unless another is configured, because PySpark runs `python3`."""
     context = getattr(session, "_sc", None)
     if context is None or not re.fullmatch(r"local(-cluster)?(\[.*\])?", context.master):
         return
@@ -238,6 +238,6 @@ def use_this_python(session: Any) -> None:
 
 
 def register(session: SparkSession) -> None:
-    """Register the format in a session."""
+    """Register the format `longpoll` in a session."""
     use_this_python(session)
     session.dataSource.register(HistorySource)

@@ -1,11 +1,11 @@
-"""The files of a history, by a path of this machine or by a URI: listed, and read from any place.
+"""The files of a history, by a local path or by a URI: lists them, and reads them from any storage.
 
-    s3://bucket/history?endpoint_override=127.0.0.1:9000&scheme=http    whatever `pyarrow.fs` opens
-    s3a://bucket/history                                                the same, as Spark writes it
-    webhdfs://namenode:9870/history                                     what fsspec opens, where that is installed
+    s3://bucket/history?endpoint_override=127.0.0.1:9000&scheme=http    opened by `pyarrow.fs`
+    s3a://bucket/history                                                the same storage, as Spark names it
+    webhdfs://namenode:9870/history                                     opened by fsspec, if installed
 
-Options of a URI follow a question mark, and every file of the directory gets the same options, so a worker elsewhere
-needs only the file's name. Which files belong to a history: `source`.
+Options of a URI follow a question mark, and every file of the directory gets the same options, so a worker on another
+host needs only the file's name. `source` decides which files belong to a history.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from longpoll_judge.errors import HistoryNotFoundError
 from longpoll_judge.read.schema import filesystems
 
 READ_AHEAD_BYTES: Final = 1 << 20
-"""The smallest request for bytes of a remote file."""
+"""The minimum number of bytes that are requested from a remote file at once."""
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some shells and editors write before UTF-8 text."""
 ENTRIES_MAX: Final = 1_000_000
 """The maximum number of files of a remote directory."""
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's URI schemes, with the names that Arrow uses for them."""
+"""Maps Hadoop's URI schemes to the names that Arrow uses for them."""
 _OF_ARROW: Final = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
 
 
 @frozen
 class Stamp:
-    """The size and times of a file; if they are equal, the file has not changed. `touch` changes them too."""
+    """The size and times of a file. A file with an equal stamp has not changed; `touch` changes the stamp too."""
 
     size: int
     changed_ns: int = 0
@@ -55,7 +55,7 @@ class Entry:
     """A file of a directory."""
 
     path: str
-    """With the directory's options, if it is a URI."""
+    """The path or URI of the file; a URI has the directory's options."""
     size: int
     is_file: bool
     changed_ns: int = 0
@@ -75,9 +75,9 @@ def is_uri(text: str) -> bool:
 
 
 def absolute(place: str | Path) -> str:
-    """Returns one name for each place: an absolute path, or a URI without a slash at its end.
+    """Returns the unique name of a place: an absolute path, or a URI without a slash at its end.
 
-    Raises `HistoryNotFoundError` for a URI with a password, because findings and gaps would show it.
+    Raises `HistoryNotFoundError` if a URI contains a password, because findings and gaps would show it.
     """
     text = str(place)
     if not is_uri(text):
@@ -108,7 +108,7 @@ def beside(directory: str, name: str) -> str:
 
 
 def is_directory(directory: str) -> bool:
-    """Return whether a path is a directory. An object store has one wherever an object's name continues the path."""
+    """Return whether a path is a directory. In an object store, every prefix of an object's name is a directory."""
     if not is_uri(directory):
         return Path(directory).is_dir()
     system, path = _opened(directory)
@@ -132,10 +132,10 @@ def entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def first_within(directory: str, suffixes: tuple[str, ...], but_beside: str) -> str | None:
-    """Return a file with such a name in a directory, at any depth; None if there is none.
+    """Return a file with one of these suffixes in a directory, at any depth; None if not found.
 
-    Names that begin with a dot or an underscore are skipped, and so is a directory that holds a file named
-    `but_beside`. The search lists no more than it needs. Raises OSError if a directory cannot be listed.
+    Names that begin with a dot or an underscore are skipped, and so is a directory that contains a file named
+    `but_beside`. The search stops at the first match. Raises OSError if a directory cannot be listed.
     """
     waiting = _directories(directory)
     while waiting:
@@ -171,13 +171,13 @@ def _is_data(name: str) -> bool:
 
 
 def _elsewhere(path: str, info: Any) -> Entry:
-    """Returns a file as its file system describes it. Arrow gives -1 or None for an unknown time."""
+    """Returns a remote file as its file system describes it. Arrow gives -1 or None for an unknown time."""
     changed_ns = max(info.mtime_ns or 0, 0)
     return Entry(path, info.size or 0, info.type == filesystems.FileType.File, changed_ns)
 
 
 def _local_entries(directory: str, pattern: str) -> list[Entry]:
-    """Does the work of `entries` on this machine: fast, because a follower lists thousands of files twice a second."""
+    """Do the work of `entries` for a local path, fast because a follower lists thousands of files twice a second."""
     try:
         with os.scandir(directory) as listed:
             found = sorted((each for each in listed if fnmatchcase(each.name, pattern)), key=lambda each: each.name)
@@ -188,12 +188,12 @@ def _local_entries(directory: str, pattern: str) -> list[Entry]:
 
 
 def _here(path: str, seen: os.stat_result | None) -> Entry:
-    """Returns a local file; anything that is not a regular file has no size."""
+    """Returns a local file. Anything that is not a regular file has the size 0."""
     return Entry(path, seen.st_size, True, seen.st_mtime_ns, seen.st_ino) if seen else Entry(path, 0, False)
 
 
 def entry(path: str) -> Entry | None:
-    """Returns the file; None if it does not exist."""
+    """Returns the file at this path; None if it does not exist."""
     if not is_uri(path):
         file = Path(path)
         return _here(path, file.stat() if file.is_file() else None) if file.exists() else None
@@ -241,7 +241,7 @@ def remove(directory: str) -> None:
 
 
 def to_arrow(path: str) -> Any:
-    """Returns an input for Arrow's readers: a path, which they may map, or an open file."""
+    """Returns an input for Arrow's readers: a local path, which Arrow may map into memory, or an open file."""
     if not is_uri(path):
         return path
     system, within = _opened(path)
@@ -257,7 +257,7 @@ def _below(system: Any, path: str) -> Sequence[Any]:
 
 @contextmanager
 def _told(place: str) -> Iterator[None]:
-    """Turn the errors of a storage service that refuses or does not respond into one sentence."""
+    """Turn errors of a storage service that refuses requests or does not respond into a one-sentence error."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -280,7 +280,7 @@ def _opened(uri: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=64)
 def _file_system(root: str, shown: str) -> tuple[Any, str]:
-    """Returns the file system for this root, and the prefix of paths in it: the name of a bucket, or nothing."""
+    """Returns the file system for this root, and the prefix of paths in it: the name of a bucket, or an empty text."""
     scheme = urlsplit(root).scheme
     try:
         if scheme in _OF_ARROW:

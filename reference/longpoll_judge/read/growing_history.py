@@ -1,12 +1,12 @@
-"""Reads the new part of a growing history: each look continues at the end of the last one, so each byte is read once.
+"""Reads the new part of a growing history. Each look continues where the last one ended, so each byte is read once.
 
-An unfinished line is not damage, because of NDJSON only the part up to its last newline is read. A Parquet file has its
-table of contents at its end, so it is complete once this can be read. Any other part is complete once it has not
+An unfinished line is not damage, because only the part of an NDJSON file up to its last newline is read. A Parquet file
+has its index at its end, so the file is complete once the index can be read. Any other part is complete if it has not
 changed between two looks.
 
-A checksum of a few places shows whether a part is still the one that was read, at the same cost for any size. A
-rewritten part normally differs at each of these places, because its events have other timestamps. A single changed byte
-elsewhere is not noticed.
+A checksum of a few places shows whether a part is still the same that was read, at the same cost for any size. A
+rewritten part normally differs at each of these places, because its events have other timestamps. A change of a single
+byte elsewhere goes undetected.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 GONE: Final = -1
 """The checksum of a deleted part."""
 _PLACES: Final = 4
-"""The number of places in the read part that are compared, from its first to its last bytes."""
+"""The number of places of a part that are compared, from its first to its last bytes."""
 _PLACE_BYTES: Final = 4_096
 """The bytes that are compared at each place. Parquet files end with the index of their columns."""
 
 
 def checksum_before(part: str, end: int) -> int:
-    """Returns the checksum of an NDJSON part up to a byte, or of any other part as a whole.
+    """Returns the checksum of an NDJSON part up to a byte, or of a whole part in any other format.
 
     Returns `GONE` if the part no longer exists.
     """
@@ -56,7 +56,7 @@ def checksum_before(part: str, end: int) -> int:
 
 
 BLOCK_BYTES: Final = 1 << 16
-"""Bytes that are read at once, from the end of a file backwards, to find its last newline."""
+"""The number of bytes that are read at once, backwards from the end of a file, to find its last newline."""
 
 
 def whole_end(part: Path | str) -> int:
@@ -80,9 +80,9 @@ def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
 
 @define
 class GrowingHistory:
-    """Looks at histories repeatedly, and does not open parts again that have not changed.
+    """Looks at histories repeatedly, without opening unchanged parts again.
 
-    Invariant: `stamps` are from the last look, and so are the line ends in `_ends`.
+    Invariant: `stamps` and the line ends in `_ends` are from the last look.
     """
 
     paths: Sequence[Path | str]
@@ -121,7 +121,7 @@ class GrowingHistory:
         return attrs.evolve(history, splits=splits, damages=damages)
 
     def _compare(self, ends: Mapping[str, int], settled: Collection[str]) -> None:
-        """Count the changed parts that no longer begin as before, and record the checksums of all changed parts."""
+        """Count the changed parts whose beginnings differ from before, and update the checksums of changed parts."""
         for part in (ends.keys() | self._sums.keys()) - (self._sums.keys() & settled):
             if part in self._sums:
                 end, known = self._sums[part]
@@ -137,19 +137,19 @@ class GrowingHistory:
         try:
             return whole_end(part)
         except FileNotFoundError:
-            # The part was deleted after it was listed. Forget it, so that it counts as new if it comes back.
+            # The part was deleted after it was listed. Forget it, so that it counts as new if it appears again.
             del self.stamps[part]
             return 0
         except OSError:
             return size
 
     def _is_whole(self, part: str, settled: Collection[str]) -> bool:
-        """Whether a part without lines is complete. A Parquet part that can be opened is."""
+        """Whether a part without lines is complete. A Parquet part is complete if it can be opened."""
         return part in settled or kind_of(part) == PARQUET_SUFFIX
 
 
 TOGETHER_BYTES: Final = 64 << 20
-"""New events are returned together, as columns, up to this many bytes."""
+"""The maximum number of bytes of new events that are returned together."""
 AHEAD: Final = 2
 """The number of batches that each thread reads ahead."""
 Read = tuple[list[pa.Table], list[Damage]]
@@ -157,7 +157,7 @@ Read = tuple[list[pa.Table], list[Damage]]
 
 @define(eq=False)
 class IncrementalRead:
-    """Reads a growing history. Invariant: everything before `ends` was returned exactly once."""
+    """Reads a growing history. Invariant: all events before `ends` were returned exactly once."""
 
     growth: GrowingHistory
     threads: int

@@ -1,8 +1,8 @@
-"""Reads NDJSON parts: all lines of a byte range at once with Arrow, and line by line only if a line is bad.
+"""Reads NDJSON parts: all lines of a byte range at once with Arrow, or line by line if a line is invalid.
 
-Each bad line becomes a `Damage` with its file and byte, and reading continues. A part compressed with zstd can only be
-read from its beginning, so it is read in pieces; if its end is missing, the lines before that count. Clocks and
-sources: see `source`.
+Each invalid line becomes a `Damage` with its file and byte, and reading continues. A part compressed with zstd can only
+be read from its beginning, so it is read in pieces. If its end is missing, the complete lines are still read. Clocks
+and sources: see `source`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from longpoll_judge.read.schema import (
 from longpoll_spec.history import FIELD_TYPES, Event
 
 LINE_BYTES_MAX: Final = 16 << 20
-"""Maximum bytes of a line. A longer line is reported as damage, and is never completely in memory."""
+"""The maximum number of bytes of a line. A longer line is reported as damage, and is never completely in memory."""
 PIECE_BYTES: Final = 8 << 20
 """The number of bytes of a compressed part that are decompressed at once."""
 NAMED_DAMAGES_MAX: Final = 100
@@ -56,7 +56,7 @@ def read_compressed(path: str) -> tuple[pa.Table, list[Damage]]:
 
 
 def _decompressed_lines(path: str, damages: list[Damage]) -> Iterator[tuple[bytes, int]]:
-    """Yields runs of whole lines with the position of the first one; the last run may lack its newline."""
+    """Yields blocks of whole lines with the position of the first line; the last block may lack its newline."""
     rest, position, is_skipping = b"", 0, False
     for piece in _decompressed(path, damages):
         content = rest + piece
@@ -86,7 +86,7 @@ def _decompressed(path: str, damages: list[Damage]) -> Iterator[bytes]:
 
 
 def _read_lines(path: str, start: int, end: int) -> tuple[bytes, int, list[Damage]]:
-    """Returns the whole lines that begin in the range, and the position of the first one."""
+    """Returns the whole lines that begin in the range, and the position of the first line."""
     with open_file(path) as file:
         file.seek(max(start - 1, 0))
         content = file.read(end - max(start - 1, 0))
@@ -116,16 +116,16 @@ def _parse(content: bytes, position: int, path: str, damages: list[Damage]) -> p
 
 _NEWLINE, _RETURN, _OPENS, _CLOSES = b"\n\r{}"
 _PAIRS: Final = JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str).decode
-"""Decodes an object as (name, value) pairs; numbers stay texts, which have no size limit."""
+"""Decodes an object as (name, value) pairs. Numbers stay strings, which have no size limit."""
 _DECODE_LINE: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def _parse_fast(content: bytes) -> pa.Table | None:
-    """Parse all lines at once. Returns None if any line may be bad."""
+    """Parse all lines at once. Returns None if any line may be invalid."""
     if not content.strip():
         return EVENT_SCHEMA.empty_table()
     if not content.startswith(b"{"):
-        return None  # Arrow's reader ends the process at a `null` that comes first (pyarrow 26.0.1)
+        return None  # A `null` at the start makes Arrow's reader end the process (pyarrow 26.0.1).
     try:
         content.decode()
         table = json.read_json(
@@ -142,10 +142,10 @@ def _parse_fast(content: bytes) -> pa.Table | None:
 
 
 def _count_lines(content: bytes) -> int:
-    """Count the lines if exactly one object ends between each two of them; else return 0.
+    """Count the lines if each line has exactly one object; else return 0.
 
-    Arrow's reader requires no newline between two objects and allows newlines inside one. Newlines within texts are
-    escaped, so as many objects as lines means one object a line.
+    Arrow's reader requires no newline between two objects and allows newlines inside one object. Newlines within
+    strings are escaped, so if there are as many objects as lines, each line has one object.
     """
     octets = np.frombuffer(content, dtype=np.uint8)
     ends = np.flatnonzero(octets[:-1] == _NEWLINE)
@@ -157,7 +157,7 @@ def _count_lines(content: bytes) -> int:
 
 
 def is_in_range(table: pa.Table) -> bool:
-    """Whether every interval is valid and no number is too large to compute with."""
+    """Whether every interval is valid and no number is too large for computations."""
     return are_intervals(table) and are_filled(table) and _are_small(table)
 
 
@@ -179,7 +179,7 @@ def _are_small(table: pa.Table) -> bool:
 
 
 def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage]) -> pa.Table:
-    """Parse line by line; returns the good lines as a table, and adds the bad ones to `damages`."""
+    """Parse line by line; returns the valid lines as a table, and adds the invalid lines to `damages`."""
     good: list[bytes] = []
     bad_count = 0
     for line in content.split(b"\n"):
@@ -199,17 +199,17 @@ def _parse_slowly(content: bytes, position: int, path: str, damages: list[Damage
 
 
 def name_twice(content: bytes) -> str:
-    """The first schema field that a JSON object names more than once; empty if there is none.
+    """The first schema field that a JSON object names more than once; empty if no field is repeated.
 
     JSON readers differ in which of the values they keep, so the line is ambiguous. Arrow rejects such a line too.
-    Unknown fields are ignored and may repeat.
+    Unknown fields are ignored and may be repeated.
     """
     names = [name for name, _value in _PAIRS(content.decode()) if name in FIELD_TYPES]
     return next((name for name in names if names.count(name) > 1), "")
 
 
 def _check_line(line: bytes) -> bytes:
-    """Return the line in this project's own form; raises a msgspec error that describes its fault."""
+    """Return the line in this project's own format; raises a msgspec error that describes an invalid line."""
     present = {name: value for name, value in _DECODE_LINE(line).items() if value is not None}
     if twice := name_twice(line):
         raise msgspec.ValidationError(f"the field {twice} occurs twice")

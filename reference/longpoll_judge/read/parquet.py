@@ -1,8 +1,8 @@
 """Reads Parquet parts: each row group is a split, and texts become dictionary columns.
 
-Foreign files are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones get defaults, and rows
-that are not events become `Damage`. A file without its footer, because its writer was killed, becomes `Damage` as a
-whole. Clocks and sources: `source`.
+Files from other writers are converted to `schema.EVENT_SCHEMA`: unknown columns are not read, missing columns get
+defaults, and rows that are not events become `Damage`. A file without its footer, because its writer was killed,
+becomes `Damage` as a whole. Clocks and sources: `source`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from longpoll_judge.read.schema import (
 )
 
 ROW_GROUP_EVENTS_MAX: Final = 16 << 20
-"""Maximum events of a row group. A larger one is reported as damage, and is never completely in memory."""
+"""The maximum number of events of a row group. A larger row group is reported as damage, and is never completely in
+memory."""
 _AS_DICTIONARY: Final = frozenset({"PLAIN", "PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"})
-"""Encodings that pyarrow can read into a dictionary column; it rejects others."""
+"""Encodings that pyarrow can read into a dictionary column; it rejects all other encodings."""
 _UNREADABLE_DICTIONARY: Final = (
     "is a dictionary in Arrow and another encoding in the file, which pyarrow does not read: write it as strings, or "
     "with use_dictionary"
@@ -86,7 +87,7 @@ def read_row_groups(
         ) as file:
             numbers, together = list(range(first, end)), [name for name in names if name not in apart]
             table = file.read_row_groups(numbers, columns=together, use_threads=False)
-            # Columns are converted one by one, so that at most one is held as plain texts at a time.
+            # Convert the columns one by one, so that at most one is held as plain texts at a time.
             for name in sorted(apart):
                 column = file.read_row_groups(numbers, columns=[name], use_threads=False)[name]
                 table = table.append_column(name, column.dictionary_encode())
@@ -103,7 +104,7 @@ def read_row_groups(
 
 
 def _refusal(schema: pa.Schema, groups: Iterable[Any]) -> str:
-    """Return why these row groups cannot be read, whatever columns are requested; empty if they can."""
+    """Return why these row groups cannot be read, whatever columns are requested; empty if they can be read."""
     twice = [name for name in EVENT_SCHEMA.names if schema.names.count(name) > 1]
     if twice:
         return f"the column {twice[0]} is there more than once"
@@ -143,9 +144,10 @@ def _is_plain(column: pa.Field) -> bool:
 
 
 def _doubtful(schema: pa.Schema) -> list[str]:
-    """Returns columns whose damage no statistics show: lists, which may contain a null, and texts.
+    """Returns the columns whose damage no statistics show: lists, which may contain a null, and texts.
 
-    Returns none if the file's schema forbids nulls in lists; such a writer is trusted with its texts too.
+    If the file's schema forbids nulls in lists, the result is empty, because such a writer is trusted with its texts
+    too.
     """
     offsets = schema.field("offsets").type if "offsets" in schema.names else None
     if offsets is not None and not offsets.value_field.nullable:
@@ -177,7 +179,7 @@ def _at_default(group: Any) -> set[str]:
 
 
 def _is_always(seen: Any, value: int | str) -> bool:
-    """Whether statistics show this value only. Those of texts may be cut within a character, and then do not."""
+    """Whether statistics show only this value. Statistics of texts may be cut, and then do not show it."""
     try:
         return bool(seen.min == seen.max == value)
     except UnicodeDecodeError:
@@ -185,7 +187,7 @@ def _is_always(seen: Any, value: int | str) -> bool:
 
 
 def _is_small(number: Any) -> bool:
-    """Whether this statistic is a number in range; columns of other types, such as timestamps, have other values."""
+    """Whether this statistic is a number in range, because columns of other types have other statistics."""
     return isinstance(number, int) and abs(number) < INTEGER_LIMIT
 
 
@@ -194,7 +196,7 @@ def _nothing(path: str, count: int, reason: str) -> tuple[pa.Table, list[Damage]
 
 
 def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: bool) -> tuple[pa.Table, list[Damage]]:
-    """Returns the rows that are events. If the numbers are known to be in range, they are not checked again."""
+    """Returns the rows that are events. If `is_sound`, the numbers are known to be in range and are not checked."""
     is_filled = all(table[name].null_count == 0 for name in REQUIRED)
     if is_filled and (are_intervals(table) and are_filled(table) if is_sound else is_in_range(table)):
         return table, []

@@ -1,7 +1,7 @@
 """The columns of a history in Arrow, derived from the schema of the spec.
 
-Texts are dictionary columns: each text is stored once and the rows have small numbers, so comparing texts is comparing
-numbers. Where rows come from: `source`. What they mean: `steps`.
+Texts are dictionary columns: each text is stored once and the rows contain small numbers, so texts are compared as
+numbers. `source` reads the rows.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _ARROW_TYPES: Final[dict[type, pa.DataType]] = {
 _NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 
 PLAIN_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FIELD_TYPES.items()])
-"""One column for each field of `longpoll_spec.history.Event`, in its order, with the types of files."""
+"""One column for each field of `longpoll_spec.history.Event`, in the same order, with the types used in files."""
 
 NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
-"""The dictionary columns: all texts. An event shares even its request with two or three others."""
+"""The dictionary columns, which are all texts. Even a request's identifier occurs in two or three events."""
 
 LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
-"""The columns of number lists."""
+"""The columns that contain lists of numbers."""
 
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
@@ -51,14 +51,14 @@ DEFAULTS: Final[dict[str, Any]] = {
     for field in msgspec.structs.fields(Event)
     if not field.required
 }
-"""The default of each field, for events that lack it."""
+"""The default of each field for events without the field."""
 
 REQUIRED: Final = tuple(name for name in FIELD_TYPES if name not in DEFAULTS)
 
 INTEGER_FIELDS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is int)
 
 INTEGER_LIMIT: Final = 1 << 61
-"""Times and offsets are below this in absolute value, so that the sum or difference of two fits in an int64."""
+"""Times and offsets are below this in absolute value, so that the sum or difference of two of them fits in an int64."""
 
 
 def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table:
@@ -102,7 +102,7 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
     elif values.null_count and DEFAULTS.get(column.name) is not None:
         values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
     if values.type == pa.string_view() and column.name in NAMES:
-        values = values.cast(pa.string())  # Arrow makes dictionaries only from this type.
+        values = values.cast(pa.string())  # Arrow creates dictionaries only from this type.
     return values if values.type == column.type else values.cast(column.type)
 
 
@@ -116,7 +116,7 @@ def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
 
 
 def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Replace nulls by the empty text, by changing codes only."""
+    """Replace nulls with the empty string by changing only codes."""
     chunk = column.unify_dictionaries().combine_chunks()
     chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
     texts = chunk.dictionary.to_pylist()
@@ -128,7 +128,7 @@ def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
-    """Replace nulls by empty lists. This is ten times faster than `fill_null`, because a null has length 0 already."""
+    """Replace nulls with empty lists, ten times faster than `fill_null`, because a null has length 0 already."""
     return pa.ListArray.from_arrays(lists.offsets, lists.values)
 
 
@@ -139,7 +139,7 @@ def coded(table: pa.Table, name: str) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.StringArray]:
-    """Does the work of `coded`, but leaves the names in Arrow, which matters if there are many."""
+    """Returns the same as `coded`, but leaves the names in Arrow, which is faster if there are many names."""
     if not has_column(table, name):
         return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
     column = table[name]
@@ -170,7 +170,7 @@ def integers_of(table: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns where the list of each row begins among the values, the end of the last one, and the values."""
+    """Returns where the list of each row begins in the values, the end of the last list, and the values."""
     if not has_column(table, name):
         return np.zeros(len(table) + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
     lists = table[name].combine_chunks()
@@ -179,19 +179,19 @@ def lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def spread(bounds: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the values of some rows' lists, concatenated: for each value, the index of its row, and its place."""
+    """Returns the values in the lists of some rows, concatenated: the row index and the position of each value."""
     counts = bounds[rows + 1] - bounds[rows]
     owner = np.repeat(np.arange(len(rows)), counts)
     return owner, np.arange(len(owner)) + (bounds[rows] - np.cumsum(counts) + counts)[owner]
 
 
 def event_dict(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row as evidence: the fields of the event, without those at their default, as in a file."""
+    """Returns a row as evidence: the fields of the event without default values, as in a file."""
     return {name: value for name, value in row.items() if name not in DEFAULTS or value != DEFAULTS[name]}
 
 
 def order_of(event: Mapping[str, Any]) -> tuple[int, int, str, int]:
-    """Returns the sort key of an event: its times, then source and sequence to separate equal times."""
+    """Returns the sort key of an event: its times, then source and sequence as tie-breakers."""
     return event["after_ns"], event["before_ns"], event["source"], event["sequence"]
 
 

@@ -1,8 +1,8 @@
 """Finds histories: directories of parts with a `meta.json`, cut into splits that can be read separately.
 
-A split is a range of one part: bytes of NDJSON (the split has the lines that begin in them), row groups of Parquet, or
-a whole compressed part. Both engines read with this module, so they see the same events and the same damage. How each
-kind of part is read: `ndjson`, `parquet`.
+A split is a range of one part: the lines of NDJSON that begin in a byte range, row groups of Parquet, or a whole
+compressed part. Both engines read with this module, so they see the same events and the same damage. `ndjson` and
+`parquet` read the two kinds of parts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class InputSplit(msgspec.Struct, frozen=True, order=True):
 
     path: str
     start: int
-    """A byte of an NDJSON part, or a row group of a Parquet part; a compressed part is one split."""
+    """A byte position in an NDJSON part, or a row group of a Parquet part. A compressed part is a single split."""
     end: int
     rename: dict[str, str]
     """The new names of sources whose names occur in several directories."""
@@ -71,7 +71,7 @@ class History:
 
     splits: list[InputSplit]
     damages: list[Damage]
-    """Missing, damaged and foreign meta files."""
+    """Meta files that are missing, damaged or of another format."""
     declared_sources: frozenset[str]
     settable_clocks: frozenset[str]
     """Sources whose clock may be set: their `clock` is not `monotonic`."""
@@ -91,7 +91,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
 
     Args:
         places: The directories.
-        known: Parquet parts that were read before and need not be read again; new ones are added.
+        known: Parquet parts that were read before and need not be read again; new parts are added to it.
 
     Raises `HistoryNotFoundError` for a place without a history.
     """
@@ -117,7 +117,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         others = {
             source.name for other, known in metas.items() if other != directory and known for source in known.sources
         }
-        # If only another directory declares a source, its declaration is not about the source of this name here.
+        # If only another directory declares a source of this name, that declaration is about another source.
         rename = {name: f"{name}#{number}" for name in others}
         declared |= {rename.get(name, name) for name in names}
         sources = meta.sources if meta else []
@@ -162,17 +162,17 @@ def _check_is_history(directory: str) -> None:
 def _meta_in(directory: str) -> str:
     """Returns the path of the meta file.
 
-    Its other name begins with an underscore, because Spark reads every other file as Parquet.
+    The file may also be named with a leading underscore, because Spark reads every other file as Parquet.
     """
     hidden = files.beside(directory, f"_{META_FILE}")
     return hidden if files.entry(hidden) is not None else files.beside(directory, META_FILE)
 
 
 def _unread_below(directory: str) -> Damage | None:
-    """Returns data in subdirectories of a history, as in a partitioned table; None if there is none.
+    """Returns the damage that a history has data in subdirectories, as in a partitioned table; None if it has none.
 
-    The names of these directories hold some columns, so the files have no complete events. If the search fails, that is
-    damage too.
+    The names of these directories contain some columns, so the files have no complete events. If the search fails, this
+    is damage too.
     """
     try:
         found = files.first_within(directory, PART_SUFFIXES, META_FILE)
@@ -219,7 +219,7 @@ _OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse
 
 
 def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
-    """Yields why a source's declaration is invalid."""
+    """Yields reasons why a source's declaration is invalid."""
     if any(other != source for other in meta.sources if other.name == source.name):
         yield f"source {source.name!r} is declared more than once, and not alike"
     if abs(source.offset_ns) >= INTEGER_LIMIT:
@@ -254,7 +254,7 @@ def _cut(
 
 
 def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
-    """Returns the number of row groups of a part. An unreadable part is read again each time."""
+    """Returns the number of row groups of a part. An unreadable part is opened again each time."""
     if (part.path, part.stamp) in known:
         return known[part.path, part.stamp]
     count = parquet.row_group_count(part.path, damages)
@@ -264,12 +264,12 @@ def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
 
 
 def kind_of(path: str) -> str:
-    """Returns which of `PART_SUFFIXES` the part's name has; empty for none."""
+    """Returns the suffix of the part's name that is in `PART_SUFFIXES`; empty if there is none."""
     return next((suffix for suffix in PART_SUFFIXES if files.name_of(path).endswith(suffix)), "")
 
 
 def is_cheap(part: InputSplit) -> bool:
-    """Whether reading some columns of the split costs less than reading all."""
+    """Whether reading some columns of the split costs less than reading all columns."""
     return kind_of(part.path) == PARQUET_SUFFIX
 
 
@@ -278,8 +278,8 @@ def read_split(
 ) -> tuple[pa.Table, list[Damage]]:
     """Returns the events of the split on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
 
-    If `columns` is given, the other columns may be at their defaults. With `sparse`, a column that is at its default in
-    every row may be absent.
+    If `columns` is given, other columns may have their defaults. With `sparse`, a column whose values are all defaults
+    may be absent.
     """
     try:
         table, damages = _read_part(part, columns, sparse=sparse)
@@ -299,16 +299,16 @@ def _read_part(part: InputSplit, columns: Sequence[str] | None, *, sparse: bool)
 
 
 def _align(table: pa.Table, part: InputSplit) -> pa.Table:
-    """Move events to the common clock, widen them by their clock's uncertainty, and give sources unique names."""
+    """Convert events to the common clock, widen them by their clock's uncertainty, and give sources unique names."""
     if not len(table) or not (part.clocks or part.rename):
         return table
     codes, names = coded(table, "source")
     clocks = np.array([part.clocks.get(name, (0, 0)) for name in names], dtype=np.int64)
-    # A split usually has one source, and then its offset is one number instead of a column.
+    # A split usually has one source, so its clock offset is one number instead of a column.
     offset_ns, uncertainty_ns = clocks[0] if len(names) == 1 else (clocks[codes, 0], clocks[codes, 1])
     renamed = pa.array([part.rename.get(name, name) for name in names], pa.string())
     columns = {"source": pa.DictionaryArray.from_arrays(codes, renamed)}
-    # A clock inside the broker is usually the common clock, and then the timestamps stay as they were read.
+    # A clock inside the broker is usually the common clock, so the timestamps stay unchanged.
     if clocks.any():
         columns["after_ns"] = _moved(table["after_ns"].to_numpy(), offset_ns - uncertainty_ns)
         columns["before_ns"] = _moved(table["before_ns"].to_numpy(), offset_ns + uncertainty_ns)
@@ -318,7 +318,7 @@ def _align(table: pa.Table, part: InputSplit) -> pa.Table:
 
 
 def _moved(moment_ns: NDArray[np.int64], shift_ns: Any) -> pa.Array:
-    """Returns the times on the common clock; times outside of its range are set to its limits."""
+    """Returns the times on the common clock; times outside its range are set to its limits."""
     moved = moment_ns + shift_ns
     limit = INTEGER_LIMIT - 1
     # Finding the extremes costs a third of clipping, and recorded times are usually in range.

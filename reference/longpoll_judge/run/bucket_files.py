@@ -23,7 +23,7 @@ from longpoll_judge.run.parts import Piece, borders_of, open_parts, read_pieces,
 
 @define
 class Buckets:
-    """The events of a history on disk, by whole queues."""
+    """The events of a history on disk, grouped into buckets of whole queues."""
 
     _weights: dict[QueueName, int]
     """The number of events of each queue, as far as the survey has counted them."""
@@ -37,7 +37,7 @@ class Buckets:
     _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[Piece]] = field(init=False)
     _samples: list[list[Integers]] = field(init=False)
-    """The times of some events, by bucket."""
+    """By bucket, the times of some events."""
     _guests: list[list[pa.Table]] = field(init=False)
     _ends: list[pa.Table] = field(factory=list)
 
@@ -82,7 +82,7 @@ class Buckets:
         """Yield the rows of each bucket. Call this after all events were added."""
         shared = self._keys.shared()
         for bucket in range(self.count) if len(shared) else ():
-            # A bucket that is too large is handled piece by piece.
+            # Read a bucket that is too large piece by piece.
             tables = self._events(bucket)
             for table in tables if self._is_cut(bucket) else [joined(tables)]:
                 for other, events in visitors_of(table, bucket, shared):
@@ -92,8 +92,8 @@ class Buckets:
         for bucket in range(self.count):
             tables = chain(self._events(bucket), self._guests[bucket])
             are_own = partial(are_in, bucket=bucket, buckets=self.count, place=self._place)
-            # A user property gets whole queues, and a pop is judged with every event of its messages, so neither is
-            # cut.
+            # Do not cut the bucket if a user property needs whole queues, or if a pop must be judged with all events of
+            # its messages.
             if not self._is_cut(bucket) or context.own or context.asks_pops:
                 yield judge_bucket(tables, ends, context, are_own)
                 continue

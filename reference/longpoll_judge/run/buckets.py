@@ -1,9 +1,9 @@
-"""Puts whole queues into buckets, for a history that exceeds one window and for Spark.
+"""Groups whole queues into buckets, for a history that exceeds one window and for Spark.
 
-The hash of (broker, topic, queue) gives an event's bucket. A request whose events lie in several buckets is judged in
-each of them, with all its events, so events of other buckets are copied there. The few events that concern every queue
-are copied to each bucket, and so are the ends of connections, which show how long a broker lived. Pops of a topic are
-judged in the bucket of its queue -1.
+The hash of (broker, topic, queue) gives an event's bucket. A request with events in several buckets is judged in each
+of them, with all its events, so its events are copied between the buckets. The few events that concern every queue are
+copied to each bucket, and so are the first and last answers of connections, which show how long a broker lived. Pops of
+a topic are judged in the bucket of the topic's queue -1.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WINDOW_EVENTS: Final = 300_000
 ID_WEIGHT: Final = np.uint64(0x2545F4914F6CDD1D)
 """The multiplier of the hash. It is odd, and differs from the multiplier that hashes requests."""
 CONNECTIONS_MAX: Final = 2_000
-"""If there are more connections than this, only the ends of the longest ones are copied to other buckets."""
+"""If there are more connections than this, only the ends of the longest connections are copied to other buckets."""
 Place = Callable[[QueueName, int], int]
 """A function that returns the index of a queue's bucket among this number of buckets."""
 
@@ -80,8 +80,8 @@ def are_in(table: pa.Table, bucket: int, buckets: int, place: Place = bucket_of)
 def are_common(table: pa.Table) -> Booleans:
     """Return a mask of the events that concern every queue.
 
-    These are connections that open, requests about the offsets of many queues or of none, and of each source the first
-    acknowledgement that names no send, because the sends of such a source are not judged as unanswered.
+    These are connections that open, requests about the offsets of many queues or of none, and the first acknowledgement
+    of each source that names no send, because the sends of such a source are not judged as unanswered.
     """
     code, asked = integers_of(table, "code"), rows_where(table, "request_received")
     found = asked & is_one_of(code, RESETS)
@@ -98,14 +98,14 @@ def are_common(table: pa.Table) -> Booleans:
 
 
 def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Iterator[tuple[int, pa.Table, bool]]:
-    """Yield the events of each bucket, and whether the bucket owns them, because some events concern every bucket."""
+    """Yield the events for each bucket, and whether the bucket owns them; events that concern all queues are copied."""
     numbers, rows = queue_numbers(table)
     of_queue: Integers = np.array([place(name, buckets) for name in queue_names(table, rows)], dtype=np.int64)
     of = of_queue[numbers]
     common = np.flatnonzero(are_common(table))
     guests = taken(table, common)
     ends = np.append(0, np.cumsum(np.bincount(of, minlength=buckets)))
-    # Rows are sorted by queue and then by time, so that a window can merge batches without comparing each row again.
+    # Sort rows by queue and then by time, so that a window can merge batches without comparing each row again.
     rank = np.argsort(np.argsort(of_queue, kind="stable"))
     table = rearranged(table, order_by(rank[numbers], integers_of(table, "after_ns")))
     for bucket in range(buckets):
@@ -118,8 +118,9 @@ def in_buckets(table: pa.Table, buckets: int, place: Place = bucket_of) -> Itera
 def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     """Returns the first and the last answer on each connection, with their requests, to show how long a broker lived.
 
-    An answer may lie in another split than its request. Therefore a split keeps both kinds of answers apart, and also
-    its requests without an answer. From all splits together (`is_whole`), only answers with a request are returned.
+    An answer may be in another split than its request. Therefore a split keeps answers with and without a request in
+    the split, and also its unanswered requests. From all splits together (`is_whole`), only answers with a request are
+    returned.
     """
     connections, names = coded_texts(table, "connection")
     connection, request, (queue, _rows) = (
@@ -131,7 +132,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
     pulls = received[is_one_of(integers_of(table, "code")[received], PULL_CODES)]
     answers = np.flatnonzero(are_reads(table) & are_named(names)[connections])
     at = first_of(request[answers], request[pulls])
-    # If an identifier occurs twice, or an answer names another queue, the answered request is unknown.
+    # If an identifier occurs twice, or an answer names another queue, the answer's request is unknown.
     is_sure = (at >= 0) & (np.bincount(request[received], minlength=int(request.max(initial=0)) + 1) < 2)[
         request[answers]
     ]
@@ -146,7 +147,7 @@ def connection_ends(table: pa.Table, *, is_whole: bool = False) -> pa.Table:
 
 
 def _extremes(table: pa.Table, rows: Integers, connection: Integers) -> Integers:
-    """Return the first and last answers of each connection; of too many connections, only of the longest ones."""
+    """Return the first and last answers of each connection; if there are too many, only of the longest connections."""
     before_ns, after_ns = integers_of(table, "before_ns"), integers_of(table, "after_ns")
     first, last = (
         rows[order[np.unique(connection[rows][order], return_index=True)[1]]]
@@ -164,9 +165,9 @@ def pairs_of(table: pa.Table, name: str) -> Integers:
 
 
 def judge_bucket(tables: Iterable[pa.Table], ends: pa.Table, context: Context, are_own: Native) -> pa.Table:
-    """Return the rows of a bucket: its own events, copies of other buckets' events, and the ends of connections."""
+    """Judge a bucket: its own events, copies of other buckets' events, and the ends of connections. Return its rows."""
     guests = ends.filter(pa.array(~are_own(ends)))
-    # This function keeps no reference to the events, so their memory is freed once the window has sorted them.
+    # Keep no reference to the events here, so that their memory is freed once the window has sorted them.
     return judge_window(each_once(joined(chain(tables, [guests])), are_own), context, are_own)
 
 
@@ -184,12 +185,12 @@ def each_once(table: pa.Table, are_own: Native) -> pa.Table:
 
 
 def placed_keys(table: pa.Table, place: Callable[[QueueName], int]) -> Keys:
-    """Returns the keys of these events' requests, and of messages by their ids, sorted, each with its queue's place."""
+    """Returns the sorted keys of these events' requests and of messages by id, each with the place of its queue."""
     if not len(table):
         return NO_KEYS
     queue, queue_rows = queue_numbers(table)
     places = np.array([place(name) for name in queue_names(table, queue_rows)], dtype=np.uint64)
-    # One event of each request in each queue is enough. Few requests have events in several queues.
+    # One event of each request and queue is enough. Few requests have events in several queues.
     pairs, rows = pairs_of(table, "request"), np.flatnonzero(have_request(table))
     some = np.full(int(pairs.max()) + 1, -1, dtype=np.int64)
     some[pairs[rows]] = rows
@@ -241,7 +242,7 @@ def visitors_of(table: pa.Table, bucket: int, shared: Keys) -> Iterator[tuple[in
         wanted = np.intersect1d(keys[where == other], own)
         mine = np.zeros(len(table), dtype=np.bool_)
         mine[messages[np.isin(ids, wanted)]] = True
-        # A message is copied together with its append, and with all events of its requests.
+        # Copy a message together with its append, and with all events of its requests.
         mine = has_request & (np.isin(requests, wanted) | np.isin(requests, requests[mine & has_request]))
         offsets = integers_of(table, "queue_offset")
         places = queue.astype(np.int64) * ID_WEIGHT.astype(np.int64) + offsets

@@ -1,11 +1,12 @@
 """Completes the evidence of a finding to a history that, judged alone, violates the same clause again.
 
-The rules name the events that show a fault. This module adds the events that these depend on: the begin and end of each
-source, the closes of their connections, deletions of the topic, and an event that shows that a source was inside its
-broker. Recorded events that are left out are replaced by `omitted` events, so only numbers that the history lacks are
-missing. Only violations are completed, because an unknown finding often depends on events that were not recorded.
+The rules name the events that show a fault. This module adds the events on which these depend: the beginning and end of
+each source, the closes of their connections, deletions of the topic, and an event that shows that a source was inside
+its broker. Recorded events that are omitted are replaced with `omitted` events, so that a gap in the numbers always
+means a gap in the original record. Only violations are completed, because an unknown finding often depends on events
+that were not recorded.
 
-Which events show a fault: the rules. How excerpts are written: `window`.
+`kernel.window` writes the events in an excerpt.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
 RUNS_MAX: Final = 100
-"""If a source's record has more runs than this, the evidence keeps only the runs with an event of the finding."""
+"""If a source's record has more runs of sequence numbers than this, the evidence keeps only the runs with an event of
+the finding."""
 OF_SOURCE: Final = ("source_started", "source_stopped", "lost")
 OF_CONNECTION: Final = ("connection_closed", "blocked", "unblocked")
 BOUNDED: Final = frozenset(
     {"pull.max.most", "pull.next.visible", "pull.found.visible", "pull.found.appended", "pull.hold.at_end"}
 )
-"""Clauses that depend only on the end that was visible at the last time of the read."""
+"""Clauses that depend only on the visible end at the latest possible time of the read."""
 SUBJECT_FIELDS: Final = {
     "request_received": {"offset": "offset", "commit_offset": "commit_offset"},
     "answer_sent": {name: name for name in ("offset_next", "offset_min", "offset_max")} | {"offset": "offset_told"},
@@ -47,20 +49,20 @@ SUBJECT_FIELDS: Final = {
     "message_acknowledged": {"queue_offset": "queue_offset"},
     "make_visible": {"visible_end": "visible_end"},
 }
-"""The offsets in the events of a finding, with their names in the finding."""
+"""By event, the fields with offsets, and the names of these offsets in a finding."""
 Event = dict[str, Any]
 Queue = tuple[str, str, int]
 """Broker, topic and number of a queue."""
 
 
 def with_excerpts(result: Result, tables: Tables, survey: Survey, history: History) -> Result:
-    """Returns the result with the evidence of each violation completed to a history, and with its codes and offsets."""
+    """Returns the result with codes and offsets, and with the evidence of each violation completed to a history."""
     findings, observed = (completed(each, tables, survey, history) for each in (result.findings, result.observations))
     return msgspec.structs.replace(result, findings=findings, observations=observed)
 
 
 def completed(findings: Sequence[Finding], tables: Tables, survey: Survey, history: History) -> list[Finding]:
-    """Returns the findings with the evidence of each violation completed to a history, and with codes and offsets."""
+    """Returns the findings with codes and offsets, and with the evidence of each violation completed to a history."""
     violated = [one for one in findings if one.verdict == "violated" and not one.clause.startswith(OWN)]
     scene = _look(tables, violated) if violated else Scene()
     # The evidence of a user property is a pull, not a history.
@@ -74,7 +76,6 @@ class Scene:
     of_source: dict[str, list[Event]] = field(factory=dict)
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
     deletions: list[Event] = field(factory=list)
-    """Requests to delete a topic."""
     inside: dict[tuple[str, str], Event] = field(factory=dict)
     """By source and event name, the first event of each kind that only an observer inside a broker records."""
     ends: dict[Queue, list[End]] = field(factory=dict)
@@ -94,7 +95,7 @@ class Scene:
             self.deletions.append(event)
 
     def around(self, finding: Finding) -> Iterator[Event]:
-        """Yields the events that complete those of a finding."""
+        """Yields the events that complete the evidence of a finding."""
         bounds = list(self._bounds(finding))
         yield from bounds
         events = [*finding.evidence, *bounds]
@@ -132,14 +133,14 @@ class End:
 
     until_ns: int
     first: Event | None = None
-    """The message with the lowest offset in the history; the messages below it existed before the history."""
+    """The message with the lowest offset in the history. Messages with lower offsets are older than the history."""
     highest: Event | None = None
     """The highest visible end that may have been reached by then."""
     later: Event | None = None
     """The first visible end after that time, if there is no earlier one."""
 
     def see(self, event: Event) -> None:
-        """Compare with one more event of the queue's log."""
+        """Update the events with another event of the queue's log."""
         if event["event"] != "make_visible":
             if event.get("queue_offset", -1) >= 0:
                 self.first = min(self.first or event, event, key=lambda one: (one["queue_offset"], *order_of(one)))
@@ -158,7 +159,7 @@ def _queue_of(finding: Finding) -> Queue:
 
 
 def _read_until(finding: Finding) -> int | None:
-    """Returns the last time of the read, if the finding depends on what was visible then; else None."""
+    """Returns the latest time of the read, if the finding depends on what was visible at that time; else None."""
     if finding.clause not in BOUNDED:
         return None
     ends = ("hold", "answer_sent") if finding.clause == "pull.hold.at_end" else ("answer_sent",)
@@ -193,7 +194,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
 
 
 def _look_at_ends(table: pa.Table, scene: Scene) -> None:
-    """Compare the events of this split with each end that is needed."""
+    """Update each needed end with the events of this split."""
     events = make_window(table)
     for number, queue in enumerate(events.names):
         for end in scene.ends.get(queue, ()):
@@ -209,7 +210,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
 
 
 def first_by_source(table: pa.Table, rows: Integers) -> Integers:
-    """Returns for each source the one of these rows with the lowest sequence number."""
+    """Returns for each source its row with the lowest sequence number, among these rows."""
     order = np.argsort(integers_of(table, "sequence")[rows], kind="stable")
     sources, _names = coded(table, "source")
     return rows[order][np.unique(sources[rows][order], return_index=True)[1]]
@@ -218,7 +219,7 @@ def first_by_source(table: pa.Table, rows: Integers) -> Integers:
 def _completed(finding: Finding, scene: Scene, survey: Survey, history: History) -> Finding:
     evidence = finding.evidence
     if finding.verdict == "violated":
-        # The rule's events stay as they are, because a repeated event may be the fault; the others are added only once.
+        # Keep the rule's events as they are, because a repeated event may be the fault. Add other events only once.
         shown = list(evidence)
         shown += (event for event in scene.around(finding) if event not in evidence)
         shown = [event for place, event in enumerate(shown) if place < len(evidence) or event not in shown[:place]]
@@ -258,7 +259,7 @@ def _codes(own: Iterable[Event]) -> dict[str, str]:
 
 
 def _offsets(finding: Finding) -> dict[str, int]:
-    """Returns the offsets in the request at fault and in its answer, or in the log if that is at fault."""
+    """Returns the offsets in the request at fault and in its answer, or in the log if the log is at fault."""
     found: dict[str, int] = {}
     for event in finding.evidence:
         names = SUBJECT_FIELDS.get(event["event"], {})
@@ -269,7 +270,7 @@ def _offsets(finding: Finding) -> dict[str, int]:
 
 @frozen
 class _Piece:
-    """Recorded sequence numbers, from first to last, that the evidence omits, and the times of their events."""
+    """A range of recorded sequence numbers that the evidence omits, and the times of their events."""
 
     first: int
     last: int
@@ -294,7 +295,7 @@ def _omitted(finding: Finding, source: str, shown: Iterable[Event], survey: Surv
 
 
 def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
-    """Yields the ranges of numbers between the events in the evidence, within each run of the source."""
+    """Yields the ranges of sequence numbers between the events in the evidence, within each run of the source."""
     runs = joined_runs(seen.runs)
     last_run = runs[-1]
     if len(runs) > RUNS_MAX:
@@ -308,7 +309,8 @@ def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
                     yield _Piece(first, number - 1, after_ns, event["before_ns"])
                 first, after_ns = number + 1, event["after_ns"]
         if first <= run.last:
-            # The last run ends when the source was last active, because missing events were looked for until then.
+            # The last run lasts until the source was last active, because the judge looked for missing events until
+            # then.
             until_ns = seen.last_ns if run is last_run else after_ns
             yield _Piece(first, run.last, max(after_ns, until_ns), run.last_before_ns)
 
@@ -326,7 +328,7 @@ def joined_runs(runs: Iterable[Run]) -> list[Run]:
 
 
 def _meta(evidence: Iterable[Event], history: History) -> dict[str, Any]:
-    """Returns the `meta.json` for the evidence, whose times are on the common clock already."""
+    """Returns the `meta.json` for the evidence, whose times are already on the common clock."""
     names = sorted({event["source"] for event in evidence} & history.sources.keys())
     meta: dict[str, Any] = {"format_version": FORMAT_VERSION, "sources": []}
     for name in names:

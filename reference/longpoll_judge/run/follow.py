@@ -1,10 +1,10 @@
 """Judges a history while it is written, until `stops` returns True.
 
-A short history is judged again each time, by the same code as a complete one. The next judgement begins after a pause
-of at least the last one's duration, so at most half of the time goes into judging. A long history, or one with more
-findings than a result lists, is judged by its last events (`sliding`), in this process or as a Structured Streaming
-query (`spark.stream`). Each finding is reported once. The last result always judges the whole history, so it is the
-verdict on everything recorded. The complete parts: `read.growing_history`. The output: the command.
+A short history is judged again as a whole each time, by the same code as a complete one. The next judgement begins
+after a pause of at least the last judgement's duration, so at most half of the time is spent on judging. A long
+history, or a history with more findings than a result lists, is judged by its last events (`sliding`), in this process
+or as a Structured Streaming query (`spark.stream`). Each finding is reported once. The last result always judges the
+whole history, so it is the verdict on all recorded events. `read.growing_history` finds the complete parts.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 PERIOD_S: Final = 0.5
 """The time between two looks for new events, in seconds."""
 LONG_PERIOD_S: Final = 2.0
-"""The longest time between two looks at a long history, whose large batches cost less per event."""
+"""The longest time between two looks at a long history. It is longer because large batches cost less per event."""
 REST_SHARE: Final = 4
-"""The pause after a look at a long history is this multiple of its duration, within the two limits above."""
+"""The pause after a look at a long history is this multiple of the look's duration, between `PERIOD_S` and
+`LONG_PERIOD_S`."""
 TRIES: Final = 5
-"""The maximum number of attempts to judge a history whose parts change during the judgement."""
+"""The maximum number of attempts to judge a history whose parts change while it is judged."""
 WHOLE_EVENTS: Final = 200_000
 """A history with fewer events is judged as a whole each time."""
 UNSURE: Final = "requests and messages about which the last events leave a doubt"
@@ -59,10 +60,10 @@ class Progress:
     stamps: Mapping[str, Stamp] = field(factory=dict)
     """The stamp of every part at the look whose events were judged last."""
     looked_s: float = field(factory=time.monotonic)
-    """When the follower last looked, by the monotonic clock."""
+    """When the follower last looked, in seconds of the monotonic clock."""
 
     def behind(self, now_s: float) -> tuple[float, int]:
-        """Return the longest possible wait of unjudged events in seconds, and their bytes; 0 if there are none."""
+        """Return the longest possible wait of unjudged events in seconds, and their size in bytes; 0 for none."""
         stamps = stamps_of(self.paths)
         if stamps == self.stamps:
             return 0.0, 0
@@ -84,14 +85,13 @@ def follow(
     checkpoint: Path | None = None,
     whole_events: int = WHOLE_EVENTS,
 ) -> Result:
-    """Judge until `stops`, and call `tell` for each judgement; return the last one.
+    """Judge until `stops`, and call `tell` for each judgement; return the last judgement.
 
-    `progress` holds the input of the last judgement, for other threads. On Spark, the query of a long history has its
-    checkpoint in the directory `checkpoint`, and the next call continues from there. A history with fewer events than
-    `whole_events` is judged again each time.
+    `progress` shows other threads which input was judged last. On Spark, the query of a long history has its checkpoint
+    in the directory `checkpoint`, and the next call continues from this checkpoint. A history with fewer events than
+    `whole_events` is judged again as a whole each time.
 
-
-    `stops(seconds)` waits for that long, or until it is time to stop, and returns whether it is.
+    `stops(seconds)` waits for that long, or until it is time to stop, and returns whether to stop.
 
     Raises `HistoryNotFoundError`, `HistoryChangedError` if parts change faster than they are judged, and
     `SparkUnavailableError`.
@@ -130,7 +130,7 @@ def follow(
             if not is_long:
                 return judged(running) if growth.has_grown() else result
             listing.picked.seen = {finding.id for finding in result.findings}
-        growth.rewritten = 0  # The whole history is judged at the end, so every part is read once more.
+        growth.rewritten = 0  # The whole history is judged at the end, which reads every part once more.
         if streaming is None:
             _follow_growing(growth, listing, tell, stops, progress)
         else:
@@ -140,7 +140,7 @@ def follow(
 
 
 def _counted(result: Result) -> Result:
-    """Returns the result with the number of further findings as a gap, because these are not reported one by one."""
+    """Returns the result with the number of unlisted findings as a gap, because these are not reported one by one."""
     return _with_gaps(result, not_told(result.findings_left_out))
 
 
@@ -192,7 +192,7 @@ def _follow_stream(
     After a part was rewritten, the stream judges the whole history again.
     """
     while True:
-        # If this batch already read the rewritten part, the next look notices that.
+        # If this batch has already read the rewritten part, the next look detects that.
         looked_s, batch, history = time.monotonic(), judging.look(), judging.growth.look()
         if judging.growth.rewritten:
             judging.growth.rewritten = 0
@@ -209,16 +209,16 @@ def _follow_stream(
 
 @define(eq=False)
 class Listing:
-    """Makes results from the events so far."""
+    """Creates results from the events so far."""
 
     limits: Limits
     engine: EngineName = "local"
-    """The name of the engine, as results show it."""
+    """The name of the engine in results."""
     picked: Picked = field(factory=Picked)
     begun_s: float = field(factory=time.monotonic)
 
     def result(self, so_far: SoFar, history: History) -> Result:
-        """Judge the events so far. New findings are listed; those beyond the limit are only counted."""
+        """Judge the events so far. New findings are listed; findings beyond the limit are only counted."""
         survey = so_far.survey
         limits = {"wake_ms": self.limits.wake_ms, "late_ms": self.limits.late_ms}
         context, gaps = context_and_gaps(history, survey, **limits)
@@ -246,7 +246,7 @@ def is_begun(directory: Path | None) -> bool:
 
 
 def _streaming(running: Engine) -> Streaming | None:
-    """Returns the stream judge of an engine; None on Spark Connect, whose server calls back into another process."""
+    """Returns the stream judge of an engine; None on Spark Connect, whose server runs callbacks in another process."""
     if isinstance(running, LocalEngine):
         return None
     from longpoll_judge.run.spark.engine import SparkEngine  # noqa: PLC0415 - Spark takes a second to import

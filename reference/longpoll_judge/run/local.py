@@ -1,7 +1,8 @@
 """Judges in this process, without Spark: a history of at most one window is judged at once.
 
-A larger history is read once: its splits are surveyed, and its events put into buckets of whole queues on disk. Each
-bucket is judged separately, and one that is too large is cut into parts of time. How results are added up: `pipeline`.
+A larger history is read once: its splits are surveyed, and its events are written to buckets of whole queues on disk.
+Each bucket is judged separately, and a bucket that is too large is cut into parts by time. `pipeline` adds up the
+results.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class LocalReading:
     """The number of events of each queue."""
     _buckets: Buckets | None = None
     _kept: dict[int, pa.Table] = field(factory=dict)
-    """The splits that are kept in memory, by number. A history of one window is kept as a whole."""
+    """By number, the splits that are kept in memory. A history of one window is kept as a whole."""
 
     @property
     def _count(self) -> int:
@@ -50,7 +51,7 @@ class LocalReading:
             self._kept[number] = table
             _count_queues(table, self._weights)
             if self._buckets is None and self._count > self._engine.window_events:
-                # The estimate assumes that the unread splits have as many events of each queue as the read ones.
+                # Estimate that the unread splits have as many events of each queue as the read ones.
                 window = self._engine.window_events
                 most = window * len(self._kept) // len(self._splits)
                 self._buckets = self._stack.enter_context(open_buckets(self._weights, most, window))
@@ -91,7 +92,7 @@ def _look_over(part: InputSplit) -> tuple[pa.Table, Survey]:
 
 @frozen
 class LocalEngine:
-    """The engine that judges windows one after the other in this process."""
+    """An engine that judges windows one after the other in this process."""
 
     threads: int = 2
     window_events: int = WINDOW_EVENTS

@@ -1,4 +1,4 @@
-"""Cuts a bucket with too many events, such as a hot queue, into parts of time, and judges each part as a window.
+"""Cuts a bucket with too many events, such as a busy queue, into parts by time, and judges each part as a window.
 
 An event is judged in the part of its time, and a request in the part in which it was received. The window of a part
 also has these events of other parts, because the clauses compare them with the part's own events:
@@ -6,7 +6,7 @@ also has these events of other parts, because the clauses compare them with the 
 - all events of requests and messages that have events in several parts (`buckets.visitors_of`);
 - the messages at the offsets that the part names, and the event that made the next message visible;
 - answers that deliver the offsets that the part's answers skip, and commits of the offsets that its queries returned;
-- of each queue and generation, the events with the lowest and highest offsets before the part, and of all parts.
+- for each queue and generation, the events with the lowest and highest offsets before the part, and of all parts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from longpoll_judge.read.schema import coded_texts, integers_of, lists_of
 from longpoll_judge.run.buckets import are_common, each_once, pairs_of, placed_keys, visitors_of
 
 SAMPLES: Final = 600
-"""The approximate number of event times per part that are sampled before the bucket is cut."""
+"""The approximate number of event times per part that are sampled to choose the borders of the parts."""
 
 
 def sample_of(table: pa.Table, most: int) -> Integers:
@@ -75,7 +75,7 @@ class Intervals:
     of: dict[QueueName, tuple[Integers, Integers]] = field(factory=dict)
 
     def add(self, name: QueueName, first: Integers, end: Integers) -> None:
-        """Add the intervals from each element of `first` to the same element of `end`, which is not included."""
+        """Add the intervals [first, end) that the elements of `first` and `end` give."""
         known = self.of.get(name, (first[:0], first[:0]))
         first, end = np.append(known[0], first), np.append(known[1], end)
         order = np.argsort(first, kind="stable")
@@ -85,18 +85,18 @@ class Intervals:
 
 
 Told = dict[QueueName, tuple[Integers, Integers]]
-"""Ascending offsets of each queue, and the row that names each offset."""
+"""By queue, the ascending offsets that events name, and the row of the event for each offset."""
 
 
 @define
 class Needs:
-    """The offsets that a part names, whose events may lie in other parts."""
+    """The offsets that a part names. The events about these offsets may lie in other parts."""
 
     messages: Intervals = field(factory=Intervals)
     passed: Intervals = field(factory=Intervals)
     """The offsets that the part's answers skip."""
     commits: Intervals = field(factory=Intervals)
-    """Twice the offsets that its queries returned. Doubled, so that neighbouring offsets stay separate intervals."""
+    """The offsets that the part's queries returned, doubled so that adjacent offsets stay separate intervals."""
 
     def add(self, table: pa.Table) -> None:
         """Add the offsets that these events name. An answer is in the same table as its request."""
@@ -166,7 +166,7 @@ class Telling:
         )
 
     def needed(self, needs: Needs) -> Integers:
-        """Return the events that another part needs, with requests; of messages also the first after an interval."""
+        """Return the events that another part needs, with requests, and also the first message after each interval."""
         logged = [
             np.append(rows[_ranges(first, end)], rows[end[end < len(rows)]])
             for rows, first, end in _meeting(needs.messages, self.messages)
@@ -181,7 +181,7 @@ class Telling:
 
 
 def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """Yield, for each queue, the rows and the slice of them that lies in each needed interval."""
+    """Yield, for each queue, the rows and the slice of these rows that lies in each needed interval."""
     for name, (first, end) in needed.of.items():
         if name in told:
             values, rows = told[name]
@@ -195,7 +195,7 @@ def _ranges(first: Integers, end: Integers) -> Integers:
 
 
 def _of_log(table: pa.Table) -> tuple[Integers, Integers]:
-    """Return the events about messages in the log and the offset of each; `make_visible` counts as its last message."""
+    """Return the events about messages in the log and their offsets; `make_visible` counts as its last message."""
     moved = np.flatnonzero(rows_where(table, "make_visible"))
     rows = np.flatnonzero(np.logical_or.reduce([rows_where(table, name) for name in (*MESSAGES, "message_popped")]))
     value = np.append(integers_of(table, "queue_offset")[rows], integers_of(table, "visible_end")[moved] - 1)
@@ -221,7 +221,7 @@ def _with_requests(table: pa.Table, rows: Integers) -> Integers:
 
 
 def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
-    """Return the index of the highest value of each key, and of equal values the last index."""
+    """Return the index of the highest value of each key; of equal values, the last index."""
     if not len(value):
         return np.empty(0, dtype=np.int64)
     (key,) = numbered(keys)
@@ -231,7 +231,7 @@ def _last_of(keys: tuple[Integers, ...], value: Integers) -> Integers:
 
 
 def extremes(table: pa.Table, context: Context) -> pa.Table:
-    """Return the events of each queue and generation that later events are compared with; such tables can be merged."""
+    """Return the events of each queue and generation with which later events are compared. The tables can be merged."""
     placed = place_answers(table)
     queue = queue_numbers(placed)[0].astype(np.int64)
     after_ns = integers_of(placed, "after_ns")
@@ -287,7 +287,7 @@ class PartWindow:
         return found
 
     def judge(self, context: Context, are_own: Native) -> pa.Table:
-        """Return the rows of the verdict about the part's own events."""
+        """Return the result rows for the part's own events."""
         return judge_window(self.table, context, are_own, mine=partial(self.are_mine, are_own=are_own))
 
 
@@ -299,7 +299,7 @@ class Parts:
     _keys: KeyFile
     _borders: Integers
     _are_own: Native
-    """Return a mask of the events that belong to the bucket's queues."""
+    """Returns a mask of the events that belong to the bucket's queues."""
     _pieces: list[list[Piece]] = field(init=False)
     _guests: list[list[Piece]] = field(init=False)
     _before: list[pa.Table] = field(factory=list)
@@ -343,7 +343,7 @@ class Parts:
         return found
 
     def _visit(self, context: Context) -> list[Needs]:
-        """Copy requests and messages to all parts that share them; returns the offsets that each part names."""
+        """Copy requests and messages to all parts that need them; return the offsets that each part names."""
         shared = self._keys.shared()
         needs = [Needs() for _ in self._pieces]
         waiting, before = [], joined([])
@@ -361,12 +361,12 @@ class Parts:
             before = extremes(joined([before, table, *lent]), context)
         self._before.append(before)
         for number, alone in enumerate(waiting):
-            # The answers to these requests, and the requests of these answers, are among the copied events.
+            # The copied events include the answers to these requests, and the requests of these answers.
             needs[number].add(joined([alone, *read_pieces(self._file, self._guests[number])]))
         return needs
 
     def _lend(self, part: int, needs: list[Needs], visitors: list[Piece]) -> None:
-        """Copy the events of this part that other parts need, with their requests."""
+        """Copy the events of this part that other parts need, together with their requests."""
         if not self._pieces[part]:
             return
         table = joined([*self._events(part), *read_pieces(self._file, visitors)])
@@ -379,7 +379,7 @@ class Parts:
 
 @contextmanager
 def open_parts(borders: Integers, are_own: Native) -> Iterator[Parts]:
-    """Open the parts between these times; their files are deleted at the end of the block."""
+    """Open parts with these borders in time; their files are deleted at the end of the block."""
     with TemporaryFile(prefix="longpoll-judge-") as file, open_keys() as keys:
         yield Parts(file, keys, borders, are_own)
 

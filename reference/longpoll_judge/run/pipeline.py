@@ -83,10 +83,10 @@ class Reading(Protocol):
 
 
 class Engine(Protocol):
-    """Where splits are read and windows are judged: in this process or on Spark."""
+    """An engine that reads splits and judges windows, in this process or on Spark."""
 
     def read(self, splits: Sequence[InputSplit]) -> AbstractContextManager[Reading]:
-        """Read the splits; kept data is released at the end of the block."""
+        """Read the splits; cached data is released at the end of the block."""
         ...
 
 
@@ -133,7 +133,7 @@ def open_engine(
     conf: Mapping[str, str] | None = None,
     session: SparkSession | None = None,
 ) -> Iterator[Engine]:
-    """Open the engine of this name for a block; raises `SparkUnavailableError`."""
+    """Open the named engine for a block; raises `SparkUnavailableError`."""
     if engine == "local":
         yield LocalEngine(threads=os.cpu_count() or 1)
         return
@@ -185,21 +185,22 @@ def judge_on(
 
 
 RESTARTS_TOLD: Final = 5
-"""Maximum restarts with a note of their own."""
+"""The maximum number of restarts that have their own note."""
 
 
 def between(start_ns: int, end_ns: int) -> str:
-    """Two Unix times in ns as text, UTC."""
+    """Format two Unix times in ns as an interval in UTC."""
     return f"between {moment_text(start_ns)} and {moment_text(end_ns)}"
 
 
 def restart_notes(context: Context) -> list[dict[str, Any]]:
     """Returns a note for each time at which a broker may have been restarted, seen from outside, in order of time.
 
-    Beyond `RESTARTS_TOLD` the notes are one, because a broker with a rare client has no connection for most of the
-    time. They do not change the verdict; they say why the judge excuses what a kill may lose.
+    More than `RESTARTS_TOLD` restarts share one note, because a broker with a rare client has no connection for most of
+    the time. The notes do not change the verdict; they explain why the judge tolerates the loss of data that a kill may
+    cause.
     """
-    # Clients that try in vain to connect do not divide a restart.
+    # Failed connection attempts of clients do not divide a restart.
     times = sorted(
         (start_ns, end_ns - RESTART_NS, broker or "without a name")
         for broker, gaps in context.restarts.items()
@@ -216,23 +217,23 @@ def restart_notes(context: Context) -> list[dict[str, Any]]:
 
 
 Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
-"""A function that returns the listed findings in order, and the number of the others."""
+"""A function that returns the listed findings in order, and the number of unlisted findings."""
 
 
 def added_up(
     tally: Tally, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
 ) -> Result:
-    """Returns the result for the rows of all queues and the findings `beside` them."""
+    """Returns the result from the rows of all queues and the findings `beside` them."""
     others = Others(judged=_counts_of(survey, history), findings=list(beside))
     return _add_up(tally, others, gaps, pick)
 
 
 @define
 class Others:
-    """The results that do not belong to a single queue."""
+    """The results that belong to no single queue."""
 
     judged: dict[str, int]
-    """How many events were judged, by property."""
+    """By property, the number of judged events."""
     findings: list[Finding] = attrs.field(factory=list)
     observed: list[Finding] = attrs.field(factory=list)
     steps: Share | None = None
@@ -270,7 +271,7 @@ def _counts_of(survey: Survey, history: History) -> dict[str, int]:
 
 
 def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = None) -> Result:
-    """Returns the result for the rows of all windows, and the results that belong to no window."""
+    """Returns the result from the rows of all windows and the results that belong to no window."""
     counts: Counter[tuple[str, str]] = Counter()
     buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
     for (kind, bucket, text), count in tally.counts.items():
@@ -343,7 +344,7 @@ def _add_up(tally: Tally, others: Others, gaps: list[Gap], pick: Pick | None = N
 def _rate(
     name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
 ) -> Rate:
-    """Returns how often a property about time was certainly violated, listed or not, of all that could violate it."""
+    """Returns how often a property about time was certainly violated, listed or not, and how often it was checked."""
     title = f"{name} violated "
     violated = sum(len(group) for text, group in found.items() if text.startswith(title))
     violated += sum(count for (kind, text), count in counts.items() if kind == LEFT_OUT and text.startswith(title))
@@ -351,13 +352,13 @@ def _rate(
 
 
 def _pop_rate(counts: Mapping[tuple[str, str], int]) -> Rate:
-    """Returns how often a pop was certainly not woken in time, of all pops that a message woke or should have woken."""
+    """Returns how often a pop was certainly not woken in time, out of all pops that a message should have woken."""
     violated = counts["unwoken", ""]
     return Rate(violated, max(violated, counts["woken", ""]))
 
 
 def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
-    """Returns the earliest findings of each queue, property and verdict, in order, and the number of the others."""
+    """Returns the earliest findings of each queue, property and verdict, in order, and the number of other findings."""
     kept: list[Finding] = []
     counts: Counter[tuple[object, ...]] = Counter()
     left_out = 0

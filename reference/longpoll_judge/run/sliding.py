@@ -1,9 +1,9 @@
 """Judges a growing history by its last events, as if its record began with a gap.
 
-For the judge, the time before the kept events is a gap, and events after them may still come. Therefore a finding that
-is certain here stays certain, and everything else waits for the judgement of the whole history. Each event is judged at
-least twice, with those before and after it. A request without an answer is kept for longer than any hold. An answered
-pull is counted once, when no event from before its answer can still come.
+For the judge, the time before the kept events is a gap, and later events may still arrive. Therefore a finding that is
+certain here stays certain, and all other findings wait for the judgement of the whole history. Each event is judged at
+least twice, with the events before and after it. A request without an answer is kept for longer than any hold. An
+answered pull is counted once, when no event from before its answer can still arrive.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from longpoll_judge.run.tally import Latest, Tally
 from longpoll_spec.history import WHITE_BOX
 
 CHECKPOINT: Final = "query-1"
-"""Name of the directory with the checkpoint of a query on Spark; its number is the version of the format."""
+"""The name of the directory with the checkpoint of a query on Spark; its number is the version of the format."""
 SPAN_NS: Final = 20_000 * MS
-"""How long events are kept, ns, unless there are too many. A send without an answer is reported sooner than that."""
+"""How long (ns) events are kept, unless there are too many. A send without an answer is reported sooner than that."""
 EVENTS_MAX: Final = 1_000_000
 """The maximum number of events that are kept."""
 FRESH_MIN: Final = 200_000
-"""A judgement begins after this many new events, or after as many as half of the kept ones, or after `FRESH_NS`."""
+"""A judgement begins after this many new events, or after half as many as are kept, or after `FRESH_NS`."""
 FRESH_NS: Final = 2_000 * MS
-"""The longest time until a judgement begins, ns."""
+"""The longest time in ns until a judgement begins."""
 OPEN_NS: Final = 600_000 * MS
-"""How long a request without an answer is kept, ns; it must be longer than any hold."""
+"""How long (ns) a request without an answer is kept, which must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
-"""A source that is further behind the others than this counts as stopped, ns."""
+"""If a source is further behind the others than this (ns), it counts as stopped."""
 FINDINGS_MAX: Final = 1_000
 """The maximum number of findings that are kept; the oldest are dropped first."""
 CLOSES_MAX: Final = 20_000
-"""The number of connection closes that are kept; the latest ones stay."""
+"""The number of connection closes that are kept; the latest closes stay."""
 RARE_MAX: Final = 50_000
 KEPT_NOTES: Final = (NOTE_ELSEWHERE, NOTE_POPS, NOTE_PROPERTIES, NOTE_REPEATED, NOTE_UNDECIDED)
-"""Notes whose counts only grow; of other notes only the last count is known."""
+"""Notes whose counts only grow. Of other notes, only the last count is known."""
 OF_ALL: Final = frozenset({"commit.told.most"})
 """Clauses that depend on all earlier events."""
 
 
 @define(eq=False)
 class Sliding:
-    """The last events of a history. Invariant: an event in neither `pieces` nor `open` happened before `gone_ns`."""
+    """The last events of a history. Invariant: events in neither `pieces` nor `open` happened before `gone_ns`."""
 
     wake_ms: float
     late_ms: float
@@ -93,7 +93,7 @@ class Sliding:
     """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
-    """By text of a note, its highest count; for pulls that may still be answered, the last count."""
+    """By text of a note, its highest count; for the note about pulls that may still be answered, its last count."""
     unsure: int = 0
     """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)
@@ -102,7 +102,7 @@ class Sliding:
     """The certain findings, by name, each with its evidence completed to a history."""
 
     def add(self, table: pa.Table, survey: Survey, history: History, native: Native | None = None) -> None:
-        """Add new events, and judge once there are enough of them."""
+        """Add new events, and judge if there are enough new events."""
         self.survey = _folded(merge([self.survey, survey]))
         if not len(table):
             return
@@ -125,7 +125,7 @@ class Sliding:
         return (fill(table) for table in (self.rare, self.open, *(piece for piece, _ns in self.pieces)) if len(table))
 
     def judge(self, history: History, native: Native | None = None) -> None:
-        """Judge the kept events, and drop those that are too old."""
+        """Judge the kept events, and drop the events that are too old."""
         if not self.pieces:
             return
         whole, _gaps = context_and_gaps(history, self.survey, wake_ms=self.wake_ms, late_ms=self.late_ms)
@@ -202,7 +202,7 @@ class Sliding:
         return found if len(found) <= RARE_MAX else joined([found.slice(0, RARE_MAX // 4), found.slice(-RARE_MAX // 2)])
 
     def _since_gone(self, context: Context) -> Context:
-        """Returns the context of a record in which only the open requests are known from before the kept events."""
+        """Returns the context of a record of which, before the kept events, only the open requests are known."""
         if self.gone_ns == BEGINNING:
             return context
         gone = gaps_of([(BEGINNING, self.gone_ns + self.survey.disorder_ns + DISORDER_NS)])
@@ -247,9 +247,9 @@ class Sliding:
 
 
 def _folded(survey: Survey) -> Survey:
-    """The same survey in constant size: events in order are merged into one run and one span.
+    """Reduce a survey to constant size: events in order are merged into one run and one span.
 
-    A later batch is compared with the extremes of all earlier ones, as long as its numbers follow theirs.
+    A later batch is compared with the extremes of all earlier batches, if its sequence numbers follow theirs.
     """
     sources = {
         name: msgspec.structs.replace(seen, runs=_joined(seen.runs), spans=[_span_of(seen.spans)])
@@ -261,7 +261,7 @@ def _folded(survey: Survey) -> Survey:
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Returns the runs; adjacent runs are joined, but repeated numbers stay separate."""
+    """Join adjacent runs; repeated numbers stay separate."""
     found: list[Run] = []
     for run in sorted(runs):
         if found and run.first == found[-1].last + 1:
@@ -290,7 +290,7 @@ class Limits:
 
 @frozen(eq=False)
 class SoFar:
-    """The results so far."""
+    """The results for the events so far."""
 
     tally: Tally
     beside: list[Finding]

@@ -15,9 +15,9 @@ from longpoll_judge.read.source import InputSplit, read_split
 Extent = tuple[int, int, int, int]
 """The number of events of a split, the lowest and the highest `after_ns`, and a checksum of some columns."""
 _SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
-"""Columns of numbers that differ between any two splits. There are few, because each is summed twice."""
+"""Columns of numbers that differ between any two splits. The list is short, because each column is summed twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
-"""Odd factors, one for each column, so that a value that moved to another column changes the sum."""
+"""One odd factor for each column, so that a value that moved to another column changes the sum."""
 
 
 def extent_of(table: pa.Table) -> Extent:
@@ -36,9 +36,9 @@ def _sum_of(table: pa.Table, name: str) -> int:
 
 
 def read_again(part: InputSplit, extent: Extent) -> pa.Table:
-    """Read a split again that was surveyed and had this extent; columns that no event uses may be absent.
+    """Read a surveyed split again, and check that it has this extent; columns that no event uses may be absent.
 
-    Raises `HistoryChangedError` if its events are different now, because the survey would not be true of these.
+    Raises `HistoryChangedError` if the events have changed, because the survey would not apply to them.
     """
     table, _damages = read_split(part, sparse=True)
     if extent_of(table) != extent:

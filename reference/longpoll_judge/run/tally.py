@@ -1,7 +1,7 @@
-"""Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can show.
+"""Adds up result rows, and selects the listed findings, so that memory is bounded by what a result can list.
 
 A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
-ones first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are counted.
+findings first, then a few of the earliest, then the latest (`Picked`). New findings beyond the limit are counted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Value = TypeVar("Value")
 
 @define(eq=False)
 class Latest(Generic[Key, Value]):
-    """The values found most recently, each as it was when it was first found.
+    """The values found most recently, each in its first form.
 
-    Invariant: a value that is in neither `values` nor `left_out` was reported.
+    Invariant: each value that is neither in `values` nor counted in `left_out` was reported.
     """
 
     values: dict[Key, Value] = field(factory=dict)
@@ -38,7 +38,7 @@ class Latest(Generic[Key, Value]):
     _fresh: set[Key] = field(factory=set)
 
     def put(self, key: Key, value: Value, most: int) -> None:
-        """Keep a value. If more than `most` are kept then, drop the value that was found least recently."""
+        """Keep a value. If there are then more than `most`, drop the value that was found least recently."""
         if key not in self.values:
             self._fresh.add(key)
         self.values[key] = self.values.pop(key, value)
@@ -64,7 +64,7 @@ FIRST_KEPT: Final = 10
 
 @define
 class Tally:
-    """The sum of some result rows. Invariant: each group of findings keeps the `most` earliest; the others count."""
+    """The sum of some result rows. Invariant: each group keeps its `most` earliest findings; the others are counted."""
 
     most: int = LOOKED_AT_MAX
     """The maximum number of findings that are kept for each group."""
@@ -98,7 +98,7 @@ class Tally:
 
 
 def _summed(rows: pa.Table) -> Iterator[Row]:
-    """Yield the rows. Equal counted rows are added up first, because most of them count latencies of one queue."""
+    """Yield the rows, with equal counted rows added up, because most of them count latencies of one queue."""
     is_counted = compute.invert(compute.is_in(rows["kind"], value_set=pa.array([FINDING, *HIGHEST])))
     kept = rows.filter(compute.invert(is_counted))
     counted = rows.filter(is_counted).group_by(["kind", "bucket", "text"]).aggregate([("count", "sum")])
@@ -111,22 +111,22 @@ NOT_TOLD: Final = (
 )
 """The end of the text of the gap that counts unlisted findings."""
 AT_THE_END: Final = "judging the whole history tells, at the end"
-"""The end of the text of a gap about subjects that wait for the end."""
+"""The end of the text of a gap about subjects that only the judgement of the whole history decides."""
 
 
 @define(eq=False)
 class Picked:
-    """Selects the listed findings from the known ones.
+    """Selects the findings to list.
 
     Invariant: each certain finding that was ever known was listed, or is counted in `untold`.
     """
 
     seen: set[str] = field(factory=set)
-    """The names of all findings of the last call. A finding that disappears does not come back."""
+    """The names of all findings of the last call. A finding that disappears does not appear again."""
     untold: int = 0
 
     def pick(self, findings: list[Finding]) -> tuple[list[Finding], int]:
-        """The listed findings in order, each with its name, and the number of the others."""
+        """Return the listed findings in order, each with its name, and the number of unlisted findings."""
         named = identified(sorted(findings, key=finding_order))
         groups: dict[tuple[object, ...], list[Finding]] = {}
         for finding in named:
@@ -140,7 +140,6 @@ class Picked:
         return [finding for finding in named if finding.id in listed], left_out
 
     def _of_group(self, group: Sequence[Finding]) -> Sequence[Finding]:
-        """The listed findings of one group."""
         if len(group) <= FINDINGS_MAX:
             return group
         fresh = [finding for finding in group if finding.id not in self.seen][FIRST_KEPT - FINDINGS_MAX :]
@@ -151,16 +150,16 @@ class Picked:
 
 
 def not_told(count: int) -> list[Gap]:
-    """The gap that counts unlisted findings; none if all were listed."""
+    """Return the gap that counts unlisted findings; an empty list if all were listed."""
     return [Gap("not judged", "", count, f"{count} {NOT_TOLD}")] if count else []
 
 
 def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
-    """The gaps about subjects that wait for the end, each with a count."""
+    """Return the gaps about subjects that only the judgement of the whole history decides, each with a count."""
     return [Gap("not judged", "", count, f"{what}: {AT_THE_END}") for what, count in counts.items() if count]
 
 
 def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The subjects that wait for the end, with their counts, from the gaps of a result."""
+    """Return from the gaps of a result the subjects that wait for the end, with their counts."""
     end = f": {AT_THE_END}"
     return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}

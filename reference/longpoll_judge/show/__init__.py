@@ -1,1 +1,1 @@
-"""A judgement for people and for other tools."""
+"""Presents a judgement to people and to other tools."""

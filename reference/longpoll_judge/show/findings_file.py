@@ -1,7 +1,7 @@
 """A file of findings, one JSON line each, without duplicates even if the writer is killed.
 
-Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is cut
-off; its finding is then missing and can be added again. Only one process writes at a time.
+Each line is written with its newline and synced to disk. When the file is opened again, an incomplete last line is
+removed; its finding is then missing and can be added again. Only one process writes at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from longpoll_judge.errors import StreamNotReadableError
 from longpoll_spec.tables import with_table
 
 BEGINS: Final = (b'{"property":', b'{"id":')
-"""The first bytes of our lines. Any other line is not ours, and is not cut off."""
+"""The first bytes of lines that this module writes. Any other incomplete line is not removed."""
 
 
 @with_table
@@ -36,7 +36,7 @@ _DECODER = msgspec.json.Decoder(_Named)
 
 @define(eq=False)
 class Stream:
-    """An open file of lines. Invariant: `ids` are those of its lines, and the file ends with a newline or is empty."""
+    """An open file of lines. Invariant: `ids` has the ids of all lines; the file ends with a newline or is empty."""
 
     path: Path
     _file: BinaryIO
@@ -45,7 +45,7 @@ class Stream:
     def put(self, name: str, line: bytes) -> bool:
         """Add a line without its newline, unless the name exists already; returns whether it was added.
 
-        Raises `OSError` if it cannot be written; the next opening then cuts off the incomplete line.
+        Raises `OSError` if the line cannot be written; the next opening then removes the incomplete line.
         """
         if name in self.ids:
             return False
@@ -56,7 +56,7 @@ class Stream:
 
 
 def _write_whole(file: BinaryIO, content: bytes) -> None:
-    """Write everything, because one write to an unbuffered file may write only a part."""
+    """Write all bytes, because one write to an unbuffered file may write only a part."""
     rest = memoryview(content)
     while rest:
         rest = rest[file.write(rest) :]

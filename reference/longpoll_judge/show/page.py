@@ -1,7 +1,7 @@
-"""The judge's page as one file: the verdict, and each finding with its events to scale. It needs no script.
+"""The judge's HTML page as one file: the verdict, and a picture of each finding with its events to scale.
 
 Each row of a finding's picture is a request, from its receipt to its answer, or an event without a request. An
-uncertain time is as wide as its interval. Jinja2 escapes all text from the history, and the page's policy allows
+uncertain time is drawn as wide as its interval. Jinja2 escapes all text from the history, and the page's policy allows
 neither scripts nor network access.
 """
 
@@ -40,7 +40,7 @@ from longpoll_judge.show.report import clean, followed_by, told_of
 
 FINDINGS_SHOWN_MAX: Final = 500
 EVIDENCE_SHOWN_MAX: Final = 100
-"""The maximum number of events of a finding that are shown: the last ones."""
+"""The maximum number of events of a finding that are shown. The last events are shown."""
 ANSWERED: Final = frozenset({"answer_sent", "message_acknowledged"})
 """The events that answer a request."""
 BROKEN: Final = {
@@ -60,7 +60,7 @@ BROKEN: Final = {
     POP_IS_KEPT: "a pop, or a message that it got, was not treated as promised",
     EVIDENCE: "the record is damaged",
 }
-"""What it means that a property is violated."""
+"""Maps each property to the meaning of its violation."""
 LATENCY_NAMES: Final = {"wake_ms": "message visible to pull answered", "late_ms": "deadline to answer"}
 
 
@@ -76,14 +76,14 @@ class Group:
 
 @frozen
 class Row:
-    """One row of a finding's picture: a request, or an event without one."""
+    """One row of a finding's picture: a request, or an event without a request."""
 
     label: str
     left: float
     """Where the row begins, in percent of the finding's window."""
     width: float
     kind: str
-    """The finding's verdict for the request at fault, `open` for another one without an answer, else empty."""
+    """The finding's verdict for the request at fault, `open` for another unanswered request, else empty."""
 
 
 def rows(finding: Finding) -> Iterator[Row]:
@@ -106,7 +106,7 @@ def rows(finding: Finding) -> Iterator[Row]:
 
 
 def render_html(result: Result) -> str:
-    """The whole page."""
+    """Return the whole page."""
     environment = Environment(
         loader=PackageLoader("longpoll_judge", "show"),
         autoescape=True,
@@ -134,7 +134,7 @@ def render_html(result: Result) -> str:
 
 
 def sentence(result: Result) -> str:
-    """The verdict in a sentence."""
+    """Return the verdict as a sentence."""
     if result.findings:
         worst = worst_of(result)
         said = BROKEN.get(worst.property, f"{worst.property} is broken")
@@ -145,7 +145,7 @@ def sentence(result: Result) -> str:
 
 
 def why(result: Result) -> str:
-    """The reason behind the sentence; empty if the sentence is complete."""
+    """Return the reason for the verdict; empty if the sentence already gives it."""
     if not result.findings:
         return ""
     worst = worst_of(result)
@@ -158,7 +158,7 @@ def worst_of(result: Result) -> Finding:
 
 
 def groups(findings: Iterable[Finding]) -> list[Group]:
-    """Returns the findings grouped by clause and verdict, violations first, each group in its own order."""
+    """Returns the findings grouped by clause and verdict, violations first; the order within a group is unchanged."""
     found: dict[tuple[str, str], Group] = {}
     for one in findings:
         title = BROKEN.get(one.property, one.property)
@@ -168,7 +168,7 @@ def groups(findings: Iterable[Finding]) -> list[Group]:
 
 
 def evidence(finding: Finding) -> list[tuple[str, str]]:
-    """Returns, for each event of a finding, its time after the first event, and its line of the record."""
+    """Returns, for each event of a finding, its time after the first event, and its line in the record."""
     events = finding.shown()[-EVIDENCE_SHOWN_MAX:]
     start_ns = min((event["after_ns"] for event in events), default=0)
     return [(_moment(event, start_ns), msgspec.json.encode(event).decode()) for event in events]

@@ -1,4 +1,4 @@
-"""Describes a finding in words: what it is about, and which findings have the same cause. The page: `page`."""
+"""Describes a finding in words: its subject, and the findings with the same cause. The HTML page: `page`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUESTS_SHOWN_MAX: Final = 10
 
 
 def told_of(finding: Finding) -> str:
-    """Returns the messages, the tag, the offsets, the codes and the client of a finding, in words."""
+    """Describes the messages, the tag, the offsets, the codes and the client of a finding."""
     messages = ", ".join(map(str, finding.messages[:MESSAGES_SHOWN_MAX]))
     more = len(finding.messages) - MESSAGES_SHOWN_MAX
     parts = [f"message {messages}" + (f" and {more} more" if more > 0 else "")] if messages else []
@@ -22,7 +22,7 @@ def told_of(finding: Finding) -> str:
     about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
     parts += [f"{name} {value}" for name, value in about.items() if value]
     broker = next((event["broker"] for event in finding.evidence if event.get("broker")), "")
-    # A pop of all queues names no queue, and places in the retry topic are not places in the topic.
+    # A pop of all queues names no queue, and offsets in the retry topic are not offsets in the topic.
     placed = [event for event in finding.evidence if event.get("queue_offset") in finding.messages[:1]]
     queue = next((event["queue"] for event in placed if finding.queue < 0), finding.queue)
     if messages and broker and not any(event.get("cause") == "retry" for event in placed):
@@ -41,5 +41,5 @@ def followed_by(finding: Finding) -> list[str]:
 
 
 def clean(text: str) -> str:
-    """Returns the text without characters that XML cannot hold, or that change the direction of the text."""
+    """Returns the text without characters that XML cannot contain or that change the direction of the text."""
     return "".join(letter if letter.isprintable() or letter in "\t\n" else " " for letter in text)

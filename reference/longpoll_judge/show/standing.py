@@ -1,8 +1,9 @@
-"""The verdict so far on a history that is still written, and the event up to which it holds.
+"""The verdict so far on a history that is still written, and the event up to which it applies.
 
-A growing record has no end yet, and its held pulls have no answers. Judged as complete, it is `unknown` for these two
-reasons. This module separates them from evidence that is missing for good. Two sources without an end stay unknown:
-the first broker may have been killed. The judging is in `longpoll_judge.run.follow`.
+A growing record has no end yet, and its held pulls have no answers. If it were judged as complete, it would be
+`unknown` for these two reasons. This module separates these reasons from evidence that is permanently missing. Two
+sources without an end stay unknown, because the first broker may have been killed. `longpoll_judge.run.follow` judges
+the history.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Standing:
     events: int
     """The number of judged events."""
     open_pulls: int
-    """Pulls that may still be answered; they are not judged yet."""
+    """The number of pulls that may still be answered and are not judged yet."""
     why: str
-    """The reason why it is not `valid so far`; empty if there is none."""
+    """The reason why the verdict is not `valid so far`; empty if it is."""
     not_told: int = 0
-    """Certain findings beyond the number that is reported one by one."""
+    """The number of certain findings that are not listed."""
 
     def sentence(self) -> str:
         """Returns the verdict so far as a sentence for the user."""
@@ -54,7 +55,7 @@ def standing(result: Result) -> Standing:
 
 
 def _lacking(result: Result) -> str:
-    """Returns the first missing evidence that a still growing record does not explain; empty if there is none."""
+    """Returns the first gap in the evidence that the growth of the record does not explain; empty without one."""
     if result.findings:
         return f"{result.findings[0].clause}: {result.findings[0].why}"
     unfinished = [gap for gap in result.gaps if gap["kind"] == SOURCE_END and gap["count"] == 0]

@@ -1,1 +1,1 @@
-"""Spark: finding Java, starting a session, and judging on it."""
+"""Spark: finds Java, starts a session, and judges on it."""

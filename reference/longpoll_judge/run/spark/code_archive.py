@@ -1,9 +1,9 @@
 """Ships the judge's code with a job: a worker needs Python, PySpark, numpy and pyarrow, but not our packages.
 
-A shipped function carries an archive of the judge's packages, with `attrs` and `msgspec`, and itself, pickled. A worker
-unpacks the archive once, into Spark's directory for files, which the application removes at its end. The archive comes
-first on the import path, so another installed version does not matter. This works on any cluster, and through Spark
-Connect.
+A shipped function carries an archive of the judge's packages, with `attrs` and `msgspec`, and the pickled function. A
+worker unpacks the archive once, into Spark's directory for files, which the application removes at its end. The archive
+comes first on the import path, so an installed version of the packages does not matter. This works on any cluster, and
+through Spark Connect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
-"""The packages that a worker imports; a test counts them."""
+"""The packages that a worker imports; a test checks that the list is complete."""
 LEFT_OUT: Final = ("__pycache__", "show")
 """Directories that a worker does not need."""
 Batches = Iterable[pa.RecordBatch]
@@ -73,7 +73,7 @@ def _arrive_with(content: bytes, digest: str, pickled: bytes) -> Callable[[Any],
         target = os.path.join(root, f"longpoll-{digest}")  # noqa: PTH118 - the same
         if target not in sys.path:
             if not os.path.isdir(target):  # noqa: PTH112 - the same
-                # Several processes of one host may unpack at the same time: each uses its own folder, and the first
+                # Several processes of one host may unpack at the same time. Each uses its own directory, and the first
                 # one is kept.
                 own = tempfile.mkdtemp(dir=root)
                 zipfile.ZipFile(io.BytesIO(content)).extractall(own)
@@ -83,7 +83,7 @@ def _arrive_with(content: bytes, digest: str, pickled: bytes) -> Callable[[Any],
                     if not os.path.isdir(target):  # noqa: PTH112 - the same
                         raise
             for name in [name for name in sys.modules if name.partition(".")[0].startswith("longpoll_")]:
-                del sys.modules[name]  # of the worker's own installation, or of another driver's
+                del sys.modules[name]  # Drop modules of the worker's own installation, or from another driver.
             sys.path.insert(0, target)
         return pickle.loads(pickled)(given)  # noqa: S301 - the driver's own bytes
 

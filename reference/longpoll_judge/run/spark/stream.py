@@ -8,7 +8,7 @@
 | `foreachBatch` | the results of all buckets so far, for the follower |
 
 Each row has the survey of its whole split, so all buckets know the same sources, gaps and clocks. A batch is committed
-once its result was reported, so no finding is lost. The workers need `longpoll`.
+once its result was reported, so no finding is lost. The workers need the package `longpoll`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ from longpoll_judge.run.tally import Tally
 
 SOURCE: Final = "longpoll-new-events"
 DIRECTORIES: Final = "directories"
-"""The option with the paths, as a JSON list."""
+"""The option of the scan with the paths, as a JSON list."""
 GROUPS: Final = 8
-"""Number of buckets."""
+"""The number of buckets."""
 NEW_EVENTS: Final = pa.schema(
     [
         ("queue_group", pa.int64()),
@@ -76,18 +76,18 @@ NEW_EVENTS: Final = pa.schema(
         *((name, pa.binary()) for name in ("events", "survey", "history")),
     ]
 )
-"""A row of the scan. `until` is the end of what was read of its part, `history` a pickled `History` without splits."""
+"""A row of the scan. `until` is the end of the read part, and `history` a pickled `History` without splits."""
 OUTCOMES: Final = pa.schema(
     [("queue_group", pa.int64()), ("part", pa.string()), ("until", pa.int64()), ("so_far", pa.binary())]
 )
-"""A row of the result for each part that was read, and a pickled `SoFar` of the bucket."""
+"""A row of the result for each read part, with a pickled `SoFar` of the bucket."""
 TRIGGER: Final = "500 milliseconds"
 LOOK_S: Final = 0.2
-"""How often a waiting batch checks whether the follower still exists."""
+"""The interval in seconds at which a waiting batch checks whether the follower still exists."""
 BEGUN_MAX: Final = 20
-"""Maximum queries in succession without a result, because no worker started in ten seconds."""
+"""The maximum number of successive queries that ended without a result because no worker started in ten seconds."""
 _WORKER: Final = "Python worker"
-"""Part of Spark's message if a worker did not start or died. Only then another query helps."""
+"""A part of Spark's message if a worker did not start or died. Only in this case a new query helps."""
 _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(GROUPS),
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -99,16 +99,16 @@ _SETTINGS: Final = {
 
 
 class NewEvents(HistoryStream):
-    """The new events in some directories, a row for each bucket."""
+    """The new events in some directories, as a row for each bucket."""
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The new splits, each with what is known of its history."""
+        """The new splits, each with the facts about its history."""
         history = find(self._growth.paths)
         known = pickle.dumps(attrs.evolve(history, splits=[], damages=[]))
         return [InputPartition((part, known)) for part in self.between(history, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The events of a split, a row of `NEW_EVENTS` for each bucket."""
+        """Yield the events of a split, as a row of `NEW_EVENTS` for each bucket."""
         part, known = cast("tuple[InputSplit, bytes]", partition.value)
         table, damages = read_split(part)
         survey = msgspec.msgpack.encode(survey_split(fill(table), damages))
@@ -118,7 +118,7 @@ class NewEvents(HistoryStream):
 
 
 def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yields the events of each bucket, with answers that may concern it because their request is in another split."""
+    """Yields the events for each bucket, with answers that may belong to it if their request is in another split."""
     asked = request_keys(table, np.flatnonzero(rows_where(table, "request_received")))
     answers = np.flatnonzero(rows_where(table, "answer_sent"))
     strays = taken(table, answers[~np.isin(request_keys(table, answers), asked)])
@@ -136,7 +136,7 @@ def _in_groups(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 class NewEventSource(DataSource):
-    """`readStream.format(SOURCE)`, with the option `DIRECTORIES`."""
+    """The data source of the scan: `readStream.format(SOURCE)`, with the option `DIRECTORIES`."""
 
     @classmethod
     def name(cls) -> str:
@@ -158,13 +158,13 @@ class NewEventSource(DataSource):
 def judge_group(
     group: int, content: bytes | None, rows: Sequence[Mapping[str, Any]], limits: Limits
 ) -> tuple[bytes, SoFar]:
-    """Judge the new rows of a bucket; returns its new state, and the results so far.
+    """Judge the new rows of a bucket; return its new state, and the results so far.
 
     Args:
         group: The number of the bucket.
-        content: Its state; None at first.
+        content: The state of the bucket; None at first.
         rows: Rows of `NEW_EVENTS`, in any order.
-        limits: The thresholds, for a new state.
+        limits: The thresholds for a new state.
     """
     sliding = Sliding(limits.wake_ms, limits.late_ms) if content is None else pickle.loads(content)  # noqa: S301 - own bytes
     history: History = pickle.loads(rows[0]["history"])  # noqa: S301 - the driver's own bytes
@@ -199,13 +199,13 @@ class Batch:
 
     so_far: SoFar
     ends: dict[str, int]
-    """By part, the position up to which this batch read it."""
+    """By part, the position up to which it was read by this batch."""
     is_told: threading.Event = field(factory=threading.Event)
-    """Set by the follower once it has reported these results."""
+    """The follower sets this event when it has reported the results."""
 
 
 def together(every: Mapping[int, SoFar]) -> SoFar:
-    """The results of all buckets."""
+    """Combine the results of all buckets."""
     tally = Tally(sys.maxsize)
     beside: list[Finding] = []
     for one in every.values():
@@ -219,7 +219,7 @@ def together(every: Mapping[int, SoFar]) -> SoFar:
 
 @define(eq=False)
 class StreamJudge:
-    """The batches of a query, one at a time. A query that ends is started again and continues from its checkpoint."""
+    """The batches of a query, one at a time. A query that ends is restarted and continues from its checkpoint."""
 
     engine: SparkEngine
     growth: GrowingHistory
@@ -236,7 +236,7 @@ class StreamJudge:
     _closed: threading.Event = field(factory=threading.Event)
 
     def outcomes(self) -> DataFrame:
-        """Returns rows of `OUTCOMES`: after each batch, those of every bucket."""
+        """Returns rows of `OUTCOMES` for every bucket after each batch."""
         paths = msgspec.json.encode(list(map(str, self.growth.paths))).decode()
         events = self.engine.session.readStream.format(SOURCE).option(DIRECTORIES, paths).load()
         return events.groupBy("queue_group").applyInPandasWithState(
@@ -256,7 +256,7 @@ class StreamJudge:
             raise self._ended(error) from error
 
     def take(self, batch: DataFrame, _number: int) -> None:
-        """Receive a batch on Spark's thread. Returns once it was reported, and raises if it never will be."""
+        """Receive a batch on Spark's thread. Returns when the batch was reported; raises if it cannot be reported."""
         closed = self._closed
         rows = batch.toArrow()
         if not len(rows):
@@ -276,22 +276,22 @@ class StreamJudge:
         return SparkUnavailableError(f"the stream of new events ended: {why}; {remedy}")
 
     def begin_again(self) -> None:
-        """Forget all results, and start a query that judges the history from its start."""
+        """Forget all results, and start a query that judges the history from its beginning."""
         self.close()
         rmtree(self.checkpoint, ignore_errors=True)
         self.known, self.ends, self._waiting, self._closed = {}, {}, queue.SimpleQueue(), threading.Event()
         self.begin()
 
     def close(self) -> None:
-        """End the query. Batches that were not reported come again after a restart."""
+        """End the query. After a restart, batches that were not reported are delivered again."""
         self._closed.set()
         if self._query is not None:
             self._query.stop()
 
     def look(self) -> Batch | None:
-        """Returns the next batch, if there is one.
+        """Returns the next batch; None if no batch is ready.
 
-        Raises `SparkUnavailableError` if a query fails, except if only a worker failed; then another query starts.
+        Raises `SparkUnavailableError` if a query fails, unless only a worker failed; then a new query starts.
         """
         assert self._query is not None, "the query must be begun first"
         # Read the state first, because a query delivers its batches before it ends.
