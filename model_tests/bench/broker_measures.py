@@ -41,7 +41,7 @@ STORED: Final = Stored(200_000, BODY_SIZE // 32)
 
 @frozen
 class Scale:
-    """The size of the measurements. The seconds of one rate determine the other sizes."""
+    """The size of the measurements. The seconds of one rate determine all sizes."""
 
     seconds: float
     rounds: int

@@ -135,7 +135,7 @@ def of_records(change: Callable[[list[bytes]], list[bytes]], least: int = 1) -> 
 
 
 def early_acks(after_s: float | None, every: int) -> tuple[Fault, Spoil]:
-    """Acknowledge sends of the load before the broker stores them, or without storing them."""
+    """Acknowledge sends of the load before the broker stores the messages, or without storing them."""
     ends: dict[tuple[str, str], int] = defaultdict(int)
     count, lock = itertools.count(1), threading.Lock()
 

@@ -106,7 +106,7 @@ def test_a_fault_of_long_polling_fails_its_clause(
 @pytest.mark.xdist_group("holds")
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_broker_fails_none(name: str, polls: Mapping[str, Mapping[str, tuple[Outcome, str]]]) -> None:
-    """A distant broker does not fail either; a clause that needs a faster machine is reported as untested."""
+    """A distant broker fails no clause either. A clause that needs a faster machine is reported as untested."""
     for outcome, why in polls[name].values():
         assert outcome == "PASS" or (outcome == "UNTESTED" and why.startswith(TOO_SLOW)), why
 
@@ -198,7 +198,7 @@ def test_an_answer_is_late_only_if_others_were_not(
 
 
 def test_the_wait_for_a_missing_answer_ends(brokers: Mapping[bool, Broker]) -> None:
-    """After three vectors without an answer, the others of their group are untested and name the first one."""
+    """After three vectors without an answer, the others of their group are untested and name the first vector."""
     wanted = [vector for vector in recorded("5.5.0") if vector.id.startswith("offset-28") or vector.id == "lock-358"]
     with Relay(brokers[True].address, answers(14, lambda command: {**command, "opaque": -5})) as relay:
         place = Place(relay.address, brokers[True].name_server_address)

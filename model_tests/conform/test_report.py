@@ -215,7 +215,7 @@ def test_all_reports_have_the_same_failures(good: Broker, spoiled: Address, tmp_
 
 
 def test_a_gate_fails_only_on_a_change(good: Broker, spoiled: Address, tmp_path: Path) -> None:
-    """A known failure passes the gate; a new failure fails it, and so does a known one that passes now."""
+    """A known failure passes the gate. A new failure fails the gate, and so does a known failure that passes now."""
     known = tmp_path / "known.txt"
     first = conform(spoiled, good.name_server_address, *FEW, f"--write-known={known}")
     same = conform(spoiled, good.name_server_address, *FEW, f"--known={known}")

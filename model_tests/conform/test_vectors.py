@@ -134,7 +134,7 @@ def test_names_differ_between_runs() -> None:
 
 @pytest.mark.parametrize("run", quick_if(["one", "f00d", "1a2b3c4d"], lambda run: run == "one"))
 def test_names_of_two_parts_of_a_run_never_collide(run: str) -> None:
-    """Names of thousands of parts never collide, but random ones out of 1.7 million would in one run of four."""
+    """Names drawn at random from 1.7 million would collide in one run of four."""
     named = (each for each in VECTORS if "topic" in (each.case["request"].get("extFields") or {}))
     vector = min(named, key=lambda each: len(json.dumps(each.case)))
     topics = {vector.named_for(run, life).case["request"]["extFields"]["topic"] for life in range(3_000)}

@@ -257,7 +257,7 @@ def conform(broker: JavaBroker, *words: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("version", [*VERSIONS, ALSO])
 def test_the_java_broker_passes_its_own_clauses(version: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The broker passes all its clauses, some of them again on the same store, and fails those of the other version."""
+    """The broker passes its own clauses, some of them again on the same store, and fails those of the other version."""
     with java_broker_of(tmp_path_factory.mktemp("java"), version) as broker:
         for words, least in (((), 100), *([(AGAIN, 20)] if version == VERSIONS[0] else [])):
             code, told = conform(broker, "--policy", POLICY_OF[version], *words)

@@ -105,7 +105,7 @@ def send_some(client: RawClient, sent: Sent, count: int) -> None:
 
 
 def pull_all(client: RawClient, topic: str, queue_id: int, count: int, tag: str = "*") -> list[bytes]:
-    """Every record of a queue, or of a tag in it, as a consumer that follows the next offsets gets them."""
+    """Every record of a queue, or every record with a tag, as a consumer gets it that follows the next offsets."""
     deadline_s = time.monotonic() + READY_S
     records: list[bytes] = []
     offset = 0

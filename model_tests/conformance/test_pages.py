@@ -46,7 +46,7 @@ TOO_BUSY: Final = "the host was too slow to measure promptness"
 
 
 def outcomes_of(name: str) -> Mapping[str, str]:
-    """Clause -> outcome on a page; a clause in none of the tables has passed."""
+    """Clause -> outcome on a page. A clause that is in no table has passed."""
     text, _, untested = (PAGES / f"{name}.txt").read_text(encoding="utf-8").partition("UNTESTED, not counted\n")
     vectors, seen = chosen(POLICIES[name], (), (), None)
     ids = {BY_VECTOR[each.id].id for each in vectors} | {BY_VECTOR[each].id for each in seen}

@@ -62,7 +62,7 @@ def test_spin_finds_the_pinned_numbers(entry: Entry, tmp_path: Path) -> None:
 
 
 def test_every_preset_and_every_feature_is_compared() -> None:
-    """The comparison has every preset and every feature, also in those tests that always run at tiny."""
+    """The comparison has every preset and every feature, also in tests that use the bounds `tiny`."""
     assert {entry.policy for entry in TINY} == {entry.policy for entry in SMALL} == set(PRESETS)
     assert {(entry.policy, entry.bounds) for entry in ASPECTS} == {
         (policy, aspect) for policy in PRESETS for aspect in EXPLORATIONS

@@ -56,7 +56,7 @@ CASES: Final = {version: recorded(version) for version in sorted(set(VERSIONS.va
 
 
 def chosen(policy: str, profile: str, *, quick: bool) -> list[Vector]:
-    """The vectors of a profile, for strict without those that the recorder marked as answered by the scan."""
+    """The vectors of a profile; for strict without the vectors that the recorder marked as answered by the scan."""
     scans = POLICIES[policy].expiry == "scan"
     return [
         vector

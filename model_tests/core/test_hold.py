@@ -175,7 +175,7 @@ def settle_late(table: HoldTable) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 7), st.integers(0, 5))
 def test_due_pulls_can_be_taken_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
-    """Limited calls give the same pulls as one call: earliest first, none twice, and none disarmed."""
+    """Limited calls give the same pulls as one call: earliest first, no pull twice, and no disarmed pull."""
     deadlines: list[Deadlines[int]] = [Deadlines(), Deadlines()]
     for each in deadlines:
         for item, (deadline_ms, _stays) in enumerate(armed):
@@ -292,7 +292,7 @@ def test_deadlines_keep_their_order_after_a_long_uptime(now_ms: int) -> None:
 
 @pytest.mark.parametrize(("armed", "kept"), [(1_020, 9), (1_021, 10)])
 def test_stale_entries_are_removed_in_bulk(armed: int, kept: int) -> None:
-    """The heap is cleaned when it has a thousand more entries than twice the armed ones."""
+    """The heap is cleaned when it has a thousand more entries than twice the number of armed entries."""
     deadlines = Deadlines[int]()
     for deadline_ms in range(armed):
         deadlines.add(deadline_ms, deadline_ms)

@@ -28,7 +28,7 @@ def held(table: HoldTable, offset: int, tags: str = "*", deadline_ms: int = 1000
 
 
 def finish(walker: BucketTraversal, wakes: list[Wake]) -> None:
-    """Traverse the bucket to its end; returns the wakes in order, also those before an exception."""
+    """Traverse the bucket to its end; returns the wakes in order, including wakes before an exception."""
     walker.start()
     while walker.unseen:
         wake = walker.each()
@@ -214,7 +214,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """Assert that the traversal takes the pulls that would wake alone, in order, and failed ones last."""
+    """Assert that the traversal takes the pulls that would wake alone, in order, with failed pulls last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),

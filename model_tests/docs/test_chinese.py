@@ -35,7 +35,7 @@ def said(script: str) -> set[str]:
 
 
 def told(data: dict[str, Any]) -> set[str]:
-    """The words of the specification: sentences, thread names, phrases with words in them, mutants and sizes."""
+    """The texts of the specification: sentences, thread names, phrases with words in them, mutants and sizes."""
     texts = data["texts"]
     found = {texts[entry[key]] for entry in data["entries"] for key in ("sentence", "thread") if key in entry}
     places = {texts[entry["place"]] for entry in data["entries"] if "place" in entry}

@@ -233,7 +233,7 @@ def test_commands_in_sentences_of_a_lesson_run(page: Path, tmp_path: Path) -> No
 
 
 def with_java(page: str) -> list[str]:
-    """The commands of a page that need a Java broker, in order, except those of lessons and of earlier pages."""
+    """The commands of a page that need a Java broker, in order, without commands of lessons and of earlier pages."""
     before = {bare(line) for path in PAGES[: PAGES.index(ROOT / page)] for line in lines(path.read_text("utf-8"))}
     known = before | set().union(*TYPED_BY.values())
     found = lines((ROOT / page).read_text("utf-8"))
@@ -258,7 +258,7 @@ def test_commands_that_need_a_java_broker_run(page: str, tmp_path: Path) -> None
 
 
 def test_every_block_is_read() -> None:
-    """A shell block begins with a command, so none is skipped, and no other block has commands."""
+    """A shell block begins with a command, so no shell block is skipped. Other blocks have no commands."""
     found = {path.name: wrong for path in PAGES if (wrong := unread(path.read_text("utf-8")))}
 
     assert found == {}

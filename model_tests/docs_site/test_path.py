@@ -26,7 +26,7 @@ from longpoll_spec.engines.tokens import replay
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.xdist_group("site")]
 TO_LOST_MAX_S: Final = 60
 TO_CAUGHT_MAX_S: Final = 600
-"""The course promises a reader these limits in seconds, including thinking; the test only prints them."""
+"""The course promises a reader these time limits in seconds, including thinking. The test only prints them."""
 CLICKS_TO_LOST: Final = 7
 CLICKS_TO_CAUGHT: Final = 9
 CLICKS_TO_STORY: Final = 10

@@ -66,7 +66,7 @@ HIDDEN: Final = """
   .filter((each) => each.scrollWidth > each.clientWidth + 2)
   .map((each) => `${each.tagName} ${each.textContent.trim().slice(0, 40)}`)
 """
-"""A script that finds scrolling areas, because a print shows only their beginning."""
+"""A script that finds areas that scroll, of which a print shows only the beginning."""
 PAPER_PX: Final = 718
 """The width of A4 without its margins."""
 LIGHTNESS: Final = """

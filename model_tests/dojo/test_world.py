@@ -107,7 +107,7 @@ def test_each_violation_is_detected(name: str) -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_permitted_behaviour_is_no_violation(name: str) -> None:
-    """A paused thread need not answer yet, and exactly at the deadline either answer is right."""
+    """A paused thread need not answer yet, and exactly at the deadline each of two answers is right."""
     assert played(*RIGHT[name]) is None
 
 
@@ -125,7 +125,7 @@ def test_a_scan_may_be_allowed_its_time(token: str, script: Script, limits: Allo
 
 
 def test_every_property_of_programs_has_a_violation() -> None:
-    """A script breaks each property of one process; `test_programs` covers those that compare two processes."""
+    """A script breaks each property of one process. `test_programs` has the properties that compare two processes."""
     seen = {prop for _token, _script, prop in BROKEN.values()} | {"forgets_at_reset", "same_again"}
     assert seen >= HINTS.keys()
     assert seen - HINTS.keys() <= KIT_HINTS.keys()

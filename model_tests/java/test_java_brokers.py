@@ -93,7 +93,7 @@ def test_every_place_is_in_the_jars(version: str, lmq: bool, tmp_path: Path) -> 
     ids=["method", "text"],
 )
 def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: str, rule: str) -> None:
-    """The error comes before a broker starts, because the agent would ignore some of these rules silently."""
+    """The error comes before a broker starts, because the agent would silently ignore some rules that do not fit."""
     script = rules_of(breakpoints_of("4.9.7", lmq=False)).replace(right, wrong, 1)
     jars = attrs.evolve(jars_of("4.9.7"), as_published=False)
     with (

@@ -56,7 +56,7 @@ def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_part_counts_as_none(clean: Path, tmp_path: Path) -> None:
-    """A damaged part counts as empty, because the judge reports it later; so does a missing directory."""
+    """A damaged part and a missing directory count as empty, because the judge reports them later."""
     (tmp_path / "part-0.parquet").write_bytes(b"PAR1 and no end")
     (tmp_path / "part-1.ndjson").mkdir()
     (tmp_path / "part-2.other").write_bytes(bytes(1 << 20))

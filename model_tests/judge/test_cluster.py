@@ -365,7 +365,7 @@ def packed() -> dict[str, Any]:
 
 @pytest.mark.long
 def test_check_on_a_cluster_without_our_packages(packed: dict[str, Any], tmp_path: Path) -> None:
-    """One of two workers is killed during the work, but the numbers equal those of the packed engine."""
+    """One of two workers is killed during the check, but the numbers equal those of the packed engine."""
     with standalone(tmp_path, 2) as found:
         disturbed = checked(tmp_path / "search", *on(found))
         found.kill_worker_at_work(seen=0)

@@ -93,7 +93,7 @@ SAYS: Final[dict[str, tuple[str, str]]] = {
 }
 """Fault -> the text of a finding or gap, and the violated clause. A `+` means that the fault violates more clauses.
 
-The faults of the contract are not listed, because each of them names its clause."""
+The faults of the contract have empty entries, because each of them names its clause."""
 ELSEWHERE = {
     "pull.next.visible": "told after others that the same fault breaks as a rule: no fault shows it alone yet",
     "pull.stop.answered": "the history ends with a pull that is open",

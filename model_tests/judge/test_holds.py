@@ -1,4 +1,4 @@
-"""A broker that holds more pulls than its policy permits is reported. Histories: `stories/hold_limit.txt`."""
+"""A broker that holds more pulls than its policy permits is reported. `stories/hold_limit.txt` has the histories."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def test_a_slave_answers_20_at_its_end(
     ],
 )
 def test_a_recheck_shows_a_message(tmp_path: Path, event: str, fields: dict[str, object], verdict: str) -> None:
-    """A pull that accepts the message is not held further, although no other event shows the message."""
+    """The broker must answer a pull that accepts the message, although no other event shows the message."""
 
     def changed(events: Events) -> Events:
         return [one | (fields if one["event"] == event else {}) for one in events]

@@ -35,7 +35,7 @@ OTHERS: Final = {
 }
 """Fault -> other clauses that it may violate, because a message waits or because the wrong request gets the message."""
 RARE: Final = ("never_again", "too_many", "wrong_tag")
-"""Faults that need the whole minute to show; half a minute is enough for the others."""
+"""Faults that show only in a record of a whole minute; half a minute is enough for the other faults."""
 CHANGED: Final = {"": 14, "after_ack": 6}
 
 

@@ -40,7 +40,8 @@ FIRST: Final = {clause: one for one in reversed(STORIES) for clause in one.expec
 ALONE: Final = [
     one for number, one in enumerate(STORIES) if not number % 10 or one not in MIXED or one in FIRST.values()
 ]
-"""Stories that are judged one by one: each that cannot be combined, one of each clause, and a tenth of the others."""
+"""Stories that are judged one by one: all that cannot be combined, one story of each clause, and a tenth of the rest.
+"""
 EVIDENT: Final = [[one for one in ALONE if clause in one.expected][:2] for clause in FIRST]
 GROWING: Final = [one for one in MIXED if "expire" not in one.text]
 """Stories that can be combined, except those with a step before its request, which a follower reports too early."""

@@ -151,7 +151,7 @@ def refused(client: Client, name_server: str, topic: str, *account: str, options
 
 
 def faults(received: Sequence[Received], numbers: Sequence[int]) -> set[str]:
-    """The faults in a client's lines about these messages, each of which was sent once to one of 8 queues."""
+    """The faults in a client's lines about the messages with `numbers`, each sent once to one of 8 queues."""
     found = set()
     times = Counter(int(message.number) for message in received)
     if set(times) != set(numbers):

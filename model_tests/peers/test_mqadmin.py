@@ -132,7 +132,7 @@ READ: Final[Commands] = (
     ("sendMessage", "-t", "sent", "-p", "hello"),
     ("updateBrokerConfig", *CLUSTER, "-k", "autoCreateTopicEnable", "-v", "true"),
 )
-"""Commands whose output differs between brokers; these must succeed without an exception."""
+"""Commands whose output differs between brokers. They must succeed without an exception."""
 
 
 def resolved(directory: Path, version: str = "4.9.7") -> str:

@@ -504,7 +504,7 @@ def test_a_cutoff_above_the_maximum_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_statement_that_excludes_one_request_is_refused() -> None:
-    """A statement that excludes one request cannot be transferred to others by renaming, so it is refused."""
+    """A statement that excludes one request cannot be transferred to other requests by renaming."""
     law = _small(_anything, _nobody_is("held"), lambda state: ~state.requests[1].is_("held"))
 
     with pytest.raises(NotUniformError, match="not interchangeable"):

@@ -80,7 +80,7 @@ def test_our_policies_are_proved(name: str, requests: int) -> None:
     ],
 )
 def test_a_removed_fix_is_refuted_by_a_run_that_replays(base: str, setting: str, broken: dict[str, int]) -> None:
-    """A policy without one of its fixes breaks exactly these properties, in runs that replay."""
+    """A policy without one of its fixes breaks exactly the listed properties, in runs that replay."""
     proof = prove(with_knob(preset(base), setting), requests=3)
 
     assert {name for name in proof.needed if proof.verdict(name) == "refuted"} == set(broken)
@@ -375,7 +375,7 @@ def test_a_statement_about_one_request_is_not_symmetric() -> None:
 
 
 def test_the_first_choice_of_each_kind_represents_the_others() -> None:
-    """Only the choices in order of naming are checked, because they represent all others by symmetry."""
+    """Only the first choices in the order of names are checked, because they represent the others by symmetry."""
     model = _model()
     by_label = {action.label: action for action in model.actions}
     open_of = [request.open for request in model.state.requests]

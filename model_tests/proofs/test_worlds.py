@@ -414,7 +414,7 @@ RESTRICTED_IN_VAIN = {
     "hold recheck_if_bucket_looked_empty": {"no_lost_wakeup", "lost_by_hold"},
     "executor_rejects drops_when_alone": {"nothing_dropped", "dropped_by_reject"},
 }
-"""Mutants that pass if a hold next to another, or a single rejection, is excluded -> the check that finds them."""
+"""Mutant that passes if a configuration excludes several holds or a single rejection -> the check that finds it."""
 
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:

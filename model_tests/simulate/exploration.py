@@ -151,7 +151,7 @@ def why_not(model: Model, state: Packed) -> str | None:
 
 
 def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
-    """Whether one of two due pulls is still held while the other is queued."""
+    """Whether one of two due pulls is still held while the other pull is queued."""
     due = [
         name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
     ]

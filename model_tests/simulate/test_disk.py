@@ -259,7 +259,7 @@ def test_any_prefix_of_the_appended_bytes_may_survive() -> None:
 
 
 def test_names_are_durable_with_their_directory() -> None:
-    """Created and removed names are uncertain until their directory is synced, whatever syncs the file had."""
+    """Created and removed names are uncertain until their directory is synced, even if the file itself was synced."""
     disk, files = filled()
     files.make_directory("/d/sub")
     mapped = files.map("/d/new", 10, writable=True, create=True)

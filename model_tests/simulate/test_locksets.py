@@ -175,7 +175,7 @@ class Watch:
         self._patch.setattr(kind, name, told)
 
     def writes(self, kind: Any, name: str, inside: frozenset[str], lock_of: Callable[[Any], object]) -> None:
-        """Require a lock for each change of an attribute by one of these functions."""
+        """Require a lock for each change of an attribute by one of the functions `inside`."""
         slot = vars(kind)[name]
 
         def change(shared: Any, value: object) -> None:

@@ -229,7 +229,7 @@ MAPS: Final = (1, 2, 1000)
 READERS: Final = 2
 READS: Final = 2
 HANDED_MAX: Final = (1, 2, 100)
-"""Records handed over to a late dispatcher; it reads the rest from the log."""
+"""Number of records that are handed over to a late dispatcher; it reads later records from the log."""
 
 
 @define(eq=False)

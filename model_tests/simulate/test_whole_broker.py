@@ -174,7 +174,7 @@ def test_injected_faults_are_found(plant: Plant, kinds: set[str], needed: set[st
 
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
-    """An error in the log ends the search, even without further consequences."""
+    """An error in the log ends the search, even if it breaks no promise."""
     with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 

@@ -124,7 +124,7 @@ def test_the_oracle_follows_every_possible_actor() -> None:
 
 
 def test_a_violation_in_one_of_several_possible_runs_is_unknown() -> None:
-    """A violation in only some of the possible runs is unknown, even after all of them reach the same good state."""
+    """A violation in only some of the possible runs is unknown, even if all runs reach the same correct state later."""
     hidden = ["notify_start", "notify_end", "tick"]
     oracle = oracle_of("rocketmq-4.9", hidden=hidden)
     answers = told(oracle, [*(step for step in LOST if step not in hidden), "scan_start", "scan_each 0"])

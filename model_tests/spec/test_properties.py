@@ -78,7 +78,7 @@ def test_each_fix_is_needed(base: str, setting: str, broken: set[str]) -> None:
 
 
 def test_a_clone_needs_its_recheck() -> None:
-    """Without the recheck after the put-back, clone-and-clear loses a wakeup; a traversal in place needs none."""
+    """Without the recheck after the put-back, clone-and-clear loses a wakeup; a traversal in place needs no recheck."""
     broken = {"no_lost_wakeup", "lost_by_keep", "woken_within"}
 
     assert _violated(with_knob(preset("strict-clone"), "recheck_after_keep=false")) == broken
@@ -410,7 +410,7 @@ def test_an_unsafe_removal_orphans_a_bucket_even_under_strict() -> None:
 
 
 def test_announcing_by_tag_is_safe_for_each_message_and_not_for_batches() -> None:
-    """The tag of a batch's last message says nothing about the other messages, but a wake on any arrival loses none."""
+    """The tag of a batch's last message says nothing about the batch's other messages."""
     batch = _changed("notify_grain=batch")
 
     assert "no_lost_wakeup" in _violated_aspects(specification_of(batch, EXPLORATIONS["tags"]))

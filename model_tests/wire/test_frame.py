@@ -94,7 +94,7 @@ def test_lengths_are_checked_as_bytes_come() -> None:
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
 def test_a_length_below_four_is_refused(length: int) -> None:
-    """A frame has at least its header mark; 4.9.7 closes the connection for each of these lengths."""
+    """A frame has at least its header mark. RocketMQ 4.9.7 closes the connection for shorter lengths."""
     reader = FrameReader()
     reader.feed(length.to_bytes(4, "big", signed=True))
     with pytest.raises(RemoteProtocolError, match="too short"):

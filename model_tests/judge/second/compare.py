@@ -116,7 +116,7 @@ class Agreement:
         return self.pairs.total()
 
     def share(self, verdict: str, second: str = "", *, sound: bool = False) -> float:
-        """The share of histories with this verdict of the judge, among those with the given second verdict.
+        """The share of histories with this verdict of the judge, among those to which the second judge gives `second`.
 
         `sound` counts only histories that were valid before the fault.
         """

@@ -198,7 +198,7 @@ def found_complete(record: Record) -> Iterator[Said]:
 
 
 def unless_removed(record: Record, read: tuple[Seen, Seen], end: int, why: str, at_front: bool) -> Iterator[Said]:
-    """Reports skipped messages. Retention may have removed them if no older message was delivered."""
+    """Reports skipped messages as violated, or as unknown if retention may have removed them."""
     request, answer = read
     if is_own(record) or not at_front:
         yield violated(request, why)
