@@ -23,7 +23,7 @@ def has_messages(state, request):
 
 
 def completes(state, request, here):
-    """Return the assignments by which a thread completes the fetch if `here` is true. Only the first thread wins."""
+    """Return the assignments by which a thread completes the fetch if `here` is true. Only the first thread does."""
     wins = here & ~completed[request] if state.knob("complete_if") == "not_completed" else here & (answers[request] < 2)
     ends = [(seen[each, request], ite(wins, each.visible_end, seen[each, request])) for each in state.queues]
     return (

@@ -2,8 +2,8 @@
 
     longpoll check docs/lessons/mutant.py --bounds tiny --engine python --all
 
-Unchanged, it is the hold of `strict`, and no property is violated. Change the guard or the effect, and run it again.
-The lesson is docs/lessons/12-your-own-mutant.md.
+The unchanged action is the hold of `strict`, which violates no property. Change the guard or the effect, and run the
+command again. The lesson is docs/lessons/12-your-own-mutant.md.
 """
 
 from longpoll_spec.custom import FALSE, TRUE, Specification, Step, assign, ite  # noqa: F401 - two are for your change

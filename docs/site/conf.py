@@ -22,7 +22,8 @@ show_authors = False
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 suppress_warnings = ["ref.python"]  # Several modules may export the same object under one name.
-nitpicky = False  # No inventory of Python's own names is downloaded. Links between pages are checked in any case.
+# No inventory of Python's own names is downloaded, so Sphinx must not check them. It checks links between pages anyway.
+nitpicky = False
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

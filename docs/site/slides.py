@@ -81,7 +81,7 @@ def _is_block(piece: str) -> bool:
 
 
 def _length(piece: str) -> int:
-    """Return the space that a piece of prose takes. Blocks and collapsed parts have their own space."""
+    """Return the space that a piece takes, which is 0 for blocks and collapsed parts."""
     return 0 if piece.startswith(("```", "<details>")) else len(piece) + len(HAN.findall(piece))
 
 

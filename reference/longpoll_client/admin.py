@@ -152,7 +152,7 @@ def _set_offset(group: str, queue: MessageQueue, start_at: StartAt) -> Steps[int
 
 
 class Admin(Closeable):
-    """Lists and changes topics, groups and offsets. Use it from one thread.
+    """Lists and changes topics, groups and offsets. Use an `Admin` from one thread only.
 
     Every method raises a ClientError if a server refuses or does not answer.
     """
@@ -203,7 +203,7 @@ class Admin(Closeable):
         return self._instance.run(_offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
-        """Store a group's offset in one queue, and return the offset. Running members may overwrite it."""
+        """Store a group's offset in one queue, and return the offset. Running members of the group may overwrite it."""
         return self._instance.run(_set_offset(group, queue, start_at))
 
 

@@ -43,7 +43,7 @@ class ConnectOptions(TypedDict, total=False):
     """The options that every client accepts."""
 
     tls: ssl.SSLContext | None
-    """The TLS settings. Without them, connections are not encrypted."""
+    """The TLS settings; connections without settings are not encrypted."""
     credentials: Credentials | None
     """The account, for a broker with access control."""
     runtime: Runtime | None
@@ -170,7 +170,7 @@ def keys_text(keys: object) -> str:
 
 
 def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:
-    """Check a number of seconds, which may be infinite. `may_be_none` allows 0."""
+    """Check a number of seconds, which may be infinite, and 0 if `may_be_none`."""
     is_time = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if not is_time or value < 0 or (value == 0 and not may_be_none):  # type: ignore[operator] # a number, as just seen
         raise ConfigError(f"{name} is {repr(value)[:40]}; pass {'0 or more' if may_be_none else 'more than 0'} seconds")

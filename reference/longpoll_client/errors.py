@@ -59,13 +59,13 @@ class LifecycleError(ClientError):
 
 
 class NoRouteError(ClientError):
-    """No broker is known for the topic, or the topic's permission forbids the call. A broker may register later."""
+    """No broker is known for the topic, or the topic's permission forbids the call; a broker may register later."""
 
     retriable: bool = True
 
 
 class NotOursError(ClientError):
-    """The queue does not belong to this consumer now. A rebalance may have moved it to another member."""
+    """The queue does not belong to this consumer now, because a rebalance may have moved it to another member."""
 
 
 class RefusedError(ClientError):

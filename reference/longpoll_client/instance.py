@@ -138,7 +138,7 @@ class InstanceCore(ABC):
             self._routes.forget(topic)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again before the next use. Without a better route, the known route is used."""
+        """Ask the name server again before the next use. The known route is used if the answer has no better one."""
         with self._lock:
             self._routes.doubt(topic, self.runtime.monotonic_ns())
 
@@ -345,7 +345,7 @@ class ClientInstance(InstanceCore, Closeable):
         self._lifecycle.check_open()
 
     def call_async(self, address: str, code: int, header: Header, *, callback: Callback, timeout_s: float) -> None:
-        """See `InstanceCore.call_async`. This thread makes the connection."""
+        """See `InstanceCore.call_async`. The calling thread makes the connection."""
         self.client(address).call_async(code, header, callback=callback, timeout_s=timeout_s)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:

@@ -89,7 +89,7 @@ class Lifecycle:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Enclose the close after `end`. If Ctrl-C interrupts it, the next caller of `end` continues the close."""
+        """Enclose the close after `end`. If Ctrl-C interrupts the close, the next caller of `end` continues it."""
         try:
             yield
         except ANYTHING:

@@ -1,6 +1,6 @@
 """Messages as a consumer sees them: the records of a pull's response, decoded, decompressed and filtered by exact tags.
 
-The record's bytes: see `longpoll_protocol.log_record`. Only the broker evaluates SQL92.
+`longpoll_protocol.log_record` decodes the record's bytes. Only the broker evaluates SQL92.
 
 Source: `MessageDecoder.decode`, `PullAPIWrapper.processPullResult`.
 """
@@ -168,7 +168,7 @@ def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
 
     The function stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or
     at the end. If tails differ again and again, for example by their keys, the function no longer compares them. All
-    messages of a topic share one string for its name.
+    messages of a topic share one string for the topic's name.
     """
     last, whole = len(data) - _PLAIN_SIZE, len(data)
     starts_with, ends_with, add = data.startswith, data.endswith, messages.append

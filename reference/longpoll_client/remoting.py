@@ -5,7 +5,7 @@ caller's own thread writes only while few calls wait for answers. While many cal
 awake anyway, the reader thread sends all gathered requests at once. The reader thread also receives answers, runs
 callbacks, and ends late calls.
 
-`instance` chooses the broker, and `producer` and `consumer` the requests.
+`instance` chooses the broker; `producer` and `consumer` make the requests.
 
 Source: `NettyRemotingAbstract.java`, `NettyRemotingClient.java`.
 """
@@ -52,7 +52,7 @@ GRACE_S: Final = 5.0
 GATHER_S: Final = 0.000_03
 """How long the reader thread sleeps after answers to sends while many calls wait; the system adds about 50 µs."""
 LOCK_WAIT_S: Final = 0.5
-"""How long to wait for the lock, seconds. Other threads hold it only for microseconds."""
+"""How long to wait for the lock, seconds. Other threads hold the lock only for microseconds."""
 SLEEP_S_MAX: Final = 3600.0
 """The longest sleep until a deadline, seconds, because a poller accepts at most 24 days."""
 
@@ -390,7 +390,7 @@ class RemotingClient(ConnectionCore):
     def _let_gather(self, commands: Sequence[Command]) -> None:
         """After answers to some of many sends, sleep briefly, while the callbacks make the next sends.
 
-        All of the next sends then go out together. Without the sleep, this thread would wait for the socket at the
+        After the sleep, the next sends go out together. Without the sleep, this thread would wait for the socket at the
         first of these sends, be woken, and take the interpreter lock from the thread that makes the others. The sleep
         does not make callers wait longer.
         """

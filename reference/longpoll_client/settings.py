@@ -52,7 +52,7 @@ DEAD_LEVEL: Final = -1
 StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
 """Where a new group starts in a queue; other groups continue at their offset.
 
-"stored": at offset 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A time: at the first
+"stored": at offset 0 in a young queue, else at the end, like Java's CONSUME_FROM_LAST_OFFSET. A datetime: at the first
 message stored at or after that time."""
 
 
@@ -76,7 +76,7 @@ class ConsumeHook(Protocol):
     """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
-        """Called before the listener gets the messages. `delivery` is unique to this call."""
+        """Called before the listener gets the messages. `delivery` is an id of this listener call."""
         ...
 
     def after_consume(
@@ -89,7 +89,7 @@ class ConsumeHook(Protocol):
         is_consumed: bool,
         latency_s: float,
     ) -> object:
-        """Called after the listener returned or raised the error. `latency_s` is the duration of its call."""
+        """Called after the listener returned or raised the error. `latency_s` is the duration of the listener call."""
         ...
 
 
@@ -160,7 +160,7 @@ class ConsumerConfig:
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
     waits_for_topics: bool = field(default=True)
-    """Whether the client starts without an unknown topic and waits for it. Otherwise the start raises NoRouteError."""
+    """Whether the client starts without an unknown topic and waits for it. If false, the start raises NoRouteError."""
     unreadable: Unreadable = field(default=Unreadable.DEAD_LETTER)
     """The action on a message that is unreadable twice in a row. Java's client skips it silently."""
     hooks: Sequence[ConsumeHook] = field(default=())

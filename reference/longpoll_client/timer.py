@@ -73,7 +73,7 @@ class Timer:
         self._end()
 
     def clear(self) -> None:
-        """End the thread like `close`, but later calls of `after` start a new one. An action must not call this."""
+        """End the thread like `close`, but later calls of `after` start a new one. An action must not call `clear`."""
         self._end()
         with self._changed:
             self._thread, self._is_ending = None, self._is_closed
@@ -115,7 +115,7 @@ def started(runtime: Runtime, name: str, target: Callable[[], None]) -> Thread:
 
 
 WAIT_COUNT_MAX: Final = 32
-"""Maximum number of keys whose work runs at the same time. The work of other keys waits."""
+"""Maximum number of keys whose work runs at the same time, while the work of other keys waits."""
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str]

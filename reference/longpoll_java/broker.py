@@ -151,7 +151,7 @@ class JavaBroker:
         self._process.terminate()
 
     def end(self) -> None:
-        """Kill the broker. Nothing need be saved, because the broker's directory is deleted too."""
+        """Kill the broker, which need not save anything, because its directory is deleted too."""
         self._process.kill()
         self._process.wait()
         self.stage.stops = lambda _arrival: False

@@ -32,7 +32,7 @@ from longpoll_java.jars import Jars
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 SCAN_MS: Final = 5_000
-"""The default period of `PullRequestHoldService.run` in milliseconds. No setting of the broker changes it."""
+"""The default period of `PullRequestHoldService.run` in milliseconds, which no setting of the broker changes."""
 PORT_PROPERTY: Final = "longpoll.gate"
 GO: Final = "G"
 THROW: Final = "T"

@@ -4,5 +4,6 @@
 - `headers`, `admin_headers`: typed extension fields. `bodies`, `message`: typed bodies. `codes`: request and response
   codes.
 - `log_record`: a message's record in the commit log. `properties`: properties, tag hashes and delay levels.
-- `names`: topic and group names. `signature`: signatures of requests. `fast`: faster, equal decoders and encoders.
+- `names`: topic and group names. `signature`: signatures of requests. `fast`: faster decoders and encoders with the
+  same results.
 """

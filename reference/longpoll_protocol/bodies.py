@@ -36,8 +36,8 @@ BODY_SIZE_MAX: Final = 4 * MIB
 KIND_SIZE_MAX: Final = 128 * KIB
 """Maximum bytes of a body that is parsed leniently, which takes about 20 ms at this size."""
 VALUE_COUNT_MAX: Final = 100_000
-"""Maximum number of values in a request's body, counted by commas. Parsing this many takes about 25 ms. A body with
-10,000 queues has 30,000 values."""
+"""Maximum number of values in a request's body, counted by commas. Parsing this many values takes about 25 ms. A body
+with 10,000 queues has 30,000 values."""
 SETTINGS_SIZE_MAX: Final = 64 * KIB
 """Maximum bytes of a body with `key=value` lines."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
@@ -148,7 +148,7 @@ class SubscriptionData(Body):
     tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
     """The tags of the expression. C++ clients omit this field, so read the expression instead."""
     code_set: Annotated[frozenset[Int32], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """The hashes of the tags. C++ clients omit them too."""
+    """The hashes of the tags, which C++ clients omit."""
 
 
 class ProducerData(Body):

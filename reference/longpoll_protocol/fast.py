@@ -174,7 +174,7 @@ class PullHeads:
     _body_size: int
 
     def head(self, opaque: int) -> bytes:
-        """Return the head of one answer. The body of the common size must follow it."""
+        """Return the head of one answer, to be followed by a body of the common size."""
         digits = b"%d" % opaque
         header_size = self._size + len(digits)
         return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))

@@ -142,9 +142,9 @@ class PullMessageRequestHeader(Header):
     sub_version: Int64 | None = None
     """Without SUBSCRIPTION: the version of the subscription in the client's heartbeat, which the broker must use."""
     subscription: str | None = None
-    """With SUBSCRIPTION: the filter expression. If it is absent or empty, it counts as "*"."""
+    """With SUBSCRIPTION: the filter expression. An absent or empty expression counts as "*"."""
     expression_type: str | None = None
-    """The type of the expression, TAG or SQL92. If it is absent, it counts as TAG."""
+    """The type of the expression, TAG or SQL92. An absent type counts as TAG."""
     max_msg_bytes: Int32 | None = None
     bname: str | None = None
     """The broker's name, sent by 5.x clients."""
@@ -210,7 +210,7 @@ class SendMessageRequestHeader(Header):
 
     producer_group: str | None = None
     topic: str = ""
-    """The topic. If it is absent or empty, the broker answers that the topic is blank."""
+    """The topic. If the topic is absent or empty, the broker answers that it is blank."""
     default_topic: str | None = None
     """The topic whose settings a created topic gets, usually `TBW102`."""
     default_topic_queue_nums: Int32 | None = None
@@ -266,7 +266,7 @@ class ReplyMessageRequestHeader(SendMessageRequestHeader):
 
 
 class SendMessageResponseHeader(Header):
-    """The reply to 10, 310 and 320. Never omit it, because Java clients require its fields."""
+    """The reply to 10, 310 and 320. Never omit this header, because Java clients require its fields."""
 
     msg_id: str
     """The id of the message; for a batch, the ids of all messages, joined by commas."""

@@ -30,8 +30,7 @@ PROPERTIES_SIZE_MAX: Final = 2**15 - 1
 BATCH_COUNT_MAX: Final = 18_000
 """Maximum number of messages in one batch, whose ids must fit in one header (`frames.HEADER_SIZE_MAX`).
 
-The id from a broker with an IPv6 address has 56 characters. Java has no such limit.
-"""
+The id from a broker with an IPv6 address has 56 characters. Java does not limit the messages of a batch."""
 
 # Message id, upper-case hexadecimal of:
 #
@@ -152,7 +151,8 @@ def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]
 class RecallHandle:
     """The handle from a send's answer by which a 5.x producer recalls a timed message.
 
-    It is URL-safe base64 of the words `v1 TOPIC BROKER MILLISECONDS KEY`. Source: `RecallMessageHandle.java` 5.4.
+    The handle is URL-safe base64 of the words `v1 TOPIC BROKER MILLISECONDS KEY`. Source: `RecallMessageHandle.java`
+    5.4.
     """
 
     topic: str

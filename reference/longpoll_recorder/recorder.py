@@ -3,8 +3,8 @@
 The thread that has an event encodes it, and a separate thread only writes. Encoding takes less time than passing an
 object to another thread, and a thread that encodes many events at once would block the serving threads.
 
-Back-pressure: if the disk is too slow, the recording thread waits for room, by default at most `WAIT_S` seconds. Then
-the event is dropped. The next recorded event is preceded by a `lost` event with the number and times of the dropped
+Back-pressure: if the disk is too slow, the recording thread waits for room, by default at most `WAIT_S` seconds, and
+then drops the event. The next recorded event is preceded by a `lost` event with the number and times of the dropped
 events. Failed writes are retried. Room for a `lost` event and for the end is reserved in memory and on disk, so an
 incomplete history is marked; `trouble` has a sentence for the user. A clean stop writes everything; after a kill the
 last line may be torn.
@@ -89,7 +89,7 @@ PART_SIZE_MAX: Final = 256 * 1024 * 1024
 KEPT_SIZE: Final = 64 * 1024
 """The bytes reserved on disk for the end of the history, so that it can be written on a full disk."""
 TORN_SIZE_MAX: Final = KEPT_SIZE // 2
-"""Maximum bytes of the rest of a partly written line. The rest is written at the end."""
+"""Maximum bytes of the rest of a partly written line that is still written at the end."""
 
 
 class RecordError(UserError):
@@ -163,7 +163,7 @@ class Parts:
             self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next part if the current part is long. If that fails, the current part grows."""
+        """Begin the next part if the current part is long; if creating it fails, the current part grows."""
         if self._size < PART_SIZE_MAX:
             return
         number, self._number = self._number, self._number + 1

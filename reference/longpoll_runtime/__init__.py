@@ -238,7 +238,8 @@ class AppendFile(Protocol):
     def reserve(self, size: int) -> None:
         """Reserve disk blocks for the next `size` bytes, so that appending works on a full disk.
 
-        The length stays the same. Raises OSError (ENOSPC, EDQUOT); does nothing on a file system without this feature.
+        The length of the file stays the same. Raises OSError (ENOSPC, EDQUOT); does nothing on a file system without
+        this feature.
         """
         ...
 

@@ -99,7 +99,7 @@ class HostPauseWatch:
             self._changed.notify_all()
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
-        """Return the milliseconds of host pauses between two times of the monotonic clock. Overlaps count once."""
+        """Return the milliseconds of host pauses between two times of the monotonic clock; overlaps count once."""
         with self._changed:
             first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
             stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])

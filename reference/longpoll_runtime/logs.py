@@ -33,7 +33,7 @@ _NOT_PLAIN: Final = re.compile("[^ -~]")
 def escaped(text: str) -> str:
     """Return the text on one line, with invisible characters escaped as in JSON.
 
-    The escaped text cannot end a line, control a terminal or reorder letters. JSON keeps its meaning.
+    The escaped text cannot end a line, control a terminal or reorder letters. Escaped JSON has the same meaning.
     """
     return _NOT_PLAIN.sub(_escape, text)
 

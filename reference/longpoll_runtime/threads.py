@@ -205,7 +205,7 @@ class RealThread(threading.Thread):
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
     """Start a thread that does not keep the process alive; the caller joins it.
 
-    `died` is called with any exception that `target` raises. Without `died`, the exception ends the process.
+    If `target` raises an exception, `died` is called with it, or the process ends if `died` is None.
     """
 
     def run() -> None:

@@ -82,8 +82,8 @@ class Turn:
 
     actor: int
     point: int
-    """The number of a scheduling point of the actor, from 1. The number after its last scheduling point means its end.
-    """
+    """The number of a scheduling point of the actor, from 1. The number after its last scheduling point stands for its
+    end."""
     to: int
     """The number of the actor that ran. A number below 0 means that the actor paused for that many milliseconds."""
 
@@ -232,7 +232,7 @@ class World:
     # -- what an actor calls -----------------------------------------------------------------------------------------
 
     def point(self, operation: str, thing: object = None) -> None:
-        """Let other actors run at this scheduling point of the current actor. Outside a run nothing happens."""
+        """Let other actors run at this scheduling point of the current actor. Outside a run, do nothing."""
         me = self.current
         if me is None or self.over:
             return
@@ -251,7 +251,7 @@ class World:
             self.offer_turn()
 
     def pause(self, operation: str) -> None:
-        """Stop the current actor until the next `go`. Outside of `go` nothing happens."""
+        """Stop the current actor until the next `go`. Outside of `go`, this method does nothing."""
         if self.current is not None:
             self.current.at = operation
             self._hub.switch()
@@ -311,7 +311,7 @@ class World:
         return me.woken
 
     def wake(self, actor: Actor) -> None:
-        """End an actor's wait. An actor that does not wait is not changed."""
+        """End an actor's wait, if it waits."""
         if actor.is_ready or actor.done:
             return
         actor.woken = True

@@ -40,7 +40,7 @@ log: logging.Logger = logging.getLogger(__name__)
 WAITING_BYTES_MAX: Final = 1 * MIB
 """While more bytes than this wait for the operating system, new calls wait before they are written."""
 BATCH_BYTES_MAX: Final = 64 * 1024
-"""A buffer of this size is sent at once, instead of together with the other writes of the loop iteration."""
+"""A buffer of this many bytes is sent at once, instead of together with the other writes of the loop iteration."""
 CLOSE_TIMEOUT_S: Final = 1.0
 """How long a close waits for a peer that does not read or does not end TLS, seconds."""
 

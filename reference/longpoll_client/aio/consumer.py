@@ -278,7 +278,7 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 
 @define(slots=True, eq=False)
 class _Lot:
-    """Messages for the listener. Every free task takes a few of them at a time."""
+    """Messages for the listener. Every free task takes a few messages at a time."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
@@ -417,10 +417,10 @@ class AsyncPushConsumer(AsyncConsumer):
     async def close(self) -> None:
         """Wait for running listeners, store the offsets, and leave the group.
 
-        A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. After another
-        `close_timeout_s` the close no longer waits for it. If a listener calls this method, it returns at once, and the
-        consumer closes when the listener returns. If the caller is cancelled, the close continues, and a second call
-        waits for it.
+        A listener that runs longer than `close_timeout_s` is cancelled, and its messages come again. If it still runs
+        after another `close_timeout_s`, the close no longer waits for it. If a listener calls this method, it returns
+        at once, and the consumer closes when the listener returns. If the caller is cancelled, the close continues, and
+        a second call waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)

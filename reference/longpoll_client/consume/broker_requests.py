@@ -39,7 +39,7 @@ Reply: TypeAlias = Callable[..., None]
 """Sends the answer to a request. The arguments of this function are code, remark and body."""
 
 DIRECT_COUNT_MAX: Final = 16
-"""Maximum messages that are consumed directly at the same time. A request for another message gets code 2."""
+"""Maximum messages that are consumed directly at the same time. A request for one more message gets code 2."""
 
 
 class BrokerRequests:

@@ -318,8 +318,8 @@ class PushConsumer(Consumer):
     """Gives messages to a listener, on its own threads. `with` starts and closes it.
 
     When the listener returns, its messages are consumed. After an exception or `Retry`, the messages are delivered
-    again. After `max_attempts` deliveries, or at once after `Reject`, they go to the dead letter topic `%DLQ%group`.
-    With `orderly`, a retried message blocks its queue.
+    again. After `max_attempts` deliveries, or at once after `Reject`, they go to the dead letter topic `%DLQ%group`. In
+    an `orderly` consumer, a retried message blocks its queue.
     """
 
     def __init__(

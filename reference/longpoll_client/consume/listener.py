@@ -63,8 +63,8 @@ class Reject(Exception):  # noqa: N818 - likewise
 ConsumeResult: TypeAlias = Retry | Reject | None
 """What to do with messages after the listener returned; None means that they are consumed."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
-"""A function that gets messages. Several threads call it at once. An orderly consumer makes only one call at a time for
-each queue."""
+"""A function that gets messages. Several threads call the function at once, but an orderly consumer makes only one call
+at a time for each queue."""
 
 
 def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> ConsumeResult:
@@ -117,7 +117,7 @@ class Workers:
         self._then: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the threads, unless the workers are stopping. No thread takes a task before all of them are started.
+        """Start the threads, unless the workers are stopping. No thread takes a task before all threads are started.
 
         Raises a ClientError; the caller must then call `dismiss`.
         """
@@ -252,7 +252,7 @@ class ConsumeService(ABC):
         self._workers = Workers(runtime, config.group, config.thread_count)
 
     def give_directly(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Let a thread consume one message at a broker's request (309). After the workers stop, nothing happens."""
+        """Let a thread consume one message at a broker's request (309). After the stop, the message is ignored."""
         self._workers.submit(lambda: then(call_listener(self._listener, [message], self._config.group) is None))
 
     def belong_to(self, member: Member) -> None:
@@ -352,8 +352,8 @@ class ConcurrentConsumeService(ConsumeService):
 
         A lot that was taken is given to the listener even after the stop. Later lots may be consumed by then, so the
         messages of the lot would otherwise come twice. If the listener is quick, one thread gives all lots before the
-        other threads wake; a task per lot would cost more than such a listener. An error here ends only this thread's
-        part.
+        other threads wake; a task per lot would cost more than such a listener. An error ends only this thread's work
+        on the lots.
         """
         if not lots:
             return
@@ -598,7 +598,7 @@ class OrderlyConsumeService(ConsumeService):
     def _look_for_hanging(self) -> None:
         """Log each listener call that takes too long, once.
 
-        The messages are not sent back, because that would break their order.
+        The call's messages are not sent back to the broker, because that would break their order.
         """
         timeout_s = self._config.consume_timeout_s
         for queue in self._queues.late(self._runtime.monotonic_ns() - int(timeout_s * 1e9)):

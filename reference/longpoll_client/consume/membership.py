@@ -221,8 +221,8 @@ class Membership:
         if self.assigned is not None:
             return
         header = GetConsumerConnectionListRequestHeader(consumer_group=self.config.group)
-        # Ask only brokers that have this member's subscription. Other brokers would report its old subscription as
-        # another member's.
+        # Ask only brokers that have this member's subscription. Other brokers would report this member's old
+        # subscription as another member's.
         for address in [each for each in self._addresses if self._has.get(each) is own]:
             try:
                 answer = yield Ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header, address=address)

@@ -51,7 +51,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """The number of offsets from the first waiting message to the next pull. After a crash, all may come again.
+        """The offsets from the first waiting message to the next pull; their messages may come again after a crash.
 
         Java counts only up to the last waiting message, so a single message that hangs does not stop pulling there.
         """
@@ -354,7 +354,7 @@ class Puller:
         return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
-        """Whether flow control stops pulling; `done` then pulls again. Each stop is counted once."""
+        """Whether flow control stops pulling until the next `done`. Each stop is counted once."""
         stop = self._cached.stop(self._config, is_orderly=self._is_orderly)
         if stop is not None and stop != self._stopped_by:
             self._statistics.add(self.queue.topic, **{f"stopped_by_{stop}": 1})

@@ -69,7 +69,7 @@ class AssignedQueues:
     def begin_at(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
     ) -> None:
-        """Add a queue that begins at `offset`, or at the offset of an earlier `seek`. `announce` starts to pull it."""
+        """Add a queue that begins at `offset`, or at the offset of an earlier `seek`; `announce` starts its pulls."""
         with self._lock:
             if self._lifecycle.is_closed:
                 return
@@ -432,7 +432,7 @@ class Rebalancer:
     # ------------------------------------------------------------ offsets and locks
 
     def persist(self, *, is_last: bool = False) -> Steps[list[LongpollError]]:
-        """Store every changed offset. With `is_last`, also store offsets that a broker lost in a crash.
+        """Store every changed offset. If `is_last`, also store offsets that a broker lost in a crash.
 
         Returns the logged errors.
         """

@@ -37,7 +37,7 @@ class TopicStatistics(msgspec.Struct):
     pull_count: int = 0
     """The number of answered pulls, with or without messages."""
     pull_ms: float = 0.0
-    """Total time from the request to the response of pulls that found messages, ms. Long-polling waits count too."""
+    """Total time from the request to the response of pulls that found messages, ms, including long-polling waits."""
     found_count: int = 0
     """The number of pulls that found messages."""
     message_count: int = 0
@@ -90,7 +90,7 @@ class Statistics:
         """Count a listener call with `count` messages that took `took_ns`.
 
         This method only appends to a list, because several threads call it for every message and appending needs no
-        lock. A snapshot, or a long list, adds the entries up.
+        lock. A snapshot adds up the list, and so does an append to a long list.
         """
         self._given.append((topic, count, took_ns, is_consumed))
         if len(self._given) >= GIVEN_COUNT_MAX:

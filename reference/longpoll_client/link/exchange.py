@@ -273,10 +273,10 @@ class Exchange:
     def expire(self, now_ns: int) -> list[Lost]:
         """End the calls whose deadline has passed, and set `failure` if the connection is silent or stuck in a frame.
 
-        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited. A new
-        connection may work then (`clientCloseSocketIfTimeout`). If something was received, only a single answer is
-        slow, and the connection stays. The connection is stuck if only bytes of one frame came for `FRAME_S` and no
-        call from before the frame waits.
+        The connection is silent if nothing was received for `SILENCE_S` while one of these calls waited. A silent
+        connection is replaced, because a new one may work (`clientCloseSocketIfTimeout`). If something was received,
+        only a single answer is slow, and the connection stays. The connection is stuck if only bytes of one frame came
+        for `FRAME_S` and no call from before the frame waits.
 
         `failure` is set before a caller gets its error, because a caller that retries at once must get another
         connection.

@@ -261,7 +261,7 @@ class BrokerLookup(Protocol):
 
 
 class PullSource:
-    """Selects the broker for one queue's pulls. Only one thread uses it at a time, as only one pull is in flight."""
+    """Selects the broker for one queue's pulls. Only one thread uses a source at a time: one pull is in flight."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self._brokers = brokers

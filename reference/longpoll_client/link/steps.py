@@ -55,14 +55,14 @@ class Connect:
 
 @frozen
 class Call:
-    """Calls a function, such as one of the user's. On an event loop its result is awaited."""
+    """Calls a function, such as one of the user's. On an event loop the function's result is awaited."""
 
     work: Callable[[], object]
 
 
 @frozen
 class Together:
-    """Runs several exchanges, on an event loop at once. The answer has each result, or the LongpollError instead."""
+    """Runs several exchanges, on an event loop at once. The answer has each exchange's result or LongpollError."""
 
     steps: Sequence[Steps[Any]]
 

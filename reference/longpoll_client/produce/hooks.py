@@ -1,7 +1,7 @@
 """Hooks around every send, and the counts of a producer.
 
-Hooks run before the first try and after the last one. A hook that raises is logged. One-way sends call no hook, except
-for `properties`, because their end is unknown.
+Hooks run before the first attempt and after the last one. Errors of hooks are logged. One-way sends call no hook,
+except for `properties`, because their end is unknown.
 
 Source: `SendMessageHook.java`, `SendMessageContext.java`.
 """
@@ -58,7 +58,7 @@ class SendHook(Protocol):
         ...
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> object:
-        """Called after the last attempt. `address` is the HOST:PORT of its broker, or "" without an attempt."""
+        """Called after the last attempt. `address` is the HOST:PORT of the last broker, or "" without an attempt."""
         ...
 
 

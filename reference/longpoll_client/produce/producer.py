@@ -453,8 +453,8 @@ class Producer(ProducerCore, Closeable):
     ) -> Future[SendResult] | None:
         """Send as `send` does, without waiting for the broker; returns a Future of the result.
 
-        With a `callback`, which is faster, no Future is returned. Another thread calls `callback` once with the result
-        or the error, so it must return quickly. The first send to a topic or broker waits for the route and the
+        If `callback` is given, which is faster, no Future is returned. Another thread calls `callback` once with the
+        result or the error, so it must return quickly. The first send to a topic or broker waits for the route and the
         connection. Errors before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker
         are in progress.
         """

@@ -87,7 +87,7 @@ class ProducerHeartbeat:
         yield Together([self.heartbeat(address) for address in self.instance.broker_addresses()])
 
     def heartbeat_all(self) -> Steps[None]:
-        """Send a heartbeat to every known broker. A broker forgets a producer after two minutes without one."""
+        """Send a heartbeat to every known broker. A broker forgets a producer after two minutes without a heartbeat."""
         self._registered.clear()
         return self.heartbeat_new()
 
