@@ -51,7 +51,7 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """The offsets from the first waiting message to the next pull; their messages may come again after a crash.
+        """The number of offsets from the first waiting message to the next pull, which a crash may repeat.
 
         Java counts only up to the last waiting message, so a single message that hangs does not stop pulling there.
         """
