@@ -392,7 +392,7 @@ def admin_services_of(
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Create the services for administration. `topic_deleted` and `resubscribed` are called after such a change."""
+    """Create the administration services; `topic_deleted` and `resubscribed` are called after these events."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,

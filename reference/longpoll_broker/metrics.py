@@ -47,8 +47,8 @@ def with_health(metrics: App, broker: Broker) -> App:
         elif len(computing) < COMPUTED_COUNT_MAX:
             computing.append(None)
             try:
-                # Only one computation runs at a time, because several would compete for the interpreter lock and delay
-                # the I/O loops.
+                # Only one computation runs at a time, because parallel ones would compete for the interpreter lock and
+                # delay I/O.
                 with one_at_a_time:
                     return metrics(environ, start_response)
             finally:

@@ -255,7 +255,7 @@ class HoldService:
             self._tell_clock(pull.deadline_ms, outbox)
 
     def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
-        """Find the bucket before the insert, in a separate critical section, as Java does."""
+        """Find the bucket before the insert, in a separate critical section, as RocketMQ does."""
         self._runtime.step("find_bucket")
         with shard.lock:
             return shard.table.find_bucket(key)
@@ -753,7 +753,7 @@ class DispatchService:
             outbox.flush()
 
     def _announced(self, arrivals: Sequence[Arrival]) -> Iterable[Arrival]:
-        """Returns the arrivals that wake pulls: all, or under `notify_grain=batch` the last of each queue."""
+        """Returns the arrivals that wake pulls: all, or under `notify_grain=batch` the last arrival of each queue."""
         if not self.in_batches:
             return arrivals
         return {(arrival.topic, arrival.queue_id): arrival for arrival in arrivals}.values()

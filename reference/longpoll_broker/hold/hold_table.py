@@ -234,7 +234,6 @@ class Bucket:
 
 
 def _room(limit: int, count: int) -> int:
-    """Returns how much of a limit is available to a channel that has `count` pulls."""
     # Without this part, one client with many pulls could fill the table, and a new client could not hold even one pull.
     return limit if count < SHARE_MIN or limit <= SMALL_TABLE else limit - limit // SMALL_PART
 

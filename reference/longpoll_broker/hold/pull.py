@@ -57,7 +57,7 @@ FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
 
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Maximum length of a subscription expression, characters. Java has no limit except the frame size."""
+"""Maximum length of a subscription expression, characters. RocketMQ has no limit except the frame size."""
 
 
 class Store(Protocol):

@@ -1,4 +1,4 @@
-"""Threads that run pulls under `notify=dispatcher_poll`, with a bounded queue as in Java.
+"""Threads that run pulls under `notify=dispatcher_poll`, with a bounded queue as in RocketMQ.
 
 Sources: `pullMessageExecutor` of `BrokerController.java`, `BrokerFastFailure.java` 4.9.
 """

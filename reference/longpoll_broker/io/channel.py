@@ -400,7 +400,6 @@ class Channel:
                 channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
 
     def _send(self, pending: deque[Buffer]) -> int:
-        """Send what the socket accepts; returns the number of bytes."""
         size = 0
         while pending:
             try:

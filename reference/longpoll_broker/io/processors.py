@@ -234,7 +234,7 @@ class RequestAbortedError(BrokerError):
 class RpcHook(Protocol):
     """A hook around requests. Several threads that serve requests may call it at the same time.
 
-    Both methods may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
+    A hook may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
     """
 
     def before_request(self, peer: str, request: Command) -> None:

@@ -114,7 +114,7 @@ class ScheduleService(ServiceThread):
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)
         known = self.offsets.by_level.get(level, 0)
-        # The store may have lost its oldest files. If it lost its newest ones: `opening.correct_positions`.
+        # The store may have lost its oldest files. `broker.correct_positions` handles the loss of the newest files.
         offset = max(known, store.visible_start(SCHEDULE_TOPIC, queue_id))
         seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
         now_ns = self.runtime.monotonic_ns()

@@ -413,7 +413,6 @@ class SendProcessor(Serving):
         properties: Mapping[str, str],
         messages: Iterator[tuple[MessageToStore, str]],
     ) -> Turns:
-        """Store a long batch's messages in turns; see `LongBatches`."""
         try:
             batch = self.appender.store.prepare(asked.header.topic, queue_id)
             tags: list[str] = []

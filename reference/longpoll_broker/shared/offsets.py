@@ -24,7 +24,7 @@ SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
 """Maximum offsets of all queues of all (topic, group) pairs; further offsets are refused."""
 TURN_COUNT: Final = 10_000
-"""Pairs of topic and group visited in one turn, which takes about 2 ms."""
+"""Number of (topic, group) pairs visited in one turn, which takes about 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
 """Maximum queues per pair of topic and group; offsets of further queues are refused."""
 OFFSETS_FULL: Final = "too many offsets are stored; this one is not"

@@ -99,7 +99,7 @@ class PreparedBatch:
 def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
-    """Append messages up to the first that is not plain; returns each stored message's queue and arrival.
+    """Append messages up to the first message that is not plain; returns each stored one's queue and arrival.
 
     A message is plain if its queue exists, no limit is exceeded and the current file has room for it. The caller holds
     the append lock and hands the result over to the dispatcher.

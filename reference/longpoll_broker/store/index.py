@@ -296,7 +296,7 @@ def keys_of(sys_flag: int, properties: bytes) -> list[str]:
 
 
 class Index:
-    """The files of one directory, oldest first. Invariant: all but the last are full; times and offsets only grow.
+    """The files of one directory, oldest first. Invariant: all but the last are full; times and offsets never fall.
 
     The tuple of files is replaced instead of changed, so readers need no lock. Writers hold the owner's lock.
     """

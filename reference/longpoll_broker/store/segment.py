@@ -426,7 +426,7 @@ class SegmentList:
         return segment
 
     def _all_directories(self) -> tuple[str, ...]:
-        """Returns directories with possibly new names: a queue's first file may create the queue's and topic's one."""
+        """Returns the directories that may be new: a queue's first file may create those of the queue and its topic."""
         topic_directory = _parent(self.directory)
         return self.directory, topic_directory, _parent(topic_directory)
 

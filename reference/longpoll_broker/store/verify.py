@@ -207,7 +207,6 @@ class _Verifier:
             self._damage(file, position + 12, f"tags code {tags_code}", f"{record.tags_code}, the record's")
 
     def _check_rest(self, queue: FoundQueue) -> None:
-        """Check that only zeros follow the last written unit."""
         end = queue.offset_end * UNIT_SIZE
         for file in queue.files:
             start = max(0, end - file.start)

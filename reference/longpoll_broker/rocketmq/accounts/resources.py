@@ -86,19 +86,17 @@ def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
 
 
 def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """Code 33 needs the right to the topic of the message."""
     _add_place(wanted, ViewMessageRequestHeader.decode(command.ext_fields).offset, record_at, Right.SUB)
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """Code 36 needs the group, and the topic of the message, because the group would read it."""
+    """Code 36 needs the right to the group and to the message's topic, because the group would read the message."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
     _add_place(wanted, header.offset, record_at, Right.SUB)
 
 
 def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """Code 37 needs the topic of the prepared message."""
     offset = EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset
     _add_place(wanted, offset, record_at, Right.PUB)
 
@@ -142,7 +140,6 @@ def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
 
 
 def _heartbeat(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """Code 34 needs the groups and topics of consumers, and the groups of producers."""
     heartbeat = HeartbeatData.decode(command.body)
     for producer in heartbeat.producer_data_set:
         wanted.producers(producer.group_name)

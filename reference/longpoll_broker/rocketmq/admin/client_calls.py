@@ -446,7 +446,6 @@ class ClientCalls(Serving):
         return table
 
     def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
-        """Returns a queue's offset after a reset, or why the queue cannot be reset."""
         stored = self.offsets.query(header.topic, header.group, queue_id)
         if stored is None:
             return f"THe consumer group <{header.group[:255]}> not exist"

@@ -62,7 +62,7 @@ LOOKS_MAX: Final = 256
 PRODUCER_COUNT_MAX: Final = 100_000
 """Maximum pairs of a producer group and a connection; further pairs are ignored."""
 PART_COUNT: Final = 2_000
-"""Members or producers handled in one turn, which takes some 4 ms."""
+"""Members or producers handled in one turn, which takes about 4 ms."""
 HEARTBEAT_SIZE: Final = 50_000
 """Maximum size of the subscriptions handled in one turn, as computed by `_cost`; a turn takes about 10 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000

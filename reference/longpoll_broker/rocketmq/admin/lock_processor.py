@@ -43,7 +43,7 @@ LOCK_COUNT_MAX: Final = 1_000_000
 EXPIRED_MAX: Final = 4_000
 """Maximum expired locks that are removed in one turn."""
 TURN_COUNT: Final = 2_000
-"""Maximum queues that are locked or unlocked in one turn, which takes some 5 ms."""
+"""Maximum queues that are locked or unlocked in one turn, which takes about 5 ms."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 

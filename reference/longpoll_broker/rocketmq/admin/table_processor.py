@@ -187,7 +187,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 21: return every topic and its settings; answers 1 if they are too large for one answer."""
+        """Code 21: return every topic with its settings; answers 1 if they are too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
         return (yield from _table_answer(command, empty, self.topics.by_name.copy()))
 
@@ -203,7 +203,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Turns:
-        """Code 43: return every group's offsets; answers 1 if there are too many for one answer."""
+        """Code 43: return every group's offsets; answers 1 if there are too many offsets for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"

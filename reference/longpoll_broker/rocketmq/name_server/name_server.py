@@ -92,11 +92,11 @@ SETTINGS: Final = {
     "scanNotActiveBrokerInterval": "0",
     "brokerChannelExpiredTime": str(LIVE_MS_MAX),
 }
-"""The settings that 319 returns: RocketMQ's keys, with values that describe this name server.
+"""The settings that code 319 returns: RocketMQ's keys, with values that describe this name server.
 
 This name server checks for inactive brokers on each request."""
 TURN_COUNT: Final = 10_000
-"""Topics visited in one turn, which takes a few milliseconds."""
+"""Number of topics visited in one turn, which takes a few milliseconds."""
 REGISTERED_COUNT_MAX: Final = 50_000
 """Maximum topics in one registration. The body of a broker's registration has room for at most 30,000."""
 
