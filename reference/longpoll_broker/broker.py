@@ -295,8 +295,8 @@ class Broker(Stoppable):
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
         with ExitStack() as undo:
-            # Both addresses are bound here, so that a port in use is reported before the store recovers. The kernel
-            # accepts connections only after `listen`.
+            # The broker's and name server's addresses are bound here, so that a port in use is reported before the
+            # store recovers. The kernel accepts connections only after `listen`.
             listeners = (bind(runtime, listen, undo), bind(runtime, name_server, undo))
             with _wrong_kind():
                 store = MessageStore.open(runtime, directory, store_config)

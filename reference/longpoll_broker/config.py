@@ -127,9 +127,9 @@ class BrokerConfig:
     hold_timeout_ms_max: int = field(default=60_000)
     """Maximum time that a pull is held under the `strict` policy, ms."""
     held_count_max: int = field(default=1_000_000)
-    """Maximum number of held pulls. Beyond it, a pull is answered with SYSTEM_BUSY."""
+    """Maximum number of held pulls; a pull beyond this limit is answered with SYSTEM_BUSY."""
     queue_held_count_max: int = field(default=200_000)
-    """Maximum number of held pulls per queue. Beyond it, a pull is answered with SYSTEM_BUSY."""
+    """Maximum held pulls per queue; a pull beyond this limit is answered with SYSTEM_BUSY."""
     connection_count_max: int = field(default=20_000)
     frame_size_max: int = field(default=16 * MIB)
     """Maximum frame size after the length field, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""

@@ -248,8 +248,8 @@ class HoldTable:
     - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
     - `_held` and `hold_limit` count exactly the pulls that are HELD or TAKEN.
     - `_channels` has the pulls that are HELD or TAKEN, and the `_unsettled` ones between `wake_in_place` and `settle`.
-    - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN pull that is not `spent`. It may have
-      unsettled pulls.
+    - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN pull that is not `spent`, and
+      possibly unsettled pulls.
     - With `one_shot`, a pull whose deadline passed while it was TAKEN is put back without a deadline. Designs like
       RocketMQ's lose such a deadline; this table must not.
     """
@@ -290,7 +290,7 @@ class HoldTable:
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether `deadline_next_ms` may return a deadline. This is the only member that needs no lock."""
+        """Whether `deadline_next_ms` may return a deadline. Only this member needs no lock."""
         return self._deadlines.may_have_items
 
     def deadline_next_ms(self) -> int | None:

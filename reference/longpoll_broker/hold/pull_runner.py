@@ -133,7 +133,7 @@ class PullAnswers:
 
 
 def ignore_moved_offset(_pull: Pull, _offset_next: int) -> None:
-    """Do nothing about a moved offset. This is the default of a broker that does not store these events."""
+    """Do nothing about a moved offset: the default of a broker that does not store these events."""
 
 
 CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
@@ -155,7 +155,7 @@ class PullRunner:
     may_still_pull: Callable[[Pull], bool] | None = None
     """Whether a held pull's account may still read the topic; None if access control is off."""
     reuses_answers: bool = False
-    """Whether equal woken pulls share one answer. This needs `has_offsets_only`, no accounts and no history."""
+    """Whether equal woken pulls share one answer; requires `has_offsets_only`, no accounts and no history."""
     _last: HerdAnswer | None = field(default=None, init=False)
     """The last woken pull's answer. The assignment is atomic, so a thread sees either the old or the new value."""
     _since: object = field(factory=object, init=False)
@@ -319,7 +319,7 @@ Leaving: TypeAlias = tuple[Pull, Cause]
 
 
 def no_wake() -> None:
-    """Do nothing. This is the default for a loop that checks for queued runs itself before it sleeps."""
+    """Do nothing: the default for a loop that checks for queued runs itself before it sleeps."""
 
 
 @define(slots=True, eq=False)

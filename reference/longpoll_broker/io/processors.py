@@ -1,7 +1,7 @@
 """The interface of request processors, their replies, request counts, and hooks around requests.
 
-A processor takes (channel, command, outbox). It returns the buffers of its reply, or None if the reply follows later (a
-held pull). Which processor serves which code: see `handler`.
+A processor takes (channel, command, outbox). The processor returns the buffers of its reply, or None if the reply
+follows later (a held pull). Which processor serves which code: see `handler`.
 
 A hook sees every request before its processor and every answer before it is sent. If the answer follows later, the hook
 gets None at once and never sees that answer, as in RocketMQ (upstream issue #7890). Hooks do not run if a request is

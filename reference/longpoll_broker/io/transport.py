@@ -35,10 +35,10 @@ RECEIVE_SIZE: Final = 256 * 1024
 LARGE_SIZE: Final = 64 * KIB
 """A connection with at least this many unserved bytes is treated as slow and is served after the quick connections."""
 QUEUED_SIZE_MAX: Final = 32 * KIB
-"""Maximum bytes queued for one connection in a pass. Beyond it they are sent, and other connections get a turn.
+"""Maximum bytes queued for one connection in a pass. Above this limit, the bytes are sent.
 
-This is about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served before the
-first answer is sent, so client and broker would work alternately instead of concurrently."""
+The limit equals about four pulls of 32 small messages. With twice as much, all eight pulls in flight would be served
+before the first answer is sent, so client and broker would work alternately instead of concurrently."""
 TURN_NS_MAX: Final = 5_000_000
 """Maximum turn of one connection in a pass, ns. The last request of a turn may exceed it."""
 PASS_NS: Final = 10_000_000

@@ -28,7 +28,7 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 WAITING_COUNT_MAX: Final = 100_000
-"""Maximum waiting requests. Beyond it, the appending thread syncs the log itself, which slows its producers down."""
+"""Maximum waiting requests; beyond this limit, the appending thread syncs the log itself and slows its producers."""
 
 WhenFlushed = Callable[[bool, Outbox], None]
 """Called with whether the bytes are durable; the callback writes the answer to the outbox."""

@@ -74,7 +74,7 @@ NAME_COUNT_MAX: Final = 128
 
 
 TEXT_SIZE_MAX: Final = 2 * PROPERTIES_SIZE_MAX
-"""Maximum characters of a request's properties before parsing. It exceeds what fits, because some are not stored."""
+"""Maximum characters of a request's properties, more than fit into a record, because some are not stored."""
 
 
 def check_text(text: str | None) -> None:

@@ -40,7 +40,7 @@ class SendBursts:
     now_ns: Callable[[], int]
     """Reads the monotonic clock."""
     _ahead: int = field(default=AHEAD_FIRST, init=False)
-    """Number of sends to parse ahead. It grows with successful bursts, and threads may write it without a lock."""
+    """Number of sends to parse ahead, which grows with successful bursts; threads may write it without a lock."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
         """Serve the sends that arrived directly after a served send, until the turn ends; returns their number.

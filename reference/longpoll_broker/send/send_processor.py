@@ -5,8 +5,8 @@ At the end of a pass of the I/O loop, `BrokerHandler.end_pass` makes the message
 
 A long batch is stored in turns, so that short sends of other connections are served in between. Each turn reads,
 encodes or indexes `TURN_COUNT` messages. The records are appended in one piece. Only one long batch is processed at a
-time: if several connections have sent long batches, each turn continues the oldest batch. So at most one batch is in
-memory as records.
+time: if several connections have sent long batches, each turn continues the oldest batch. So the records of at most one
+batch are in memory.
 
 Sources: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order;
 `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
@@ -365,8 +365,7 @@ class SendProcessor(Serving):
     ) -> Parts | None:
         """Returns the answer to appended messages, or None if the answer follows later.
 
-        `topic` is where the messages are stored. It differs from the header's topic for a message with too many
-        retries.
+        `topic` is where the messages are stored, for a message with too many retries not the header's topic.
         """
         # The waiting answer must not keep the body, because the body is a part of the connection's receive buffer.
         command = replace(asked.command, body=EMPTY)

@@ -148,7 +148,8 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 def is_as_said(wanted: Filter) -> bool:
     """Whether a filter agrees with its expression.
 
-    It disagrees if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter server.
+    A filter disagrees if a heartbeat sent hashes that are not those of its tags, or left the filtering to a filter
+    server.
     """
     if isinstance(wanted, SqlFilter):
         return True
@@ -169,7 +170,7 @@ def is_tag_type(expression_type: str | None) -> bool:
 
 
 ORPHAN_COUNT_MAX: Final = 10_000
-"""Maximum filters of groups without members. Beyond it, the oldest filter is removed."""
+"""Maximum filters of groups without members; beyond this limit, the oldest filter is removed."""
 
 FILTER_UNIT: Final = 512
 """The size of an ordinary filter in characters, for quotas."""

@@ -40,7 +40,7 @@ class Offsets:
     light: bool = False
     """`enableLmq`: a light group has one queue per topic, number 0."""
     pulled: Offsets | None = None
-    """The offsets of each group's last pull, for versions that report them. They are not saved."""
+    """The offsets of each group's last pull, which some versions report; these offsets are not saved."""
     changed: bool = field(default=False, init=False)
     has_forgotten: bool = field(default=False, init=False)
     """Whether offsets of a deleted topic or group were removed since the last save."""

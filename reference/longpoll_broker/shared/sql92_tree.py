@@ -134,7 +134,7 @@ def whole_of(text: str, value_max: int) -> int:
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
-            # Java reads UTF-16 units. Such a digit consists of two units, and neither of them is a digit.
+            # Java reads UTF-16 units, of which this digit has two, and neither unit is a digit.
             raise EvaluationError(f"{text!r} is not a whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"
@@ -193,7 +193,7 @@ class Property:
 
 @frozen
 class Negate:
-    """A minus sign. It negates a number and turns every other value into null."""
+    """A minus sign, which negates a number and turns every other value into null."""
 
     operand: Node
     depth: int

@@ -43,7 +43,7 @@ class Subscription:
 
     topic: str
     tags: TagFilter
-    """The tag filter. It matches everything if the expression has another type or a filter server should filter."""
+    """The tag filter, which matches everything if the expression has another type or a filter server filters."""
     sub_version: int
     class_filter: bool = False
     """`classFilterMode`: a filter server, which no longer exists, should filter the messages."""

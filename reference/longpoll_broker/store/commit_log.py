@@ -5,7 +5,7 @@ offsets: see `message_store`. Repair: see `recovery`.
 
 `ChecksumBudget` limits the work of a search for records after damage. A message body may be full of record heads that
 all claim to extend to the same end, and each checksum would cover all of these bytes: 1 MiB of such heads took 0.9 s at
-start. So the checksums that are computed are limited in proportion to the bytes searched.
+start. Therefore the number of computed checksums is limited in proportion to the bytes searched.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ class ConsumeQueue:
     """One mapped queue. Invariant: units [0, offset_end) on disk are written; `offset_end` moves after the write.
 
     `offset_end` is the visible end (`getMaxOffsetInQueue`); `offset_min` the least offset whose record may still exist.
-    One dispatcher writes; any thread reads. `offset_next` is the offset for the next appended message. It is ahead of
-    `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so their
-    messages become visible even on a full disk.
+    One dispatcher writes; any thread reads. `offset_next` is the offset for the next appended message. `offset_next` is
+    ahead of `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so
+    their messages become visible even on a full disk.
     """
 
     __slots__ = (

@@ -205,7 +205,7 @@ def recover_clean(
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
     If the checkpoint says that the queues cover the whole log, no record is dispatched again, because the last records
-    may belong to a deleted topic. If it says that the queues are gone, every record is dispatched again.
+    may belong to a deleted topic. If the checkpoint says that the queues are gone, every record is dispatched again.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]

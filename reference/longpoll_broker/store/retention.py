@@ -1,6 +1,6 @@
 """Decides which of the log's oldest files may be removed, and records which topics and queues were deleted.
 
-RocketMQ's rules for files: only whole files are removed, oldest first, never the newest, at most ten at a time. They
+RocketMQ's rules for files: only whole files are removed, oldest first, never the newest, at most ten at a time. Files
 expire by age at certain hours or when the disk fills up; on a full disk, age does not count. A file's age counts from
 its last change. This broker also keeps files with messages that are not yet in a queue or not durable.
 

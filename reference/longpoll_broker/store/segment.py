@@ -1,7 +1,7 @@
 """Mapped files of equal size that form one long sequence of bytes.
 
 A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Queues may have more files than
-a process may map. They share a `Maps` object, which releases the oldest maps; a file is mapped again on access.
+a process may map. All queues share a `Maps` object, which releases the oldest maps; a file is mapped again on access.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
 """Number of the oldest maps tried for release. If all of them have unsynced writes, the next one is synced."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors on opening a directory for a sync. They lose no data, so the sync can be retried."""
+"""Errors on opening a directory for a sync; they lose no data, so the sync can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
 """Maximum bytes of a file searched at once."""
 ASIDE: Final = "_cut"

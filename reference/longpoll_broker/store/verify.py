@@ -159,7 +159,7 @@ class _Verifier:
             return
         offset = record.queue_offset
         if queue.offset_start <= offset < queue.offset_end:
-            # The queue has a unit at this offset. If it points elsewhere, the pass over the queue reports it.
+            # The queue has a unit at this offset; if the unit points elsewhere, the pass over the queue reports it.
             return
         file, position = queue.place(offset)
         self._problem(

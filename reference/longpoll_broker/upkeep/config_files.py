@@ -280,10 +280,10 @@ def _convert(row: Any, kind: Any, name: str) -> Any:
 
 
 WAITING_COUNT_MAX: Final = 10_000
-"""Maximum waiting answers. Beyond it, the requesting thread saves the tables itself, which slows its client down."""
+"""Maximum waiting answers; beyond this limit, the requesting thread saves the tables itself and slows its client."""
 
 Work = Callable[[], None]
-"""The disk work of one change, done before the save. It may raise any error."""
+"""The disk work of one change, done before the save; may raise any error."""
 _Waiting = tuple[Channel, Command, Parts, Work | None]
 
 

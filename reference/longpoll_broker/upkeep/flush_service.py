@@ -1,6 +1,6 @@
 """The flush thread: flushes the log, saves the tables, indexes keys, removes expired files, and retries failures.
 
-It wakes twice a second. Expired files are removed every ten seconds, starting one minute after the start
+The thread wakes twice a second. Expired files are removed every ten seconds, starting one minute after the start
 (`cleanFilesPeriodically`); which files expire: see `store.retention`. Synchronous flushing: see `send.durability`.
 
 Sources: `FlushRealTimeService`, `FlushConsumeQueueService`.

@@ -221,8 +221,8 @@ def problem(
 ) -> str | None:
     """Returns why a request is refused, in RocketMQ's words, or None if it is accepted.
 
-    `signed` returns the valid signature for a secret; `wanted` returns the request's topics and groups. Both functions
-    are called only when needed.
+    If needed, this function calls `signed`, which returns the valid signature for a secret, and `wanted`, which returns
+    the request's topics and groups.
     """
     if any(match(claim.address) for match in rules.white):
         return None

@@ -64,7 +64,7 @@ STATUS_MS_MAX: Final = 5_000
 STATUS_SIZE_MAX: Final = 256 * KIB
 """Maximum bytes of all members' offsets together."""
 CALL_COUNT_MAX: Final = 1000
-"""Maximum requests that wait for members. Beyond it, a request is answered with code 2."""
+"""Maximum requests that wait for members; a request beyond this limit is answered with code 2."""
 RESET_COUNT: Final = 50
 """Number of queues per turn in which the offset for a given time is searched."""
 NO_OFFSET: Final = -1
@@ -104,7 +104,7 @@ class _WaitingReply(_Waiting):
     queue_id: int
 
     def passed_on(self, command: Command) -> Parts:
-        """Returns a successful answer to the send. It has no offset, because replies are not stored."""
+        """Returns a successful answer to the send, without an offset, because replies are not stored."""
         if command.code != ResponseCode.SUCCESS:
             return self.gone()
         fields = SendMessageResponseHeader(msg_id="0", queue_id=self.queue_id, queue_offset=0).encode()

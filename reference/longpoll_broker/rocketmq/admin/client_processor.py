@@ -179,7 +179,7 @@ class Producers:
 
 
 NOTICES_MAX: Final = 256
-"""Maximum notifications sent in one pass. Each usually needs one system call, so they take 2 to 4 ms per pass."""
+"""Maximum notifications sent in one pass, which take 2 to 4 ms, because each usually needs one system call."""
 
 
 @define(slots=True, eq=False)
@@ -253,7 +253,7 @@ class MemberNotifications:
         return False
 
     def _notice(self, group: str) -> Parts:
-        """Create a notification. It is one-way, so any number of members can get it with the same `opaque`."""
+        """Create a one-way notification, which any number of members can get with the same `opaque`."""
         return encode(
             Command(
                 code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,

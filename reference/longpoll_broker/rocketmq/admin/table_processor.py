@@ -198,7 +198,7 @@ class TableProcessor(Serving):
         return (yield from _table_answer(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
-        """Returns a table's version. It is read before the table, so that a change after it is noticed."""
+        """Returns a table's version, which is read before the table, so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -232,7 +232,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """Code 907: return this broker's role and the end of its log. It reports neither slaves nor a master."""
+        """Code 907: return this broker's role and the end of its log, without slaves or a master."""
         end = self.store.log_end
         status = HAStatus(master_commit_log_max_offset=end)
         if self.is_slave:

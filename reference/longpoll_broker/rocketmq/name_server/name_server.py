@@ -149,7 +149,7 @@ class RegisterBrokerBody(Body):
 
 @frozen(eq=False)
 class OwnBroker:
-    """The broker in the name server's process. It need not register."""
+    """The broker in the name server's process, which need not register."""
 
     config: BrokerConfig
     topics: Topics

@@ -83,7 +83,7 @@ class _NameServerThread(ServiceThread):
     _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
-    """False after a failed registration. Then changes do not wait for this name server."""
+    """Whether changes wait for this name server; false after a failed registration."""
     _version: int = field(default=-1, init=False)
     """The version of the topic table that the name server knows."""
     _waiting: list[_Countdown] = field(factory=list, init=False)
