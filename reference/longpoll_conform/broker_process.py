@@ -1,7 +1,7 @@
 """Start a broker with a command, and restart it when it stops answering.
 
-The command runs without a shell. It may also start a name server. All processes that the command started are ended with
-it.
+The command runs without a shell, and may also start a name server. Ending the command ends all processes that it
+started.
 """
 
 from __future__ import annotations

@@ -251,8 +251,6 @@ def is_well(place: Place, run: str) -> bool:
     return sent == 0 and pulled in {0, NO_PERMISSION}
 
 
-# -- which version it is ---------------------------------------------------------------------------------------------
-
 How = Literal["given", "policy", "version", "default"]
 
 

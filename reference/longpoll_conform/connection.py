@@ -193,8 +193,6 @@ class Connection:
         self._socket.close()
         self._reader.join(JOIN_S)
 
-    # -- the reader --------------------------------------------------------------------------------------------------
-
     def _read(self) -> None:
         try:
             while True:

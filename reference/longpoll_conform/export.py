@@ -255,8 +255,6 @@ def steps_of(vector: Vector) -> Iterator[Step]:
 
 
 class _Playing:
-    """The steps of one vector."""
-
     def __init__(self, vector: Vector) -> None:
         self._case = vector.case
         self._vary = frozenset(vector.case.get("normalised", ()))
@@ -297,7 +295,6 @@ class _Playing:
         yield answer
 
     def expected(self, of: Mapping[str, Any], vary: Sequence[str]) -> Step:
-        """Return the expected answer of a step or of the whole case."""
         pattern = pattern_of(of["response"], self._vary | set(vary), RECORDED_AS)
         return {"expect": flat(_sized(_named(pattern)))}
 

@@ -156,12 +156,10 @@ class _Pull:
 
     @property
     def due_s(self) -> float:
-        """When the pull should be answered, in seconds of the monotonic clock."""
         return self.asked_s + self.due_ms / 1000
 
     @property
     def got(self) -> str:
-        """The answer as text."""
         when = f"{self.after_ms:.0f} ms"
         return f"{self.line.missing} within {when}" if self.code is None else f"{self.code} after {when}"
 
@@ -175,8 +173,6 @@ class _Pull:
 
 @define(eq=False)
 class _Test:
-    """The result of one vector."""
-
     title: str
     breaches: list[tuple[_Pull, Breach]] = field(factory=list)
     untested: str = ""
@@ -217,7 +213,6 @@ class _Tester:
         return found
 
     def send(self, queue: int, pulls: Iterable[_Pull]) -> None:
-        """Send the message for which the pulls of a queue wait."""
         begun_s = time.monotonic()
         ask(self.place, 310, {**send_fields(self.topic), "e": str(queue)}, b"wakes")
         stored_s = time.monotonic()
@@ -264,8 +259,6 @@ class _Tester:
             return {"wakes": self.wakes, "deadline": self.deadlines, "limit": self.limit}[what]()
         return self.alone(what, self.hold(int(hold), wakes=what == "wakes"))
 
-    # -- single pulls ------------------------------------------------------------------------------------------------
-
     def hold(self, hold_ms: int, *, wakes: bool) -> _Pull:
         """Hold a pull, with or without a message that wakes it, and return it with its answer."""
         with ExitStack() as stack:
@@ -287,8 +280,6 @@ class _Tester:
             return _Test(test.title, [], too_slow(pull.stored_ms - pull.sent_ms))
         test.untested = "" if what == "holds" else self.doubt()
         return test
-
-    # -- crowds ------------------------------------------------------------------------------------------------------
 
     def wakes(self) -> _Test:
         """Test rounds of pulls that all wait when their message arrives."""

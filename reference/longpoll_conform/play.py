@@ -134,8 +134,6 @@ class _Player:
             )
             self.errors.append(f"{what}: {said}")
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def _request(self) -> None:
         case, request = self.case, self.case["request"]
         begun_s = time.monotonic()
@@ -238,7 +236,6 @@ class _Player:
             return self.lines[name]
 
     def _filled(self, value: Any) -> Any:
-        """Replace the `${variables}` in a value."""
         return each_text(value, lambda text: _VARIABLE.sub(self._value, text))
 
     def _value(self, found: re.Match[str]) -> str:

@@ -112,9 +112,7 @@ class _Got:
     """When the request was sent, in seconds of the monotonic clock. The invisible time begins between this and the
     answer."""
     fields: Fields
-    """The fields of later requests about the message."""
     breach: Breach | None = None
-    """A breach if the response code was not 0."""
 
 
 @define(eq=False)

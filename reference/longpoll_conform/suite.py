@@ -222,8 +222,6 @@ class Suite:
             return "recorded from a scan every five seconds, and this policy has exact deadlines"
         return ""
 
-    # -- one vector, and several -------------------------------------------------------------------------------------
-
     def _alone(self, vector: Vector) -> Result:
         """Play a vector until it passes or has failed often enough, then check whether the broker still works."""
         if self._gone:
@@ -329,8 +327,6 @@ class Suite:
             return result
         return evolve(result, differences=shown.differences, spoken=shown.spoken, left_out=left_out, why=shown.why)
 
-    # -- a broker that serves no more --------------------------------------------------------------------------------
-
     def _is_well(self) -> bool:
         # Try more than once, because a host pause can look like a broker that stopped answering.
         return any(self._health() == self._at_first for _ in range(TRIES))
@@ -357,8 +353,6 @@ class Suite:
     def _untested(self, vector: Vector | Seen) -> Result:
         by = f" after {self.silenced_by[-1]}" if self.silenced_by else ""
         return Result(vector, BY_VECTOR[vector.id], "UNTESTED", f"{STOPPED}{by}")
-
-    # -- what is seen of a whole run ---------------------------------------------------------------------------------
 
     def serves(self) -> bool:
         """Whether the broker still works as at the start."""

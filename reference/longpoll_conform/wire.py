@@ -39,9 +39,6 @@ class NotReadableError(ValueError):
     """The bytes are not a frame or a record; the message says where decoding failed."""
 
 
-# -- frames ----------------------------------------------------------------------------------------------------------
-
-
 def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
     """Encode a command as a whole frame.
 
@@ -103,7 +100,6 @@ def decode_command(frame: bytes) -> dict[str, Any]:
 
 
 def _checked(header: Any) -> dict[str, Any]:
-    """Check the types of the fields of a header. Raises NotReadableError."""
     if not isinstance(header, dict):
         raise NotReadableError("the header is not a JSON object")
     for name in ("code", "flag", "opaque"):
@@ -161,9 +157,6 @@ def each_text(value: Any, change: Callable[[str], Any]) -> Any:
     if isinstance(value, Mapping):
         return {each_text(name, change): each_text(each, change) for name, each in value.items()}
     return [each_text(each, change) for each in value] if isinstance(value, list | tuple) else value
-
-
-# -- messages --------------------------------------------------------------------------------------------------------
 
 
 def properties_text(properties: Mapping[str, str]) -> str:

@@ -159,8 +159,6 @@ class Example:
         self._past += self.queues
         self._lives += 1
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def publish(self, queue: Queue, payload: Any, count: int = 1) -> str:
         """Publish `count` messages one after another, and check that waiting polls are answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
@@ -185,7 +183,7 @@ class Example:
         return done
 
     def together(self, queue: Queue, count: int) -> str:
-        """Publish `count` messages at the same time while a poll waits. They may arrive in any order."""
+        """Publish `count` messages at the same time while a poll waits. The messages may arrive in any order."""
         self.poll(queue, "end", self.long_ms, 1)
         begun_ns, number = self.runtime.monotonic_ns(), len(queue.messages)
         numbers = range(number, number + count)
@@ -509,8 +507,6 @@ class Example:
         if "close" in self.abilities:
             self.subject.close()
 
-    # -- the parts of a step -----------------------------------------------------------------------------------------
-
     def timeline(self) -> tuple[str, ...]:
         """The latest events of the example, as lines of a report."""
         return lines_of(self._past, self._asks, self._moments)
@@ -652,8 +648,6 @@ class Example:
         self.told.abandoned(ask)
         self.subject.cancel(ask.handle)
         ask.cancelled_ns = self.runtime.monotonic_ns()
-
-    # -- judging -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Check the answers that have arrived, and wait until no poll is owed a message. Raises ViolationError."""

@@ -434,8 +434,6 @@ class LongPollMachine(RuleBasedStateMachine):
                     self.run.__exit__()
                 self.run.example_done(self.run.examples)
 
-    # -- separate steps, which no random example has ----------------------------------------------------------------
-
     together = example_step(Example.together)
     take_turns = example_step(Example.take_turns)
     silence = example_step(Example.silence)
@@ -453,8 +451,6 @@ class LongPollMachine(RuleBasedStateMachine):
         """Let a poll with any timeout wait until its deadline while another queue gets a message."""
         queues = self.example.queues
         return self.example.expire(queues[queue], timeout_ms, other=queues[queue - 1])
-
-    # -- rules -------------------------------------------------------------------------------------------------------
 
     publish = rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 5]))(example_step(Example.publish))
     wake = rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 4]))(example_step(Example.wake))

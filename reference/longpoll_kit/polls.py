@@ -161,8 +161,6 @@ class Polls:
         self._workers.do(run)
         return join
 
-    # -- waiting -----------------------------------------------------------------------------------------------------
-
     def wait_sent(self, ask: Ask) -> None:
         """Wait until a poll has been sent, or has ended."""
         with self._changed:

@@ -1,8 +1,7 @@
 """The interface to implement for a service under test: publish, poll, and optional abilities.
 
 A queue is a named, ordered sequence of messages, which exists once it is named. A poll requests messages of one queue.
-It is answered at once if the queue has such messages; otherwise it is answered when a message arrives or when its
-deadline passes.
+A poll is answered at once if the queue has such messages; otherwise when a message arrives or its deadline passes.
 
 The subject starts the service itself, usually in its `__init__` or in its module.
 """

@@ -91,7 +91,6 @@ _SHORT: Final = struct.Struct(">h")
 _AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
 """The number of bytes from the head of a record with IPv4 hosts to the length of its body (`log_record`)."""
 _LONGER: Final = 12
-"""The bytes by which an IPv6 host is longer than an IPv4 host."""
 _QUEUE_OFFSET_FIELD: Final = 5
 _FLAGS_FIELD: Final = 7
 _RECORD_SIZE_MIN: Final = 91

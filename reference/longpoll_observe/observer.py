@@ -155,8 +155,6 @@ class Observer(Stoppable):
         for recorder in self._recorders:
             recorder.stop()
 
-    # -- the parts ---------------------------------------------------------------------------------------------------
-
     def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
         """Listen for the clients of a broker. If `uncertainty_ns` is None, the uncertainty is measured later."""
         name = name_of(broker)
@@ -201,7 +199,6 @@ class Observer(Stoppable):
         self.loop.add_door(Door(listener, name_server, make_tap))
 
     def _listen(self, address: Address) -> Listener:
-        """Listen on an address; raises ObserveError."""
         try:
             listener = self._runtime.bind(*address)
             listener.listen()

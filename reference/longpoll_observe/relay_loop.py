@@ -115,8 +115,6 @@ class RelayLoop:
         """The number of open client connections."""
         return len(self._links)
 
-    # -- the thread --------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         untold, visitors = self.untold.calls, self._names.waiting
         while not self._stopping:
@@ -297,8 +295,6 @@ class RelayLoop:
                 link.tap.forwarded(sent, after_ns, before_ns)
         return True
 
-    # -- a side that does not read -----------------------------------------------------------------------------------
-
     def _look_at_stuck(self) -> None:
         """Report sides that have been blocked for long, and sides that are no longer blocked."""
         now_ns = self._now_ns()
@@ -330,8 +326,6 @@ class RelayLoop:
             if now_ns - since_ns > BLOCKED_NS:
                 self.untold.add(partial(link.tap.blocked, "answers", since_ns, now_ns))
 
-    # -- opening and closing -----------------------------------------------------------------------------------------
-
     def _accept(self, door: Door) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
@@ -347,7 +341,6 @@ class RelayLoop:
             self._admit(Visitor(door, accepted, f"{peer[0]}:{peer[1]}", self._now_ns()))
 
     def _admit(self, visitor: Visitor) -> None:
-        """Connect a client, now or after its broker's name is resolved."""
         host, _port = visitor.door.target
         if is_literal(host):
             self._open(visitor, host)

@@ -116,7 +116,6 @@ class RouteTap:
 
 
 def _with_body(frame: bytes, body: bytes) -> bytes:
-    """Replace the body of a frame; the header stays."""
     _length, mark = HEAD.unpack_from(frame)
     body_at = HEAD_SIZE + (mark & 0xFFFFFF)
     return LENGTH.pack(body_at - LENGTH_SIZE + len(body)) + frame[LENGTH_SIZE:body_at] + body

@@ -182,8 +182,6 @@ class ConnectionTap:
         """The time since which requests may be missing whose answers may still arrive; None if no request is missing.
         """
 
-    # -- what the loop tells -----------------------------------------------------------------------------------------
-
     def opened(self, after_ns: int, before_ns: int) -> None:
         """Record that the client connected."""
         self._recorder.put("connection_opened", after_ns, before_ns=before_ns, connection=self._connection)
@@ -249,8 +247,6 @@ class ConnectionTap:
             return
         self._ended = True
         self._recorder.put("connection_closed", after_ns, before_ns=before_ns, connection=self._connection)
-
-    # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _tell_waiting(self, event: str, direction: str, after_ns: int, before_ns: int) -> None:
         if not self._ended:

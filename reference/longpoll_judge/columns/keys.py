@@ -115,7 +115,6 @@ class KeyFile:
         return np.concatenate([NO_KEYS, *map(shared, self._ranges())])
 
     def _ranges(self) -> Iterator[tuple[Keys, ...]]:
-        """Yields, range by range, the sorted keys of each group in this range."""
         total = sum(self._lengths)
         if not total:
             return

@@ -226,7 +226,6 @@ def numbered(*lots: Sequence[Integers]) -> list[Integers]:
 
 
 def _paired(group: Integers, numbers: Integers) -> Integers:
-    """Returns small numbers for pairs of a small number and any number."""
     if not len(group):
         return group
     groups, room = int(group.max()) + 1, _SPREAD_MAX * len(group)

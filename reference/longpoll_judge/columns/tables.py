@@ -66,7 +66,6 @@ def break_ties(table: pa.Table, queue: NDArray[Any], rows: Integers) -> Integers
 
 
 def _ranks(column: pa.ChunkedArray) -> Integers:
-    """Returns a number for each row, in the order of the column's values."""
     if pa.types.is_list(column.type):
         column = pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.string())])
     if pa.types.is_dictionary(column.type):
@@ -169,7 +168,6 @@ def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> 
 
 
 def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
-    """Returns a column as numbers, and the number of its default value."""
     if name in LISTS:
         return compute.list_value_length(table[name]).to_numpy(), 0
     if name not in NAMES:
@@ -207,7 +205,6 @@ def _narrowed(column: pa.Array) -> tuple[pa.Array, int]:
 
 
 def _widened(column: pa.Array, kind: pa.DataType, lowest: int) -> pa.Array:
-    """Restore a column from the result of `_narrowed`."""
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(column.indices.to_numpy().astype(np.int32), column.dictionary)
     return pa.array(column.to_numpy().astype(np.int64) + lowest) if kind == pa.int64() else column

@@ -237,7 +237,6 @@ def _told(causes: list[Cause]) -> Finding:
 
 
 def _follow(same: list[Finding]) -> Follow:
-    """Returns the findings of one clause that follow from another finding, as one `Follow`."""
     first = same[0]
     return Follow(
         property=first.property,

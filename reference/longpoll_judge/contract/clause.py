@@ -39,7 +39,7 @@ UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
 SENT_BACK: Final = ("%RETRY%", "%DLQ%")
 """Prefixes of the topics to which a broker adds messages that a consumer sends back (36)."""
 UNHELD_MS: Final = 2_000
-"""The time limit for an answer to a request that is not held, which has no deadline. It allows for busy hosts."""
+"""The time limit for an answer to a request that is not held and so has no deadline; hosts may be busy."""
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
 SHOWN_MS: Final = 5_000
@@ -103,8 +103,8 @@ class Clause:
     seen: Seen = "anywhere"
     """Whether the clause needs a record from inside a broker, or applies only to a record from outside a broker."""
     whole_record: bool = False
-    """Whether an unrecorded event could explain a violation. Then a finding is unknown if the source's record has a
-    gap."""
+    """Whether an unrecorded event could explain a violation, so a finding is unknown if the source's record has a gap.
+    """
     verdict: FindingVerdict = "violated"
     """The strongest possible verdict of the clause. An `observed` finding breaks no promise of a broker."""
 

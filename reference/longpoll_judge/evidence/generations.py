@@ -256,7 +256,6 @@ def kills(
 def _unwatched(
     sources: Mapping[str, SourceSurvey], inside: Collection[str], orderly: Collection[str]
 ) -> Iterator[Interval]:
-    """Yields the intervals in which none of these sources watched the broker."""
     last_ns, watched_ns = INTEGER_LIMIT, 0
     for name, seen in sorted(sources.items(), key=lambda item: item[1].first_ns):
         if seen.first_ns - last_ns > watched_ns:

@@ -241,7 +241,6 @@ def whole_of(seen: SourceSurvey) -> SourceSurvey:
 
 
 def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
-    """Returns a `kind` for each row of the columns."""
     return [kind(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
 
 

@@ -199,7 +199,7 @@ class Context:
     restarts: dict[str, RecordGaps] = field(factory=dict)
     """By broker, when the broker may have been restarted."""
     kills: dict[str, RecordGaps] = field(factory=dict)
-    """Those of `restarts` in which the broker did not end in order."""
+    """The times of `restarts` in which the broker did not end in order."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
     """Like `life_holes`, but without the time between an orderly end of a broker and its next start."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
@@ -222,7 +222,7 @@ class Context:
     asks_ends: bool = True
     """Whether to compare the ends in answers, because they may have fallen or some queue has no other records."""
     asks_pops: bool = False
-    """Whether any source has requests about pops. Then a message may be acknowledged at any time."""
+    """Whether any source has requests about pops, so a message may be acknowledged at any time."""
     asked_alone: frozenset[str] = frozenset()
     """For a history that consists of excerpts, the clauses to judge; empty for any other history."""
     own: tuple[OwnProperty, ...] = ()
@@ -334,7 +334,6 @@ def _used(codes: NDArray[np.int32], names: Sequence[str]) -> list[int]:
 
 
 def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str, int]]:
-    """Returns the queues that the flagged events name."""
     rows = np.flatnonzero(flags)
     brokers, broker_names = coded(table, "broker")
     topics, topic_names = coded(table, "topic")
@@ -351,7 +350,6 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
 
 
 def _removed(table: pa.Table, flags: NDArray[np.bool_]) -> dict[str, int]:
-    """Returns the highest `offset_min` of the flagged answers, by queue."""
     rows = np.flatnonzero(flags)
     if not len(rows):
         return {}
@@ -383,7 +381,6 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
 
 
 def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) -> None:
-    """Add the rare events of a split to its survey, one by one."""
     fields = ("event", "source", "connection", "after_ns", "before_ns", "sequence", "lost_count", "direction", "cause")
     names = [name for name in fields if has_column(table, name)]
     for row in table.select(names).take(pa.array(np.flatnonzero(is_rare))).to_pylist():
@@ -529,7 +526,6 @@ def _unsteady(survey: Survey, settable: Collection[str]) -> frozenset[str]:
 
 
 def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str], tuple[Interval, ...]]:
-    """Returns all closes of each connection that has several."""
     found: dict[tuple[str, str], tuple[Interval, ...]] = {}
     for source, connection, after_ns, before_ns in sorted(closes):
         found[source, connection] = (*found.get((source, connection), ()), (after_ns, before_ns))

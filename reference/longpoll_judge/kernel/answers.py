@@ -476,14 +476,12 @@ def _measured(answers: Answers) -> Booleans:
 
 
 def _body(answers: Answers, answer: int) -> list[int]:
-    """Returns the offsets of the messages that an answer delivers."""
     first = int(answers.body_first[answer])
     offsets: list[int] = answers.body[first : first + int(answers.body_count[answer])].tolist()
     return offsets
 
 
 def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
-    """Returns the flagged offsets in one answer; `flags` has a value for each place of all bodies."""
     first = int(answers.body_first[answer])
     mine = slice(first, first + int(answers.body_count[answer]))
     offsets: list[int] = answers.body[mine][flags[mine]].tolist()
@@ -491,7 +489,6 @@ def _flagged(answers: Answers, answer: int, flags: Booleans) -> list[int]:
 
 
 def _one(answers: Answers, answer: int, flags: Booleans) -> str:
-    """Returns the first flagged message of an answer as text, with its offset and tag."""
     offset = _flagged(answers, answer, flags)[0]
     rows = answers.case.appended_rows(int(answers.log[answer]), offset)
     tag = answers.case.events.text("tag", rows[0])[:TAG_SHOWN_MAX] if rows else ""
@@ -512,7 +509,6 @@ def _matching(answers: Answers, answer: int, first: int, end: int, most: int) ->
 
 
 def _first_matching(answers: Answers, answer: int) -> list[int]:
-    """Returns the first message that the pull of an answer could get."""
     pull = int(answers.pull[answer])
     matching = answers.case.matchings[int(answers.case.pulls.expression[pull])]
     assert matching is not None, "only what tags decide is asked for this"

@@ -372,7 +372,6 @@ class Case:
         return found
 
     def _sure(self, log: int, event: str) -> Integers:
-        """Returns the events that certainly belong to this log, which is one generation of its queue."""
         rows = self.events.rows_of_queue(event, int(self.lives.queue[log]))
         return rows[self.lives.are_sure(rows, np.full(len(rows), log))]
 

@@ -120,7 +120,6 @@ def judge_exchanges(
 
 
 def _ends(table: pa.Table) -> dict[tuple[str, str, int], int]:
-    """Returns, by broker, topic and queue, the highest `offset_max` of any answer to a pull."""
     queues, firsts = queue_numbers(table)
     end = integers_of(table, "offset_max")
     rows = np.flatnonzero(rows_where(table, "answer_sent") & (end >= 0))
@@ -222,7 +221,6 @@ def _with_columns(whole: pa.Table, rows: Integers) -> pa.Table:
 
 
 def _answer_rows(asked: pa.Table, answers: pa.Table) -> Integers:
-    """Returns, by request, the row of its answer; -1 for none."""
     own, told = (request_numbers(table, np.arange(len(table))) for table in (asked, answers))
     return np.where(have_request(asked), first_of(own, told), -1)
 
@@ -247,7 +245,6 @@ class _Group:
 
     @property
     def answered_count(self) -> int:
-        """The number of offset queries that have an answer."""
         is_question = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & self.own
         return int(np.count_nonzero(is_question & (self.answer >= 0)))
 
@@ -260,7 +257,6 @@ class _Group:
 
     @property
     def unsaid_count(self) -> int:
-        """The number of successful answers to queries that lack the offset."""
         is_asked = (integers_of(self.asked, "code") == QUERY_CONSUMER_OFFSET) & (self.answer >= 0) & self.own
         unsaid = (self.told["code"] == SUCCESS) & (self.told["offset"] < 0)
         return int(np.count_nonzero(is_asked & unsaid))
@@ -268,7 +264,6 @@ class _Group:
     def findings(
         self, resets: Iterable[_Reset], ends: Mapping[tuple[str, str, int], int], context: Context
     ) -> Iterator[Finding]:
-        """Yield the findings about the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
             return
@@ -543,7 +538,6 @@ class _Exchanges:
     """The requests of one group and their answers as columns; each request is a row."""
 
     source: NDArray[np.int32]
-    """The code of the request's source."""
     code: Integers
     value: Integers
     """The offset that the request commits; -1 if it commits none."""
@@ -556,9 +550,7 @@ class _Exchanges:
     """The offset in the answer to each query; -1 without an offset."""
     is_explicit: Flags
     took: Flags
-    """Whether the offset was certainly committed."""
     may_take: Flags
-    """Whether the offset may have been committed."""
 
 
 def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:

@@ -92,7 +92,6 @@ def judge_filters(
 
 
 def _bodies(table: pa.Table, answers: Gathered, rows: Integers) -> tuple[Integers, Integers]:
-    """Returns the answer and the offset of each message that these answers deliver."""
     bounds, values = lists_of(table, "offsets")
     owner, places = spread(bounds, answers.row[rows])
     return rows[owner], values[places]

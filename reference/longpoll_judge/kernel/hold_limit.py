@@ -48,7 +48,6 @@ class _Held:
     begin_ns: int
     end_ns: int
     event: Event
-    """The event that certainly put the pull into the table."""
     ends: tuple[Event, ...] = ()
     """Events that may have removed the pull from the table."""
 
@@ -59,17 +58,14 @@ class _Table:
 
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
-    """By request, the connection on which the broker received the request."""
     received_ns: dict[str, int] = field(factory=dict)
     """By request, the time by which the broker had received it; earlier holds do not count."""
     gone_ns: dict[str, int] = field(factory=dict)
     """By request, the latest time of the event that removes the pull from the table."""
     closed_ns: dict[str, int] = field(factory=dict)
-    """By connection, the latest time of its close."""
     held: list[_Held] = field(factory=list)
 
     def see(self, event: Event) -> None:
-        """Update the table with the next event in order of time."""
         name, request = event["event"], event["request"]
         if event["connection"] and request:
             self.connections.setdefault(request, event["connection"])

@@ -111,9 +111,6 @@ def breaches_of(analyses: Iterable[Analysis], view: View) -> Iterator[Breach]:
     return (breach for find in analyses if (breach := find(view)) is not None)
 
 
-# -- columns -----------------------------------------------------------------------------------------------------------
-
-
 def ids_of(table: pa.Table) -> tuple[Integers, Integers]:
     """Returns the lists of unique ids as small numbers; 0 for a missing id."""
     bounds, values = lists_of(table, "ids")
@@ -194,7 +191,6 @@ def _are_outside(events: Gathered, context: Context) -> Booleans:
 
 
 def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
-    """Returns which events' brokers have a gap in the record between the two times."""
     found = np.zeros(len(events), dtype=np.bool_)
     for broker, holes in context.broker_holes.items():
         if len(holes):
@@ -205,9 +201,6 @@ def _are_holed(events: Gathered, since_ns: Integers, until_ns: Integers, context
 def _appends(view: View, events: Gathered) -> Integers:
     """Returns the append of each message; -1 without one, for example if the message is older than the record."""
     return first_of(events.values["logged"], view.appended.values["logged"])
-
-
-# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 def one_value(view: View) -> Breach | None:
@@ -518,7 +511,6 @@ def _lives(view: View, *lots: tuple[Gathered, Gathered]) -> list[Integers]:
 
 
 def _reads(view: View, about: Gathered) -> tuple[Gathered, Gathered]:
-    """Returns the pulls of the queues of some messages, and their answers."""
     if not len(about):
         return _NO_EVENTS, _NO_EVENTS
     answers = gather(view.table, np.flatnonzero(are_reads(view.table)), ("offset_max",))
@@ -533,9 +525,6 @@ def requests_of(table: pa.Table, answers: Gathered) -> Gathered:
     """Returns the requests that these answers belong to."""
     rows = np.flatnonzero(rows_where(table, "request_received") & have_request(table)) if len(answers) else _NO_ROWS
     return gather(table, rows[are_among(request_numbers(table, rows), answers.request)])
-
-
-# -- polls -------------------------------------------------------------------------------------------------------------
 
 
 def _of_group(view: View) -> Integers:

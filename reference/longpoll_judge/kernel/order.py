@@ -144,7 +144,6 @@ def _fallen(told: Told, clause: str, words: str) -> list[Suspects]:
 
 
 def _may_fall(told: Told) -> bool:
-    """Whether any value is below an earlier value of its stream; the events are in order of time."""
     order = np.argsort(told.stream, kind="stable")
     stream, values = told.stream[order], told.values[order]
     return bool(((stream[1:] == stream[:-1]) & (values[1:] < values[:-1])).any())

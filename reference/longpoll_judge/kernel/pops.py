@@ -91,7 +91,6 @@ class _Pops:
     """By request, its first answer; an arbitrary row if the request has no answer."""
     popped: Gathered
     owner: Integers
-    """By message, the row of its pop."""
     reset_ns: Integers
     """The times of requests that may change the offsets of a group."""
     elsewhere_count: int
@@ -100,7 +99,6 @@ class _Pops:
 
     @cached_property
     def is_answered(self) -> Booleans:
-        """By request, whether it has an answer."""
         return self.asked.values["answer"] >= 0
 
     @cached_property
@@ -115,7 +113,6 @@ class _Pops:
 
     @cached_property
     def is_plain(self) -> Booleans:
-        """Which requests are not orderly pops."""
         return ~_are(self.asked, "cause", ORDERLY)
 
     @cached_property
@@ -141,7 +138,6 @@ class _Pops:
 
     @cached_property
     def is_retried(self) -> Booleans:
-        """Which messages a pop read from the retry topic."""
         return _are(self.popped, "cause", RETRIED)
 
     @cached_property
@@ -178,7 +174,6 @@ class _Pops:
 
     @cached_property
     def tag(self) -> Integers:
-        """By message, the hash of its tag."""
         codes, names = coded(self.table, "tag")
         return np.array([java_hash(name) for name in names], dtype=np.int64)[codes[self.popped.row]]
 
@@ -275,14 +270,12 @@ def _are_home(table: pa.Table, rows: Integers, home: Home | None) -> Booleans:
 
 
 def _are(events: Gathered, name: str, text: str) -> Booleans:
-    """Returns which events have this text in the column `name`."""
     codes, names = coded(events.table, name)
     found: Booleans = codes[events.row] == (names.index(text) if text in names else -1)
     return found
 
 
 def _every(pops: _Pops) -> tuple[tuple[Gathered, Integers], tuple[Gathered, Integers]]:
-    """Returns the request and the answer of each member, where the members are requests."""
     every = np.arange(len(pops.asked))
     return (pops.asked, every), (pops.answered, np.where(pops.is_answered, every, -1))
 
@@ -328,10 +321,8 @@ class _Waiting:
     """Messages that were acknowledged to their producer before a pop got them. Each message is a row."""
 
     row: Integers
-    """The row of each message in `_Pops.popped`."""
     acknowledged: Gathered
     told: Integers
-    """The row of each message's acknowledgement."""
     since_ns: Integers
     """The time by which each message was certainly acknowledged."""
     until_ns: Integers
@@ -429,7 +420,6 @@ def _met(pops: _Pops, held: Integers, messages: _Waiting, late: Integers) -> Int
 
 
 def _deadlines(pops: _Pops) -> Iterator[Breach]:
-    """Yield requests that were answered after their deadline, or never."""
     asked, late_ns = pops.asked, pops.context.late_ns
     until_ns, latest_ns = pops.waiting
     late = np.flatnonzero(pops.is_held & pops.is_answered & (until_ns - asked.before_ns - pops.timeout_ns > late_ns))
@@ -463,15 +453,9 @@ def _early(pops: _Pops) -> Iterator[Breach]:
     )  # fmt: skip
 
 
-# -- what becomes of messages ------------------------------------------------------------------------------------------
-
-
 @frozen
 class _Delivery:
-    """One delivery of a message, with the requests about it."""
-
     row: int
-    """The row of the delivery in `_Pops.popped`."""
     since_ns: int
     """The earliest time of the pop, in nanoseconds."""
     after_ns: int

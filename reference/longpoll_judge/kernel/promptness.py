@@ -251,7 +251,6 @@ def _forgotten_on_stop(case: Case) -> Booleans:
 
 
 def _rows(case: Case, pull: int) -> list[int]:
-    """Returns the rows of the request's events: receipt, hold and answer."""
     key = case.events.request_key[case.pulls.row[pull]]
     holds = case.events.rows("hold")
     held = holds[case.events.request_key[holds] == key].tolist()

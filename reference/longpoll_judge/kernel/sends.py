@@ -165,7 +165,6 @@ def gather_messages(table: pa.Table) -> Messages:
 
 
 def _identities(table: pa.Table, ids: tuple[Integers, Integers]) -> tuple[Gathered, Gathered]:
-    """Returns the messages of sends, and the requests that end transactions."""
     counts = np.diff(ids[0])
     asked = np.flatnonzero(rows_where(table, "request_received") & (counts > 0))
     code, transaction = integers_of(table, "code")[asked], outcomes(table, asked)

@@ -271,7 +271,6 @@ def _request(case: Case, rows: list[int]) -> str:
 
 
 def _latencies(measured: Mapping[str, Integers]) -> pa.Table:
-    """Returns rows that count latencies by kind."""
     rows: list[Row] = []
     for kind, latency_ns in measured.items():
         if len(latency_ns):
@@ -282,7 +281,6 @@ def _latencies(measured: Mapping[str, Integers]) -> pa.Table:
 
 
 def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[int, str]]:
-    """Yields notes about evidence that is missing or cannot be used."""
     events, pulls = case.events, case.pulls
     receipts = events.rows("request_received")
     receipts = receipts[events.request_key[receipts] >= 0]

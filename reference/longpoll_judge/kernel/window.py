@@ -223,7 +223,6 @@ class Window:
         return np.flatnonzero((codes == (names.index(event) if event in names else -1)) & (self.any_key >= 0))
 
     def _have(self, rows: Integers, keys: Integers) -> Booleans:
-        """Returns which rows have a request with one of these keys."""
         found = np.zeros(int(self.any_key.max(initial=-1)) + 2, dtype=np.bool_)
         found[keys] = True
         found[-1] = False

@@ -102,7 +102,6 @@ def _moment_ns(name: str, options: Mapping[str, str]) -> int | None:
 
 
 def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
-    """Returns a column of events in the form that Spark expects."""
     if name == "time":
         return compute.divide(table["after_ns"], 1_000).cast(FRAME_SCHEMA.field(name).type)
     column, default = table[name].cast(FRAME_SCHEMA.field(name).type), DEFAULTS.get(name)

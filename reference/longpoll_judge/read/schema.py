@@ -116,7 +116,6 @@ def constant(value: Any, kind: pa.DataType, length: int) -> pa.Array:
 
 
 def _without_null_codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Replace nulls with the empty string by changing only codes."""
     chunk = column.unify_dictionaries().combine_chunks()
     chunk = chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk
     texts = chunk.dictionary.to_pylist()

@@ -219,7 +219,6 @@ _OBJECTS: Final = JSONDecoder(object_pairs_hook=_each_once, parse_int=str, parse
 
 
 def _odd_declaration(source: Source, meta: Meta) -> Iterator[str]:
-    """Yields reasons why a source's declaration is invalid."""
     if any(other != source for other in meta.sources if other.name == source.name):
         yield f"source {source.name!r} is declared more than once, and not alike"
     if abs(source.offset_ns) >= INTEGER_LIMIT:

@@ -37,7 +37,6 @@ class Buckets:
     _sizes: list[int] = field(factory=lambda: [0])
     _pieces: list[list[Piece]] = field(init=False)
     _samples: list[list[Integers]] = field(init=False)
-    """By bucket, the times of some events."""
     _guests: list[list[pa.Table]] = field(init=False)
     _ends: list[pa.Table] = field(factory=list)
 

@@ -194,7 +194,6 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
 
 
 def _look_at_ends(table: pa.Table, scene: Scene) -> None:
-    """Update each needed end with the events of this split."""
     events = make_window(table)
     for number, queue in enumerate(events.names):
         for end in scene.ends.get(queue, ()):
@@ -244,7 +243,6 @@ def _completed(finding: Finding, scene: Scene, survey: Survey, history: History)
 
 
 def _codes(own: Iterable[Event]) -> dict[str, str]:
-    """Returns the codes of a request and its answer, by the names `request` and `answer`."""
     found: dict[str, str] = {}
     kinds: dict[str, tuple[str, type[RequestCode | ResponseCode]]] = {
         "request_received": ("request", RequestCode),

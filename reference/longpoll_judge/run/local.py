@@ -34,7 +34,6 @@ class LocalReading:
     _stack: ExitStack
     _extents: list[Extent] = field(factory=list)
     _weights: dict[QueueName, int] = field(factory=dict)
-    """The number of events of each queue."""
     _buckets: Buckets | None = None
     _kept: dict[int, pa.Table] = field(factory=dict)
     """By number, the splits that are kept in memory. A history of one window is kept as a whole."""

@@ -189,7 +189,6 @@ def _meeting(needed: Intervals, told: Told) -> Iterator[tuple[Integers, Integers
 
 
 def _ranges(first: Integers, end: Integers) -> Integers:
-    """Return all indices of the ranges [first, end)."""
     count = end - first
     return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
 
@@ -212,7 +211,6 @@ def _exchanges(table: pa.Table) -> tuple[Integers, Integers]:
 
 
 def _with_requests(table: pa.Table, rows: Integers) -> Integers:
-    """Return the rows together with all events of their requests."""
     if not len(rows):
         return rows
     request, named = pairs_of(table, "request"), have_request(table)
@@ -305,7 +303,6 @@ class Parts:
     _before: list[pa.Table] = field(factory=list)
     """The extremes of all events before each part; the last entry holds the extremes of all events."""
     _common: list[pa.Table] = field(factory=list)
-    """The events that concern every part."""
 
     def __attrs_post_init__(self) -> None:
         """Start without events."""

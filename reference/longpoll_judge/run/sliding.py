@@ -175,7 +175,6 @@ class Sliding:
         self.open = self._still_open(fill(joined(gone)), last_ns - OPEN_NS)
 
     def _still_open(self, table: pa.Table, since_ns: int) -> pa.Table:
-        """Return the events of unanswered pulls that arrived since a given time."""
         if not len(table):
             return table
         at_hand = (table, *(piece for piece, _last_ns in self.pieces))
@@ -188,7 +187,6 @@ class Sliding:
         return taken(table, np.flatnonzero(np.isin(keys, waiting) & are_of(codes, names, REQUEST_EVENTS)))
 
     def _with_rare(self, table: pa.Table) -> pa.Table:
-        """Returns the rare events so far, together with those of some new events."""
         codes, names = coded(table, "event")
         wanted = are_of(codes, names, (*OF_SOURCE, *OF_CONNECTION))
         wanted |= rows_where(table, "request_received") & (integers_of(table, "code") == DELETE_TOPIC)

@@ -29,7 +29,6 @@ def extent_of(table: pa.Table) -> Extent:
 
 
 def _sum_of(table: pa.Table, name: str) -> int:
-    """Return the sum of a column, computed as unsigned 64-bit integers."""
     if not has_column(table, name):
         return int(DEFAULTS[name]) * len(table) % 2**64
     return int(integers_of(table, name).view(np.uint64).sum())

@@ -82,7 +82,6 @@ def open_stream(path: Path) -> Iterator[Stream]:
 
 
 def _read(path: Path) -> tuple[set[str], int]:
-    """Returns the names in a file, and the position after its last complete line."""
     ids: set[str] = set()
     end = 0
     with path.open("rb") as file:

@@ -170,8 +170,6 @@ class Search:
                     found = examined(start, self.limits, played.steps, played)
                     self.finding = found and shortest(found, start, self.limits)
 
-    # -- every schedule ----------------------------------------------------------------------------------------------
-
     def _every(self, partner: Partner) -> Played | None:
         for moves in range(1, max(self.bounds.moves, self.bounds.interleaved) + 1):
             if moves <= self.bounds.moves and (failed := self._level(partner, moves, self.plain, plain=True)):
@@ -193,8 +191,6 @@ class Search:
             self._kept[self.played % FRESH_SCHEDULES] = played
         counts[moves] = found
         return None
-
-    # -- extremes ----------------------------------------------------------------------------------------------------
 
     def _extreme(self, partner: Partner) -> Played | None:
         """Play odd timeouts, large herds and long bursts; return the violation with the fewest pulls or messages."""
@@ -260,7 +256,7 @@ def shortest(found: Finding, start: Start, limits: Allowances) -> Finding:
 
 
 def examined(start: Start, limits: Allowances, steps: Sequence[Step], odd: Played | None = None) -> Finding | None:
-    """Play a schedule twice in a new process and once in another, and check that all three answers are equal and right.
+    """Play a schedule twice in one new process and once in another; the three results must be equal and correct.
 
     Args:
         start: Starts a process. Each process is used once, because a failed process may not answer any more.
@@ -299,9 +295,6 @@ def first_difference(one: Played, other: Played) -> str:
             one_wrote, other_wrote = (" ".join(turn.heard()) or "nothing" for turn in (mine, theirs))
             return f"to message {number} one wrote {one_wrote}, the other {other_wrote}"
     return "in what came before"
-
-
-# -- choosing ------------------------------------------------------------------------------------------------------
 
 
 def orders(partner: Partner, bounds: Bounds, limits: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:

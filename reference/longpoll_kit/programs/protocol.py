@@ -54,14 +54,14 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True
 
 
 class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A report that the program paused its work on a message at a scheduling point. It ends the turn."""
+    """A report that the program paused its work on a message at a scheduling point, which ends the turn."""
 
     at: str
     id: Number
 
 
 class Done(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """A report that the program's work on a message is done. It ends the turn."""
+    """A report that the program's work on a message is done, which ends the turn."""
 
     done: Number
 

@@ -193,8 +193,6 @@ class Schedule:
         """The latest events of this schedule, as lines of text."""
         return lines_of(self.queues.values(), self.pulls.values(), self._moments, EVENTS_MAX)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
         """Reset the program. Raises ViolationError."""
         self._send(Work("reset", "the reset", self._stamp()))
@@ -273,8 +271,6 @@ class Schedule:
             moments.add(last_ms + allowed_ms)
         return sorted(moments)
 
-    # -- what is sent ------------------------------------------------------------------------------------------------
-
     def _stamp(self) -> int:
         self._stamps += 1
         return self.now_ms * MS + self._stamps
@@ -343,8 +339,6 @@ class Schedule:
         finally:
             self.turns.append(Turn(message, tuple(replies)))
         self._take(message["id"], work, replies)
-
-    # -- what came back ----------------------------------------------------------------------------------------------
 
     def _take(self, number: int, work: Work, replies: Sequence[Reply]) -> None:
         """Check the output of a turn. Raises ViolationError."""

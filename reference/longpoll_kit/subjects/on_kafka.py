@@ -32,7 +32,7 @@ class Fetch:
 
 
 class FetchSubject(Topics):
-    """Consumers that read a topic from an offset. They are reused, because each starts several threads."""
+    """Consumers that read a topic from an offset. The kit reuses consumers, because each has several threads."""
 
     semantics = "offsets"
 

@@ -257,8 +257,6 @@ class Conversation:
         self._tap.cut(now_ns)
         self.is_over = True
 
-    # -- the parts ---------------------------------------------------------------------------------------------------
-
     def _synchronise(self, segment: Segment, own: Direction, now_ns: int) -> None:
         own.scale = segment.scale or 0
         if not own.half.is_known:

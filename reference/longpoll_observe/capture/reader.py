@@ -183,7 +183,6 @@ class _Reading:
         self._damage: list[str] = []
 
     def take(self, packet: Packet) -> None:
-        """Process the next packet of the captures."""
         if self._first_ns < 0:
             self._first_ns = packet.time_ns
         if packet.time_ns < self.last_ns - OVERLAP_NS:
@@ -241,8 +240,6 @@ class _Reading:
             damage=self._damage,
             trouble="; ".join(each.recorder.trouble for each in self._brokers.values() if each.recorder.trouble),
         )
-
-    # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _take(self, segment: Segment, key: Key, *, is_of_client: bool) -> None:
         found = self._open.get(key)

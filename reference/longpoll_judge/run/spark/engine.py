@@ -137,7 +137,6 @@ def statistics_reader(ranges: int) -> Read:
 
 
 def _largest(table: pa.Table) -> dict[int, int]:
-    """Returns the slots of the largest queues, and the number of events of each."""
     numbers, rows = queue_numbers(table)
     counts = np.bincount(numbers, minlength=len(rows))
     largest = np.argsort(-counts, kind="stable")[:LARGEST]
@@ -165,7 +164,6 @@ def event_reader(buckets: int) -> Read:
 
 
 def _rows(batches: Batches) -> Iterator[tuple[str, int, pa.Buffer]]:
-    """Yields the rows without copying their content."""
     for batch in batches:
         kinds, places = (batch.column(name).to_pylist() for name in ("kind", "place"))
         contents = (content.as_buffer() for content in batch.column("content"))

@@ -225,14 +225,12 @@ def _open_context(gateway: Any, conf: SparkConf) -> SparkContext:
 
 
 def _first_fault(directory: Path) -> str:
-    """Returns the first line of Spark's log that reports an error."""
     lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
     found = (line.strip() for line in lines if "Exception" in line or "Error" in line)
     return next(found, "")[:_FAULT_CHARACTERS_MAX]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the Java process, and remove PySpark's references to it."""
     context: Any = SparkContext._active_spark_context  # noqa: SLF001 - it has no public name
     if context is not None:
         context._accumulatorServer.shutdown()  # noqa: SLF001 - else its thread prints a traceback

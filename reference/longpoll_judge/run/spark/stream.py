@@ -95,9 +95,6 @@ _SETTINGS: Final = {
 }
 
 
-# -- the scan ----------------------------------------------------------------------------------------------------------
-
-
 class NewEvents(HistoryStream):
     """The new events in some directories, as a row for each bucket."""
 
@@ -152,9 +149,6 @@ class NewEventSource(DataSource):
         return NewEvents(msgspec.json.decode(self.options[DIRECTORIES], type=list[str]))
 
 
-# -- the state of a group ----------------------------------------------------------------------------------------------
-
-
 def judge_group(
     group: int, content: bytes | None, rows: Sequence[Mapping[str, Any]], limits: Limits
 ) -> tuple[bytes, SoFar]:
@@ -188,9 +182,6 @@ def _grouped(limits: Limits) -> Callable[..., Iterator[Any]]:
         yield pa.table([*columns, told], schema=OUTCOMES).to_pandas()
 
     return judge
-
-
-# -- the query ---------------------------------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
