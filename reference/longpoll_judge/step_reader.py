@@ -61,7 +61,7 @@ class StepReader:
     by_name: Mapping[str, tuple[Action, ...]]
     variables: frozenset[str]
     _labels: dict[tuple[str, str, int], tuple[str, ...]] = field(factory=dict)
-    """By an event's name, actors and queue, the labels of the possible actions."""
+    """For each combination of an event's name, actors and queue, the labels of the possible actions."""
 
     def step(self, event: Mapping[str, Any]) -> SeenStep:
         """Return the step that an event describes, without actions if no action of the spec fits."""

@@ -94,11 +94,11 @@ class LongPollSubject(Protocol):
     """The process of a service on this host. The time that this process waits for a processor does not count."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish a message. Return when it is acknowledged, so that a poll can get it."""
+        """Publish a message, and return when the message is acknowledged, so that a poll can get it."""
         ...
 
     def publish_keyed(self, queue: str, key: str, body: bytes) -> None:  # noqa: ARG002 - who derives takes it
-        """Publish a message with an ordering key. Return when it is acknowledged."""
+        """Publish a message with an ordering key, and return when the message is acknowledged."""
         raise _not_written("publish_keyed")
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Any:

@@ -49,7 +49,7 @@ PIECE: Final = 1024 * 1024
 """The number of bytes by which the last segment of a sender may exceed the limit."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
-"""The form of a host name or address (RFC 1123, with common underscores)."""
+"""Matches a host name or address (RFC 1123, with common underscores)."""
 DOORS_MAX: Final = 1_000
 """The maximum number of brokers from routes."""
 
@@ -110,10 +110,11 @@ class Observer(Stoppable):
         name_server_listen: Address | None = None,
         policy: str = "",
     ) -> Self:
-        """Listen and relay. The first broker's door is at `listen`; the other brokers get ports on that host.
+        """Start a proxy that listens for clients and relays their connections to the brokers.
 
-        `policy` is the brokers' declared policy, which goes into the history for the judge. Raises ObserveError or
-        RecordError with a message for the user, after stopping all threads and closing all sockets.
+        The first broker's door is at `listen`; the other brokers get ports on that host. `policy` is the brokers'
+        declared policy, which goes into the history for the judge. Raises ObserveError or RecordError with a message
+        for the user, after stopping all threads and closing all sockets.
         """
         if not brokers and name_server is None:
             raise ObserveError("there is nothing to observe; add --broker or --name-server")

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ASKED: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC.value, RequestCode.GET_BROKER_CLUSTER_INFO.value})
 TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
-"""A JSON string, a punctuation mark or any other token, including fastjson's unquoted keys."""
+"""Matches a JSON string, a punctuation mark or any other token, including fastjson's unquoted keys."""
 UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 
 

@@ -149,7 +149,7 @@ class Gap:
 
 @with_table
 class Percentiles(msgspec.Struct, frozen=True):
-    """Percentiles of the upper bounds of latencies, which understate no latency; None if nothing was measured."""
+    """Percentiles of latencies, computed from upper bounds so that no latency is understated; None without any."""
 
     count: int
     p50: float | None
@@ -219,12 +219,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     shares: dict[str, Share] = {}
-    """By kind (pulls, sends, commits, steps), the number of judged items and of all items. A commit is a query of a
-    committed offset."""
+    """For each kind (pulls, sends, commits, steps), the numbers of judged items and of all items; a commit is a query.
+    """
     judged: dict[str, int] = {}
     """How often each property was checked. A property with 0 did not apply, which is not a pass."""
     rates: dict[str, Rate] = {}
-    """By property about time, how often it was certainly violated."""
+    """For each property about time, how often it was certainly violated."""
 
     def to_arrow(self, name: TableName = "findings") -> pa.Table:
         """Returns the findings (`FINDINGS`), the counts of each clause (`COUNTS`), or counts and latencies (`METRICS`).

@@ -151,7 +151,7 @@ class SourceSurvey(msgspec.Struct):
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that the source's events name."""
     unnamed: list[Interval] = msgspec.field(default_factory=list)
-    """By split, the time of events about queues that name no broker."""
+    """For each split, the time of events about queues that name no broker."""
 
     @property
     def names(self) -> set[str]:

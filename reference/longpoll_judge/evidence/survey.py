@@ -113,7 +113,7 @@ class Survey(msgspec.Struct):
     shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
     """Queues whose visible end a source records directly."""
     removed: dict[str, int] = msgspec.field(default_factory=dict)
-    """By queue (broker, topic and number as one string), the highest `offset_min` above 0 in an answer."""
+    """For each queue (broker, topic and number as one string), the highest `offset_min` above 0 in an answer."""
     observers: Observers = msgspec.field(default_factory=Observers)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """The number of events that excerpts omit, by the clause of the excerpt."""
@@ -137,8 +137,8 @@ class SourceFacts:
     first_ns: int = 0
     """The earliest time in ns of the source's first event."""
     own_holes: RecordGaps | None = None
-    """The gaps without those from old events of a growing history that were dropped. No answer to an open request was
-    dropped."""
+    """The gaps in `holes` without the gap of the dropped old events of a growing history, which answer no open request.
+    """
 
     @property
     def holes_of_open(self) -> RecordGaps:
@@ -166,7 +166,7 @@ class Context:
     """Whether the policy promises to answer held pulls when the broker stops."""
     sources: dict[str, SourceFacts]
     closes: dict[tuple[str, str], Interval]
-    """By source and connection, the interval [after_ns, before_ns] of its last close."""
+    """For each source and connection, the interval [after_ns, before_ns] of its last close."""
     inside: frozenset[str] = frozenset()
     """Sources that recorded inside their broker."""
     asked: frozenset[str] = frozenset()
@@ -182,7 +182,7 @@ class Context:
     lawful: frozenset[str] = frozenset()
     """Sources that declare a specification. Their events are judged only by that specification."""
     broker_holes: dict[str, RecordGaps] = field(factory=dict)
-    """By broker, when its queues may have changed without any source recording it."""
+    """For each broker, when its queues may have changed without any source recording it."""
     life_holes: dict[str, RecordGaps] = field(factory=dict)
     """The intervals of `broker_holes`, each extended while a deletion with an unrecorded request may take effect."""
     settable: frozenset[str] = frozenset()
@@ -190,14 +190,14 @@ class Context:
     unsteady_brokers: frozenset[str] = frozenset()
     """Brokers that are recorded by a source whose timestamps do not order events."""
     blocked: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By source and connection, when one of its directions was not read."""
+    """For each source and connection, when one of its directions was not read."""
 
     deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
-    """By broker and topic, when the topic's queues were deleted; an empty topic if the topic is unknown."""
+    """For each broker and topic, when the topic's queues were deleted; an empty topic if the topic is unknown."""
     begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
-    """By queue, when a generation began without a recorded deletion."""
+    """For each queue, when a generation began without a recorded deletion."""
     restarts: dict[str, RecordGaps] = field(factory=dict)
-    """By broker, when the broker may have been restarted."""
+    """For each broker, when the broker may have been restarted."""
     kills: dict[str, RecordGaps] = field(factory=dict)
     """The times of `restarts` in which the broker did not end in order."""
     unordered_holes: dict[str, RecordGaps] = field(factory=dict)
@@ -205,7 +205,8 @@ class Context:
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that were closed several times, in order of time, because a name may be reused."""
     spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
-    """By source, when its connections may have been opened, ascending, and when all connections so far were closed."""
+    """For each source, when its connections may have been opened, ascending, and when all connections so far were
+    closed."""
     followers: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a source without sends and a broker that other outside sources name too: the source may watch a slave.
     """
@@ -214,7 +215,7 @@ class Context:
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues whose visible end a source records from inside the broker."""
     removed: dict[str, int] = field(factory=dict)
-    """By queue (`queue_text`), the highest `offset_min` in an answer; the messages below it were removed."""
+    """For each queue (`queue_text`), the highest `offset_min` in an answer; the messages below it were removed."""
     writers: frozenset[str] = frozenset()
     """Sources that record appends."""
     asks_sends: bool = True

@@ -54,7 +54,7 @@ TAG: Final = "TAG"
 
 
 def judge_codes(case: Case) -> list[Suspects]:
-    """Judge the codes of the answers to pulls; members are indices of pulls."""
+    """Judge the codes of the answers to pulls; the members of the returned suspects are indices of pulls."""
     pulls = case.pulls
     code = case.answer_code
     # Damaged answers do not count: the record lacks their code, or they may belong to another request.
@@ -105,7 +105,7 @@ class Rule:
     needs_whole_record: bool = False
     """Whether an event that was not recorded could explain the answer."""
     doubted: Booleans | None = None
-    """By answer, whether an unknown cause could explain the answer."""
+    """For each answer, whether an unknown cause could explain the answer."""
     may_follow: bool = False
     """Whether a slave that is behind its master may give the answer."""
     messages: Callable[[int], list[int]] = _no_messages
@@ -139,7 +139,7 @@ def judge_rightness(case: Case) -> list[Suspects]:
     # An answer that violates no rule has the number -1, which selects the last rule; `is_broken` excludes such answers
     # below.
     weak = _weak_of(rules, first_rule, whole)
-    # A certain violation comes before one that retention may explain.
+    # Report certain violations before violations that retention may explain.
     removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
     for number, rule in enumerate(rules if removable.any() else ()):
         better = rule.broken & removable & ~_weak(rule, whole)
@@ -518,9 +518,10 @@ def _first_matching(answers: Answers, answer: int) -> list[int]:
 
 
 def judge_order(case: Case) -> list[Suspects]:
-    """Judge whether a request was answered before it was received; members are positions among these answers.
+    """Judge whether a request was answered before it was received.
 
-    For answers to a read, `judge_rightness` reports this violation.
+    Members of the returned suspects are positions among the judged answers. For answers to a read, `judge_rightness`
+    reports this violation.
     """
     events, pulls = case.events, case.pulls
     rows = events.rows("answer_sent")
@@ -543,9 +544,10 @@ def judge_order(case: Case) -> list[Suspects]:
 
 
 def judge_once(case: Case) -> list[Suspects]:
-    """Judge whether a request, pull or not, was answered twice; members are positions among the first answers.
+    """Judge whether a request, pull or not, was answered twice.
 
-    The verdict is not certain if the receipt of the request is not in the record.
+    Members of the returned suspects are positions among the first answers. The verdict is not certain if the receipt of
+    the request is not in the record.
     """
     rows = case.events.rows("answer_sent")
     if not case.events.has_repeated("answer_sent"):

@@ -50,8 +50,8 @@ class Explanation:
     messages: list[int] = field(factory=list)
     """Queue offsets of the messages that the finding is about, starting with the message at fault."""
     roots: list[int] | None = None
-    """Those of the `log_rows` that would be the cause, like the messages, if their content were wrong. None means all
-        `log_rows`; an empty list means that only the answer is wrong."""
+    """The `log_rows` that would be the cause of the finding if their content were wrong. None means all `log_rows`; an
+    empty list means that only the answer is wrong."""
 
 
 @frozen(eq=False)
@@ -63,10 +63,10 @@ class Suspects:
     members: Integers
     """Indices that `explain` accepts, in order of time."""
     rows: Integers
-    """By member, the row of the event that determines the member's position in this order."""
+    """For each member, the row of the event that determines the member's position in this order."""
     explain: Callable[[int], Explanation]
     timeless: Booleans
-    """By member, whether the violation is independent of timestamps."""
+    """For each member, whether the violation is independent of timestamps."""
 
 
 def suspects(
@@ -98,7 +98,7 @@ class Case:
     pulls: Pulls
     context: Context
     own: Booleans
-    """By row, whether this window judges the event; another window of the same queue judges the other events."""
+    """For each row, whether this window judges the event; another window of the same queue judges the other events."""
     _told: dict[str, Integers] = field(factory=dict)
 
     @cached_property
@@ -147,7 +147,7 @@ class Case:
         return after_ns, before_ns
 
     def told(self, name: str) -> Integers:
-        """By pull, the value of this column in the pull's answer; -1 without an answer."""
+        """For each pull, the value of this column in the pull's answer; -1 without an answer."""
         if name not in self._told:
             values = self.events.integers(name, self.pulls.answer_row)
             values[~self.pulls.is_answered] = -1
@@ -179,12 +179,12 @@ class Case:
 
     @cached_property
     def is_placed(self) -> Booleans:
-        """By queue number, whether it is a real queue; events without a queue have a number too."""
+        """For each queue number, whether it is a real queue; events without a queue have a number too."""
         return np.array([bool(name[1]) and name[2] >= 0 for name in self.events.names], dtype=np.bool_)
 
     @cached_property
     def missing(self) -> dict[str, Booleans]:
-        """By field, which pulls lack it in a record that needs it (docs/contract.md).
+        """For each field, which pulls lack it in a record that needs it (docs/contract.md).
 
         The field may belong to the answer.
         """
@@ -318,7 +318,7 @@ class Case:
 
     @cached_property
     def removed_end(self) -> Integers:
-        """By queue, the end of the messages that retention removed: the highest `offset_min` of any answer."""
+        """For each queue, the end of the messages that retention removed: the highest `offset_min` of any answer."""
         removed = self.context.removed
         return np.array([removed.get(queue_text(name), 0) if removed else 0 for name in self.events.names])
 
@@ -428,7 +428,7 @@ class Answers:
     min: Integers
     max: Integers
     body_first: Integers
-    """By answer, where its messages begin in `body`: they are `body[body_first : body_first + body_count]`."""
+    """For each answer, where its messages begin in `body`: they are `body[body_first : body_first + body_count]`."""
     body_count: Integers
     body: Integers
     owner: Integers

@@ -232,11 +232,11 @@ class _Group:
     asked: pa.Table
     answers: pa.Table
     answer: Integers
-    """By request, the row of its answer; -1 without an answer."""
+    """For each request, the row of its answer; -1 without an answer."""
     told: dict[str, Integers]
     """Columns of the answers, by name; each column has a row for each request."""
     is_doubtful: Flags
-    """By request, whether its answer is uncertain; `answer` is then -1, and the request is not judged."""
+    """For each request, whether its answer is uncertain; `answer` is then -1, and the request is not judged."""
 
     @property
     def own(self) -> Flags:

@@ -30,7 +30,7 @@ from longpoll_judge.kernel.gathered import (
 
 
 def judge_connections(case: Case) -> list[Suspects]:
-    """Judge on which connections the answers were sent; members are positions among these answers."""
+    """Judge on which connections the answers were sent; members of the suspects are positions among these answers."""
     events = case.events
     rows = events.rows("answer_sent")
     rows = rows[(events.request_key[rows] >= 0) & ~case.is_damaged[rows]]
@@ -78,20 +78,20 @@ class Spans:
     """How long connections certainly lasted. Each connection is a row."""
 
     of: Integers
-    """By answer, the row of its connection."""
+    """For each answer, the row of its connection."""
     start_ns: Integers
     end_ns: Integers
     places: Integers
     """The table row of each event that shows a connection."""
     first: Integers
-    """By connection, the place of the event that shows its beginning."""
+    """For each connection, the place of the event that shows its beginning."""
     last: Integers
     component: Integers
     """A number that is equal for the connections of one run of the broker."""
 
     @property
     def life(self) -> Integers:
-        """By answer, the number of the broker's run."""
+        """For each answer, the number of the broker's run."""
         return self.component[self.of]
 
     def path(self, earlier: int, later: int) -> list[int]:

@@ -276,7 +276,7 @@ class Breach:
     """The evidence as pairs: events, and by member a row of these events, or -1. The first pair gives the location."""
     why: str
     weak: Booleans = field(factory=lambda: np.zeros(0, dtype=np.bool_))
-    """By member, whether an unrecorded event could explain the breach; empty if all members are certain."""
+    """For each member, whether an unrecorded event could explain the breach; empty if all members are certain."""
     told: Callable[[int], str] | None = None
     """Returns more text for the report about a member."""
 

@@ -59,9 +59,9 @@ class _Table:
     begun: dict[str, Event] = field(factory=dict)
     connections: dict[str, str] = field(factory=dict)
     received_ns: dict[str, int] = field(factory=dict)
-    """By request, the time by which the broker had received it; earlier holds do not count."""
+    """For each request, the time by which the broker had received it; earlier holds do not count."""
     gone_ns: dict[str, int] = field(factory=dict)
-    """By request, the latest time of the event that removes the pull from the table."""
+    """For each request, the latest time of the event that removes the pull from the table."""
     closed_ns: dict[str, int] = field(factory=dict)
     held: list[_Held] = field(factory=list)
 

@@ -27,7 +27,7 @@ STOPPED: Final = "stopped"
 
 
 def judge_holding(case: Case) -> list[Suspects]:
-    """Judge how the pulls were held; members are indices of pulls."""
+    """Judge how the pulls were held; the members of the returned suspects are indices of pulls."""
     if not len(case.pulls):
         return []
     return [*_early(case), *_unheld(case), *_holds(case)]
@@ -241,7 +241,7 @@ AT_TABLE: Final = ("take", "keep", "expire", "run")
 
 
 def judge_handling(case: Case) -> list[Suspects]:
-    """Judge the steps of the pulls; members are positions among the steps."""
+    """Judge the steps of the pulls; the members of the returned suspects are positions among the steps."""
     pulls, events = case.pulls, case.events
     rows = np.sort(np.concatenate([events.rows(name) for name in STEPS]))
     rows = rows[events.request_key[rows] >= 0]
@@ -296,7 +296,7 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
         counts["expire"] > counts["hold"] + counts["keep"]
     )
-    # By event, the latest time of the first step, and the earliest time of the last step.
+    # For each kind of step, find the latest time of the first step, and the earliest time of the last step.
     first = {
         name: _extreme(np.minimum, len(pulls), owners[name], events.integers("before_ns", steps[name]))
         for name in AT_TABLE

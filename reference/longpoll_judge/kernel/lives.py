@@ -33,13 +33,13 @@ class Lives:
     changed: list[tuple[Generations, Integers]]
     """The queues with several lives; queues with the same changes are grouped."""
     base: Integers
-    """By queue, the number of its first log."""
+    """For each queue, the number of its first log."""
     queue: Integers
-    """By log, the number of its queue."""
+    """For each log, the number of its queue."""
     number: Integers
-    """By log, the number of its life; `NEITHER` for the log of events that overlap a change."""
+    """For each log, the number of its life; `NEITHER` for the log of events that overlap a change."""
     first_known: Integers
-    """By log, the offset from which on the record has all messages; -1 if only the log can show this."""
+    """For each log, the offset from which on the record has all messages; -1 if only the log can show this."""
 
     @property
     def count(self) -> int:
@@ -48,7 +48,7 @@ class Lives:
 
     @cached_property
     def is_single(self) -> Booleans:
-        """By queue, whether it has only one life."""
+        """For each queue, whether it has only one life."""
         found = np.ones(len(self.base), dtype=np.bool_)
         for _lives, queues in self.changed:
             found[queues] = False
@@ -56,7 +56,7 @@ class Lives:
 
     @cached_property
     def is_neither(self) -> Booleans:
-        """By log, whether it has the events that overlap a change."""
+        """For each log, whether it has the events that overlap a change."""
         found: Booleans = self.number == NEITHER
         return found
 
@@ -119,7 +119,7 @@ class Lives:
 
     @cached_property
     def of_requests(self) -> Integers:
-        """By row, the log that contains the whole request of the event; a request without an answer has no end."""
+        """For each row, the log that contains the event's whole request; a request without an answer has no end."""
         window = self.window
         every = np.arange(len(window))
         found = self.base[window.queue]

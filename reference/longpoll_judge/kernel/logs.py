@@ -78,15 +78,15 @@ class Logs:
     """All logs of a window, as the record shows them."""
 
     known: Grouped
-    """By log, the offsets of the messages that the record shows, without duplicates."""
+    """For each log, the offsets of the messages that the record shows, without duplicates."""
     tag_codes: Integers
     """The hash code of each known message's tag."""
     growth: Growth
     is_white_box: Booleans
-    """By log, whether an observer inside the broker recorded visibility."""
+    """For each log, whether an observer inside the broker recorded visibility."""
     wake_ns: int
     base: Integers
-    """By log, the first known offset or `NEVER`; lower offsets were appended before the record began."""
+    """For each log, the first known offset or `NEVER`; lower offsets were appended before the record began."""
     perhaps: tuple[Integers, Integers]
     """The log and offset of each message that may belong to one of several lives of its queue."""
     _matching: dict[Expression, Matching] = field(factory=dict)

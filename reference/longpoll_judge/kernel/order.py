@@ -59,7 +59,7 @@ class Told:
 
 
 def judge_logs(case: Case) -> list[Suspects]:
-    """Judge all logs; members are positions among the events that a rule compares."""
+    """Judge all logs; the members of the returned suspects are positions among the events that a rule compares."""
     found: list[Suspects] = []
     # Here a restart begins no new generation, because a log keeps its messages (`_may_be_lost`).
     lives = make_lives(case.events, case.context, restarts=False) if case.context.restarts else case.lives

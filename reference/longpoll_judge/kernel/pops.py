@@ -77,7 +77,7 @@ FINDINGS_MAX: Final = 50
 NOTE_POP_ELSEWHERE: Final = "requests about pops whose answers name another broker, topic or queue"
 ORDERLY: Final = "orderly"
 Home = Callable[[pa.Table], Booleans]
-"""A function that returns which rows of a table belong to queues that this window judges."""
+"""A function that returns a mask of the rows of a table whose queues this window judges."""
 
 
 @define(eq=False, slots=False)
@@ -88,7 +88,7 @@ class _Pops:
     context: Context
     asked: Gathered
     answered: Gathered
-    """By request, its first answer; an arbitrary row if the request has no answer."""
+    """For each request, its first answer; an arbitrary row if the request has no answer."""
     popped: Gathered
     owner: Integers
     reset_ns: Integers
@@ -103,7 +103,7 @@ class _Pops:
 
     @cached_property
     def code(self) -> Integers:
-        """By request, the code of its answer; -1 if it has no answer."""
+        """For each request, the code of its answer; -1 if it has no answer."""
         return np.where(self.is_answered, self.answered.values["code"], -1)
 
     @cached_property
@@ -117,12 +117,12 @@ class _Pops:
 
     @cached_property
     def timeout_ns(self) -> Integers:
-        """By request, how long the broker may hold it, in nanoseconds."""
+        """For each request, how long the broker may hold it, in nanoseconds."""
         return np.clip(self.asked.values["timeout_ms"], 0, TIMEOUT_MS_MAX) * MS
 
     @cached_property
     def waiting(self) -> tuple[Integers, Integers]:
-        """By request, the time until which it certainly waited, and the latest time of its answer."""
+        """For each request, the time until which it certainly waited, and the latest time of its answer."""
         codes, names = coded(self.table, "source")
         last_ns = np.array([self.context.sources.get(name, UNSEEN).last_ns for name in names])[codes[self.asked.row]]
         closed_ns = closes_from(self.asked, self.asked.after_ns, self.context)[0]
@@ -133,7 +133,7 @@ class _Pops:
 
     @cached_property
     def scope(self) -> Integers:
-        """By request, a number that is equal for requests with the same broker, topic and group."""
+        """For each request, a number that is equal for requests with the same broker, topic and group."""
         return numbered((self.asked.broker, self.asked.topic, names_of(self.table, "group", self.asked.row)))[0]
 
     @cached_property
@@ -158,7 +158,7 @@ class _Pops:
 
     @cached_property
     def takes(self) -> Sequence[tuple[Integers, Callable[[Integers], Booleans], bool]]:
-        """By tag subscription: its requests, a function that matches tag hashes, and whether it matches everything."""
+        """For each tag subscription, its requests, a function that matches tag hashes, and whether all match."""
         found = []
         pairs = np.stack([names_of(self.table, name, self.asked.row) for name in ("expression_type", "expression")])
         for pair in np.unique(pairs, axis=1).T:

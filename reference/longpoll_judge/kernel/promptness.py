@@ -75,7 +75,8 @@ class Promptness:
     wake_ns: Integers
     late_ns: Integers
     missed: dict[str, int]
-    """By property, the number of certain violations without a latency, which count in the rate of the property."""
+    """For each property, the number of certain violations without a latency, which count in the rate of the property.
+    """
     open_at_cut: int
     """The number of open pulls without an answer, a close of their connection, or an end of their source."""
 

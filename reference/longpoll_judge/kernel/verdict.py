@@ -52,7 +52,7 @@ NOTE_REPEATED: Final = "request identifiers that were received twice"
 NOTE_BEFORE: Final = "answers over messages with unrecorded tags"
 NOTE_POPS: Final = "windows of a growing history have pops, which are judged only when it has ended"
 Native = Callable[[pa.Table], Booleans]
-"""A function that returns the rows of a table that belong to queues whose events are all in the table."""
+"""A function that returns a mask of the rows of a table whose queues have all their events in the table."""
 
 
 def judge_window(

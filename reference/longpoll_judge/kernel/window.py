@@ -91,7 +91,7 @@ class Window:
 
     @cached_property
     def any_key(self) -> Integers:
-        """By row of the table, the number of its request, equal for equal (source, request); -1 without a request."""
+        """For each row, visitors included, the number of its request, equal for equal (source, request), or -1."""
         sources, source_names = self.names_of("source")
         requests, request_names = coded_texts(self.table, "request")
         key = requests.astype(np.int64)
@@ -104,7 +104,7 @@ class Window:
 
     @cached_property
     def request_key(self) -> Integers:
-        """By row, the number of its request, equal for equal (queue, source, request); -1 without a request."""
+        """For each row, the number of its request, equal for equal (queue, source, request); -1 without a request."""
         key = self.any_key[: self.count].copy()
         count = int(self.any_key.max(initial=-1)) + 1
         # Nearly every request has one queue. A request with several queues gets a different number for each of them.

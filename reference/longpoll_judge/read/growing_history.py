@@ -88,12 +88,12 @@ class GrowingHistory:
     paths: Sequence[Path | str]
     stamps: dict[str, Stamp] = field(factory=dict)
     _ends: dict[str, int] = field(factory=dict)
-    """By NDJSON part, the position after its last newline."""
+    """For each NDJSON part, the position after its last newline."""
     _row_groups: RowGroups = field(factory=dict)
     rewritten: int = 0
     """How often a complete part was found rewritten or shortened. A deleted part does not count."""
     _sums: dict[str, tuple[int, int]] = field(factory=dict)
-    """By complete part, its length when it last changed, and its checksum at that time."""
+    """For each complete part, its length when it last changed, and its checksum at that time."""
 
     def has_grown(self) -> bool:
         """Return whether a part has grown, was replaced, or is new since the last look."""
@@ -162,7 +162,7 @@ class IncrementalRead:
     growth: GrowingHistory
     threads: int
     ends: dict[str, int] = field(factory=dict)
-    """By part, where the next look begins: a byte of NDJSON, or a row group."""
+    """For each part, where the next look begins: a byte of NDJSON, or a row group."""
 
     def look(self) -> tuple[History, list[InputSplit]]:
         """Return the current history and its new part; raises `HistoryNotFoundError`."""

@@ -179,7 +179,7 @@ def _at_default(group: Any) -> set[str]:
 
 
 def _is_always(seen: Any, value: int | str) -> bool:
-    """Whether statistics show only this value. Statistics of texts may be cut, and then do not show it."""
+    """Whether statistics show only this value; false for texts whose statistics are truncated."""
     try:
         return bool(seen.min == seen.max == value)
     except UnicodeDecodeError:

@@ -77,13 +77,13 @@ class History:
     """Sources whose clock may be set: their `clock` is not `monotonic`."""
     policies: frozenset[str]
     laws: dict[str, tuple[str, Law]]
-    """By source, the policy and the specification that its history declares."""
+    """For each source, the policy and the specification that its history declares."""
     hold_limits: dict[str, int]
     """The maximum number of held pulls that each source's broker promises."""
     sources: dict[str, Source]
-    """By name, the declaration of the source."""
+    """The declaration of each source, by name."""
     policy_of: dict[str, str]
-    """By source, the policy of its broker, if known."""
+    """For each source, the policy of its broker, if known."""
 
 
 def find(places: Iterable[Path | str], known: RowGroups | None = None) -> History:

@@ -49,7 +49,7 @@ SUBJECT_FIELDS: Final = {
     "message_acknowledged": {"queue_offset": "queue_offset"},
     "make_visible": {"visible_end": "visible_end"},
 }
-"""By event, the fields with offsets, and the names of these offsets in a finding."""
+"""For each event, the fields with offsets, and the names of these offsets in a finding."""
 Event = dict[str, Any]
 Queue = tuple[str, str, int]
 """Broker, topic and number of a queue."""
@@ -77,9 +77,9 @@ class Scene:
     of_connection: dict[tuple[str, str], list[Event]] = field(factory=dict)
     deletions: list[Event] = field(factory=list)
     inside: dict[tuple[str, str], Event] = field(factory=dict)
-    """By source and event name, the first event of each kind that only an observer inside a broker records."""
+    """For each source and event name, the first event of each kind that only an observer inside a broker records."""
     ends: dict[Queue, list[End]] = field(factory=dict)
-    """By queue, the times at which its visible end is needed."""
+    """For each queue, the times at which its visible end is needed."""
 
     def see(self, event: Event) -> None:
         """Add an event if a finding may depend on it."""

@@ -36,7 +36,7 @@ class LocalReading:
     _weights: dict[QueueName, int] = field(factory=dict)
     _buckets: Buckets | None = None
     _kept: dict[int, pa.Table] = field(factory=dict)
-    """By number, the splits that are kept in memory. A history of one window is kept as a whole."""
+    """The splits that are kept in memory, by number. A history of one window is kept as a whole."""
 
     @property
     def _count(self) -> int:

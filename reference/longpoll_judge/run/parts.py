@@ -85,7 +85,7 @@ class Intervals:
 
 
 Told = dict[QueueName, tuple[Integers, Integers]]
-"""By queue, the ascending offsets that events name, and the row of the event for each offset."""
+"""For each queue, the ascending offsets that events name, and the row of the event for each offset."""
 
 
 @define

@@ -233,7 +233,7 @@ class Others:
     """The results that belong to no single queue."""
 
     judged: dict[str, int]
-    """By property, the number of judged events."""
+    """For each property, the number of judged events."""
     findings: list[Finding] = attrs.field(factory=list)
     observed: list[Finding] = attrs.field(factory=list)
     steps: Share | None = None

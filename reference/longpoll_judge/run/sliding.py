@@ -55,7 +55,7 @@ EVENTS_MAX: Final = 1_000_000
 FRESH_MIN: Final = 200_000
 """A judgement begins after this many new events, or after half as many as are kept, or after `FRESH_NS`."""
 FRESH_NS: Final = 2_000 * MS
-"""The longest time in ns until a judgement begins."""
+"""The longest time in ns for which new events wait until they are judged."""
 OPEN_NS: Final = 600_000 * MS
 """How long (ns) a request without an answer is kept, which must be longer than any hold."""
 SILENT_NS: Final = 10_000 * MS
@@ -93,7 +93,7 @@ class Sliding:
     """The latest time of the judged events."""
     counts: Tally = field(factory=Tally)
     notes: dict[str, int] = field(factory=dict)
-    """By text of a note, its highest count; for the note about pulls that may still be answered, its last count."""
+    """For each note's text, its highest count; for the note about pulls that may still be answered, its last count."""
     unsure: int = 0
     """The number of findings that stayed unknown although all events around them were kept."""
     found: Latest[str, Found | Finding] = field(factory=Latest)

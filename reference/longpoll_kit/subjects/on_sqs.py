@@ -25,7 +25,7 @@ from longpoll_kit.subjects.addresses import MadeOnce, closed_on_error, local_pro
 
 VISIBILITY_S: Final = 1
 CONNECTIONS_MAX: Final = 5_000
-"""The most connections to the service: each waiting poll has its own connection and thread."""
+"""The maximum number of connections to the service, because each waiting poll has its own connection and thread."""
 
 
 class SqsSubject(LongPollSubject):

@@ -294,7 +294,7 @@ class SparkReading:
     _window_events: int
     _extents: list[Extent] = field(factory=list)
     _largest: Counter[int] = field(factory=Counter)
-    """By slot, the number of events of the largest queues."""
+    """For each slot, the number of events of the largest queues."""
     _several: Keys = field(factory=NO_KEYS.copy)
     """Keys of requests and messages with events in several queues, with the slot of each queue."""
     _ends: bytes = b""

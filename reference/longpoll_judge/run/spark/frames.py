@@ -53,7 +53,7 @@ _FITTING: Final = {
     "boolean": "boolean",
     "array<bigint>": f"array<({_INTEGER}|void)>",
 }
-"""By type of an event's column, the Spark types that can hold its values."""
+"""For each type of an event's column, the Spark types that can hold its values."""
 
 
 class FrameError(JudgeUserError):

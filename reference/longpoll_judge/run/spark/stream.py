@@ -190,7 +190,7 @@ class Batch:
 
     so_far: SoFar
     ends: dict[str, int]
-    """By part, the position up to which it was read by this batch."""
+    """For each part, the position up to which it was read by this batch."""
     is_told: threading.Event = field(factory=threading.Event)
     """The follower sets this event when it has reported the results."""
 
@@ -219,7 +219,7 @@ class StreamJudge:
     known: dict[int, SoFar] = field(factory=dict)
     """The results so far, by bucket."""
     ends: dict[str, int] = field(factory=dict)
-    """By part, the position up to which it was judged."""
+    """For each part, the position up to which it was judged."""
     begun: int = 0
     """The number of queries that were started since the last batch."""
     _query: StreamingQuery | None = None
