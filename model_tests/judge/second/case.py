@@ -119,6 +119,12 @@ def is_own(record: Record) -> bool:
     return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
 
 
+def has_rolled(record: Record, request: Seen, answer: Seen) -> bool:
+    """Whether a 19 leads past the rest of a missing file, as RocketMQ's may."""
+    skips = answer.offset_min <= request.offset < min(answer.offset_next, answer.offset_max)
+    return answer.code == 19 and skips and not is_inside(record, request.source) and not is_own(record)
+
+
 def may_follow(record: Record, request: Seen) -> bool:
     """Whether a slave may answer the pull: the pull's observer sees no sends, and there is another outside observer."""
     senders = {one.source for one in record.of("message_acknowledged")}
@@ -166,6 +172,7 @@ def restarts(record: Record, broker: str) -> list[tuple[int, int]]:
 
 def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, int]]:
     moments: list[tuple[int, int, int]] = []
+    closes: list[int] = []
     for opened in record.of("connection_opened"):
         if opened.source in sources:
             mine = (opened.source, opened.connection)
@@ -174,10 +181,15 @@ def _without_connections(record: Record, sources: set[str]) -> list[tuple[int, i
                 for gone in record.of("connection_closed")
                 if (gone.source, gone.connection) == mine and gone.lo >= opened.lo
             ]
-            moments += [(opened.lo, 0, 1), (min(ends)[1] if ends else FAR, 1, -1)]
+            # A host that loses power closes no connection: it may have done so after the last answer.
+            seen = [one.hi for one in record.of("answer_sent", "message_acknowledged") if one.line == opened.line]
+            closed = min(ends)[1] if ends else FAR
+            closes.append(closed)
+            moments += [(opened.lo, 0, 1), (min(closed, max([opened.lo, *seen])), 1, -1)]
     found: list[tuple[int, int]] = []
     count, since = 0, FAR
     for moment, _is_end, step in sorted(moments):
+        since = max([since, *(one for one in closes if since <= one < moment)])
         if count == 0 and moment - since >= RESTART_NS:
             found.append((since + 1, moment - 1))
         count += step
@@ -448,7 +460,12 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
     if may_come and not closed_after(record, request, answer):
         # The close may come after the end of the record.
         yield unknown(request, why)
-    elif told == "perhaps" or (closes and not is_silent) or (is_doubtful and closed_after(record, request, answer)):
+    elif (
+        told == "perhaps"
+        or (closes and not is_silent)
+        or (is_doubtful and closed_after(record, request, answer))
+        or has_rolled(record, request, answer)
+    ):
         yield unknown(request, why)
     else:
         yield from absent(record, request, request.lo - DELETED_NS, soon, why)

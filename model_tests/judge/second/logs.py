@@ -16,6 +16,7 @@ from model_tests.judge.second.case import (
     outlives,
     read_answers,
     restarted,
+    seen_inside,
     unknown,
     violated,
 )
@@ -296,6 +297,11 @@ def delivered_after_request(record: Record) -> Iterator[Said]:
             told = same and one.queue_offset in answer.offsets and before(answer, send)
             if told and not deleted_between(record, one.place, answer, one):
                 yield violated(request, f"{request.request} is given {one.queue_offset} before it was sent")
+            shows = (answer.source, request.place) == (one.source, one.place) and before(answer, send)
+            is_outside = not seen_inside(record, one.place)
+            shows = shows and is_outside and 0 <= answer.offset_min <= answer.offset_max > one.queue_offset
+            if shows and not deleted_between(record, one.place, request, one):
+                yield violated(one, f"{request.request} is told an end past {one.queue_offset} before it was sent")
         for got in popped(record):
             same = (got.source, got.place, got.queue_offset) == (one.source, one.place, one.queue_offset)
             if same and before(got, send) and not deleted_between(record, one.place, got, one):

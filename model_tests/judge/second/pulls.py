@@ -16,6 +16,7 @@ from model_tests.judge.second.case import (
     deleted_between,
     exchanges,
     first_known,
+    has_rolled,
     is_after_close,
     is_inside,
     is_own,
@@ -258,6 +259,7 @@ def none_true(record: Record) -> Iterator[Said]:
         if wants_all or denied:
             is_measured = request.source in record.loose and not inside
             is_doubtful = is_measured or stopping == "perhaps" or may_follow(record, request)
+            is_doubtful = is_doubtful or has_rolled(record, request, answer)
             convict = unknown if is_doubtful else violated
             yield convict(request, f"{request.request} is denied what was visible to {end}")
 
@@ -265,7 +267,8 @@ def none_true(record: Record) -> Iterator[Said]:
 def none_next(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         if answer.code == 19 and answer.offset_next != request.offset:
-            yield violated(request, f"{request.request} is told 19 and moved to {answer.offset_next}")
+            convict = unknown if has_rolled(record, request, answer) else violated
+            yield convict(request, f"{request.request} is told 19 and moved to {answer.offset_next}")
 
 
 def none_at_end(record: Record) -> Iterator[Said]:
@@ -303,7 +306,9 @@ def illegal_outside(record: Record) -> Iterator[Said]:
     for request, answer in read_answers(record):
         inside = answer.offset_min <= request.offset <= answer.offset_max
         if answer.code == 21 and inside:
-            yield violated(request, f"{request.request} is told 21 within its bounds")
+            # The broker may have reset the group's offset.
+            convict = violated if is_own(record) or is_inside(record, request.source) else unknown
+            yield convict(request, f"{request.request} is told 21 within its bounds")
 
 
 def illegal_next(record: Record) -> Iterator[Said]:
@@ -316,7 +321,8 @@ def illegal_next(record: Record) -> Iterator[Said]:
         if answer.offset_min == 0:
             allowed.add(0)
         if answer.offset_next not in allowed:
-            yield violated(request, f"{request.request} is told 21 and sent to {answer.offset_next}")
+            convict = violated if is_own(record) or is_inside(record, request.source) else unknown
+            yield convict(request, f"{request.request} is told 21 and sent to {answer.offset_next}")
 
 
 def min_below_max(record: Record) -> Iterator[Said]:

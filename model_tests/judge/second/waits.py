@@ -14,8 +14,10 @@ from model_tests.judge.second.case import (
     deleted_between,
     deliveries,
     exchanges,
+    has_rolled,
     holds,
     is_inside,
+    is_own,
     may_follow,
     policy_says,
     possible_end,
@@ -33,6 +35,8 @@ from model_tests.judge.second.reading import FAR, LATE_NS, WAKE_NS, Record, Seen
 
 UNHELD_NS: Final = 2_000 * MS
 SHORT_POLLING_NS: Final = 1_000 * MS
+COLD_NS: Final = 10_000 * MS
+"""How long a broker may delay the read of a message that is at least so old."""
 
 
 def open_until(record: Record, request: Seen) -> Seen:
@@ -157,13 +161,24 @@ def unheld_prompt(record: Record) -> Iterator[Said]:
     for one in exchanges(record):
         if one.answer is not None and one.request.may_hold is False:
             begun = one.request.lo, one.request.hi
-            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
+            for said in over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is"):
+                yield unknown(one.request, said.why) if _may_be_cold(record, one.request, one.answer) else said
     for request, answer in read_answers(record):
         one, begun = Exchange(request, answer), (request.lo, request.hi)
         if request.may_hold and _is_never_held(record, request, answer):
-            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} is read slowly")
+            is_doubtful = has_rolled(record, request, answer) or _may_be_cold(record, request, answer)
+            for said in over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} is read slowly"):
+                yield unknown(request, said.why) if is_doubtful else said
             if not seen_inside(record, request.place) and answer.lo - request.hi > WAKE_NS:
                 yield unknown(request, f"{one.name} is read slowly")
+
+
+def _may_be_cold(record: Record, request: Seen, answer: Seen) -> bool:
+    """Whether RocketMQ 5 may have delayed the read of an old message."""
+    shown = became_visible(record, request, request.offset)
+    is_young = shown is not None and shown[0] > request.lo - COLD_NS
+    is_outside = not is_inside(record, request.source) and not is_own(record)
+    return is_outside and not is_young and answer.code in {0, 20} and answer.lo - request.hi <= COLD_NS
 
 
 def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:

@@ -42,6 +42,8 @@ UNHELD_MS: Final = 2_000
 """The time limit for an answer to a request that is not held and so has no deadline; hosts may be busy."""
 SHORT_POLLING_MS: Final = 1_000
 """The hold time of every pull in a broker without long polling (`shortPollingTimeMills`)."""
+COLD_MS: Final = 10_000
+"""How long a broker with `coldDataFlowControlEnable` may delay the read of a message that is at least so old."""
 SHOWN_MS: Final = 5_000
 """The time limit from the acknowledgement of a message until it is visible, because the dispatcher may be behind."""
 SEND_MS: Final = 10_000
@@ -117,7 +119,7 @@ def moment_text(moment_ns: float) -> str:
 
 def restart_text(since_ns: float) -> str:
     """Returns the last part of a finding's reason: that the broker may have been killed at this time."""
-    return f"; all connections were closed from {moment_text(since_ns)} on, so the broker may have been killed then"
+    return f"; no connection of before answers after {moment_text(since_ns)}, so the broker may have been killed then"
 
 
 def are_many_refused(refused: int, count: int) -> bool:

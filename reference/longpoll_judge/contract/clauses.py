@@ -191,8 +191,9 @@ SEND_CLAUSES: Final = (
     _send(
         "send.delivered.after_request",
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
-        "request.after_ns, in one source. Does not apply if a deletion or a gap may lie in between, as in "
-        "send.sequential, or if the answer names another queue than its request. Applies only to sends with a unique "
+        "request.after_ns, in one source. From outside, no answer has an offset_max past it either. Does not apply if "
+        "a deletion or a gap may lie in between, as in send.sequential, or if the answer names another queue than its "
+        "request. Applies only to sends with a unique "
         "identifier. In two sources of one named broker it is unknown: one may watch another broker of that name. By "
         "unique id alone the producer may have sent the message before. That is certain only for a send more than "
         f"{RETRY_MS} ms after the record began, on a connection that was opened in the record.",
@@ -200,7 +201,7 @@ SEND_CLAUSES: Final = (
         needs=(
             "request_received(code, request)",
             "message_acknowledged(request, queue_offset)",
-            "answer_sent(offsets)",
+            "answer_sent(offsets, offset_max)",
         ),
     ),
 )
@@ -321,7 +322,8 @@ EVIDENCE_CLAUSES: Final = (
     evolve(
         _evidence(
             "restart",
-            "No broker seen from outside is without any connection for a second: it may have been restarted then. "
+            "No broker seen from outside is without any connection for a second, as the term restart counts them: it "
+            "may have been restarted then. "
             "A note says when.",
             "connection_opened",
             "connection_closed",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from longpoll_judge.contract.clause import (
+    COLD_MS,
     COMPACTION_MS,
     EARLY_MS,
     LATE_MS,
@@ -133,13 +134,15 @@ PULL_CLAUSES: Final = (
         "pull.none.true",
         "19 needs a time between receipt and answer at which no message that the pull takes was visible: none was "
         "certainly visible before request.after_ns (from outside: acknowledged --wake-ms before it). A pull that is "
-        "stopped, as in pull.hold.not_early, is exempt. Unknown for a possible slave.",
+        "stopped, as in pull.hold.not_early, is exempt. Unknown for a possible slave, and as in pull.none.next.",
         needs=(_PULL, _RESULT, "make_visible or message_acknowledged", "append(tag)"),
     ),
     _answer(
         "pull.none.next",
-        "offset_next of a 19 is the requested offset.",
-        source="DefaultMessageStore.nextOffsetCorrection",
+        "offset_next of a 19 is the requested offset. From outside, except with strict or strict-clone, it is unknown "
+        "if it is greater and the offset lies within the bounds (offset_min <= request.offset < offset_max): the "
+        "broker may lack the file that has the offset.",
+        source="DefaultMessageStore.nextOffsetCorrection, getMessage: OFFSET_FOUND_NULL leads to the next file",
     ),
     _answer(
         "pull.passed.next",
@@ -157,7 +160,8 @@ PULL_CLAUSES: Final = (
     _answer(
         "pull.illegal.outside",
         "21 needs an offset outside the answer's own [offset_min, offset_max]. At 0 of an empty queue the answer is "
-        "19.",
+        "19. From outside, except with strict or strict-clone, it is unknown: 5.x also tells a group with 21 that its "
+        "offset was reset.",
         source="DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_BADLY; "
         "PullMessageProcessor.processRequest: NO_MESSAGE_IN_QUEUE and NO_MATCHED_LOGIC_QUEUE are 21 only if the offset "
         "is not 0",
@@ -165,7 +169,7 @@ PULL_CLAUSES: Final = (
     _answer(
         "pull.illegal.next",
         "offset_next of a 21 is offset_min if the offset was too low. If it was too high, it is offset_max, or "
-        "offset_min if that is 0.",
+        "offset_min if that is 0. Unknown as in pull.illegal.outside.",
         source="DefaultMessageStore.nextOffsetCorrection",
     ),
     _answer(
@@ -200,7 +204,8 @@ PULL_CLAUSES: Final = (
         "19 comes only at the end: the answer's offset_max is the requested offset. An answer of a stopping broker is "
         "exempt: the pull is stopped, or its connection closes, as in pull.hold.not_early. It is unknown where it is "
         "unknown there. It is also unknown where the stop may lie in a gap. From outside, so it is where the stop may "
-        "lie after the end of the record or, if the source's clock may be set, at any later time.",
+        "lie after the end of the record or, if the source's clock may be set, at any later time. Unknown as in "
+        "pull.none.next.",
         source="DefaultMessageStore.getMessage: OFFSET_OVERFLOW_ONE, or NO_MESSAGE_IN_QUEUE at 0",
     ),
     _answer(
@@ -307,7 +312,10 @@ PULL_CLAUSES: Final = (
         f"A pull that may not be held is answered at most {UNHELD_MS} ms plus --late-ms after request.before_ns. So is "
         "a pull whose first read cannot be PULL_NOT_FOUND, the only result that is held. From outside, or without a "
         "hold, that is a pull that came when an end past its offset was certainly visible, and a pull that gets 21 "
-        "for an offset past the end. From outside, a slow read of that kind is unknown from --wake-ms on.",
+        "for an offset past the end. From outside, a slow read of that kind is unknown from --wake-ms on. Unknown as "
+        "in pull.none.next. From outside, except with strict or strict-clone, a 0 or 20 within "
+        f"{COLD_MS} ms is unknown too, unless the message at the offset was certainly not visible {COLD_MS} ms before "
+        "the request: 5.x may delay old messages (coldDataFlowControlEnable).",
         source="PullMessageProcessor.processRequest: no suspend bit, or another result than PULL_NOT_FOUND, no hold",
         needs=("request_received(may_hold)", "answer_sent"),
     ),
@@ -323,7 +331,8 @@ PULL_CLAUSES: Final = (
         "from outside, so do closes of all connections that may have been opened before the answer began. From "
         f"outside, a pull that may have been held for {SHORT_POLLING_MS} ms is at most unknown: the broker may hold "
         f"for less than requested. So is a pull whose source ends within {STOPPING_MS} ms, because the close may come "
-        "later. Inside, a pull with another answer or none does not expire that early either, whatever the cause.",
+        "later. Unknown as in pull.none.next. Inside, a pull with another answer or none does not expire that early "
+        "either, whatever the cause.",
         source=f"PullMessageProcessor.processRequest, {_HOLD_SERVICE}: a suspended pull is run again for a message "
         "that its filter lets through, or at its deadline",
         needs=(

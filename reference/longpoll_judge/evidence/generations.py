@@ -204,20 +204,26 @@ def broker_holes(
 
 
 def restarts(
-    sources: Mapping[str, SourceSurvey], connections: Mapping[str, Sequence[Interval]], inside: Collection[str]
+    sources: Mapping[str, SourceSurvey],
+    connections: Mapping[str, Sequence[Interval]],
+    used: Mapping[str, Sequence[Interval]],
+    inside: Collection[str],
 ) -> dict[str, RecordGaps]:
     """Returns when each broker may have been restarted: between two times with open connections, as seen from outside.
 
-    `connections` has, by source, the times between which each connection may have been open. Observers inside the
-    broker are ignored, because they end with the broker.
+    `connections` has, by source, the times between which each of its connections may have been open, and `used` those
+    until its last answer. An observer inside the broker is left out, because it ends with the broker.
     """
     found = {}
     for broker in {broker for seen in sources.values() for broker in seen.names}:
         mine = {name for name, seen in sources.items() if broker in seen.names}
         if not mine.isdisjoint(inside):
             continue
-        open_ = gaps_of(interval for name in mine for interval in connections.get(name, ()))
-        apart = zip(open_.ends[:-1].tolist(), open_.starts[1:].tolist(), strict=True)
+        open_ = gaps_of(interval for name in mine for interval in used.get(name, ()))
+        closed_ns = np.array(sorted({end for name in mine for _start, end in connections.get(name, ())}), np.int64)
+        # A connection counts until it is closed or, if another one was opened before that, until its last answer.
+        last_ns = np.append(closed_ns, open_.ends[:1])[np.searchsorted(closed_ns, open_.starts[1:]) - 1]
+        apart = zip(np.maximum(open_.ends[:-1], last_ns).tolist(), open_.starts[1:].tolist(), strict=True)
         closed = gaps_of((end + 1, start - 1) for end, start in apart if start - end >= RESTART_NS)
         if len(closed):
             found[broker] = closed

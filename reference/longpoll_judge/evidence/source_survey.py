@@ -245,7 +245,7 @@ def _rows(kind: Callable[..., Row], *columns: Integers) -> list[Row]:
 
 
 LEAST: Final = frozenset({"first_ns", "min_least"})
-MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed"})
+MOST: Final = frozenset({"last", "last_ns", "stopped_ns", "step_ns", "disorder_ns", "min_most", "removed", "seen_ns"})
 """Fields that are merged by their minimum or maximum. Other numbers are added, and other values are joined."""
 
 

@@ -6,7 +6,7 @@ on the order nor on the number of files. `kernel.verdict` judges with a `Context
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -98,6 +98,8 @@ class Survey(msgspec.Struct):
     """(source, connection, after_ns, before_ns) of every connection_closed."""
     opens: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """(source, connection, after_ns, before_ns) of every connection_opened."""
+    seen_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    """By connection (source and name as one text), the latest time of an answer on it."""
     blocks: list[Block] = msgspec.field(default_factory=list)
     deleted: list[GenerationStart] = msgspec.field(default_factory=list)
     firsts: list[GenerationStart] = msgspec.field(default_factory=list)
@@ -318,6 +320,7 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
     acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
     survey.firsts = _anew(table, acknowledged[integers_of(table, "queue_offset")[acknowledged] == 0])
+    survey.seen_ns = _seen_ns(table, np.append(acknowledged, np.flatnonzero(is_answer)))
     requests = np.flatnonzero(are_of(codes, names, {"request_received"}))
     asked = integers_of(table, "code")[requests]
     survey.deleted = _anew(table, requests[asked == DELETE_TOPIC])
@@ -327,6 +330,22 @@ def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
         identifiers, texts = coded_texts(table, "request")
         survey.offset_updates = int(np.count_nonzero(are_named(texts)[identifiers[updates]]))
     return survey
+
+
+def connection_text(source: str, connection: str) -> str:
+    """Returns a connection as a key of `Survey.seen_ns`."""
+    return f"{source}\n{connection}"
+
+
+def _seen_ns(table: pa.Table, rows: Integers) -> dict[str, int]:
+    """Returns the values of `Survey.seen_ns` for these rows."""
+    sources, source_names = coded(table, "source")
+    connections, names = coded(table, "connection")
+    latest = np.full(len(source_names) * len(names), -1, dtype=np.int64)
+    of = sources[rows].astype(np.int64) * len(names) + connections[rows]
+    np.maximum.at(latest, of, integers_of(table, "before_ns")[rows])
+    keys = ((one, *divmod(one, len(names))) for one in np.flatnonzero(latest >= 0).tolist())
+    return {connection_text(source_names[source], names[name]): int(latest[one]) for one, source, name in keys}
 
 
 def _used(codes: NDArray[np.int32], names: Sequence[str]) -> list[int]:
@@ -463,7 +482,8 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
         gaps.append(Gap("begun anew", where, len(times), text))
     open_times = _open_times(survey.opens, survey.closes)
-    restarted = restarts(survey.sources, open_times, inside)
+    used_times = _open_times(survey.opens, survey.closes, survey.seen_ns)
+    restarted = restarts(survey.sources, open_times, used_times, inside)
     orderly = orderly_ends(survey.sources, open_times, inside)
     context = Context(
         wake_ns=round(wake_ms * 1_000_000),
@@ -537,7 +557,7 @@ def _spans(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
 ) -> dict[str, tuple[Integers, Integers]]:
     found: dict[str, list[Interval]] = {}
-    for source, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
+    for source, _name, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
         found.setdefault(source, []).append((opened_ns, closed_ns))
     return {
         source: (
@@ -570,19 +590,25 @@ def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, 
 
 
 def _open_times(
-    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
+    opens: Iterable[tuple[str, str, int, int]],
+    closes: Iterable[tuple[str, str, int, int]],
+    seen_ns: Mapping[str, int] | None = None,
 ) -> dict[str, list[Interval]]:
-    """Returns, by source, the times between which each of its connections may have been open."""
+    """Returns, by source, the times between which each of its connections may have been open.
+
+    With `seen_ns`, each of them ends with its last answer: a host that loses power closes no connection.
+    """
     found: dict[str, list[Interval]] = {}
-    for source, opened_ns, (_closed_ns, closed_before_ns) in _connections(opens, closes):
-        found.setdefault(source, []).append((opened_ns, closed_before_ns))
+    for source, name, opened_ns, (_closed_ns, closed_ns) in _connections(opens, closes):
+        last_ns = closed_ns if seen_ns is None else seen_ns.get(connection_text(source, name), opened_ns)
+        found.setdefault(source, []).append((opened_ns, min(closed_ns, max(opened_ns, last_ns))))
     return found
 
 
 def _connections(
     opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
-) -> Iterator[tuple[str, int, Interval]]:
-    """Yields the source of each connection, when it may have been opened, and the interval in which it was closed."""
+) -> Iterator[tuple[str, str, int, Interval]]:
+    """Yields the source and name of each connection, when it may have been opened, and when it was closed."""
     ends: dict[tuple[str, str], list[Interval]] = {}
     for source, connection, *moments in sorted(closes, reverse=True):
         ends.setdefault((source, connection), []).append((moments[0], moments[1]))
@@ -591,7 +617,7 @@ def _connections(
         # A close before this open belongs to an earlier connection of the same name.
         while waiting and waiting[-1][0] < after_ns:
             waiting.pop()
-        yield source, after_ns, waiting.pop() if waiting else NOT_CLOSED
+        yield source, connection, after_ns, waiting.pop() if waiting else NOT_CLOSED
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:

@@ -341,7 +341,10 @@ def _not_found(answers: Answers) -> list[Rule]:
     may_be_gone = no_match & (not case.context.is_own)
     removed = may_be_gone & (answers.next <= _removed_end(answers))
     may_be_gone &= ~_are_young(answers, answers.next) if may_be_gone.any() else True
+    rolled = case.has_rolled[answers.pull]
     illegal = answers.code == OFFSET_ILLEGAL
+    # An administrator may have reset the group's offset: 5.x tells a client with 21 where to go on.
+    may_be_reset = illegal & case.is_outside[answers.pull] & (not case.context.is_own)
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
     wrong_end = (answers.next != answers.min) & (answers.next != answers.max)
     # An offset that is too high leads to the end, or in 4.9 to the minimum if that is 0. An offset that is too low
@@ -354,7 +357,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             "pull.none.true",
             no_new & (visible_before < answers.received_after_ns) & ~is_stopped,
             "says that there is nothing new, but a matching message was visible before the request came",
-            doubted=_measured(answers) | perhaps | case.may_follow[answers.pull],
+            doubted=_measured(answers) | perhaps | case.may_follow[answers.pull] | rolled,
             may_follow=True,
             messages=lambda answer: _first_matching(answers, answer),
             rests_on="visible",
@@ -363,6 +366,7 @@ def _not_found(answers: Answers) -> list[Rule]:
             "pull.none.next",
             no_new & (answers.next != answers.asked),
             "says offset_next {next}; with nothing new it must be {asked}",
+            doubted=rolled,
         ),
         Rule(
             "pull.passed.next",
@@ -387,11 +391,13 @@ def _not_found(answers: Answers) -> list[Rule]:
             "pull.illegal.outside",
             illegal & inside,
             "calls the offset illegal, but it lies between offset_min {min} and offset_max {max}",
+            doubted=may_be_reset,
         ),
         Rule(
             "pull.illegal.next",
             illegal & ~inside & wrong_end,
             "says offset_next {next}, which is not the end of the queue to go to, offset_min {min} or offset_max {max}",
+            doubted=may_be_reset,
         ),
     ]
 
@@ -408,7 +414,7 @@ def _itself(answers: Answers) -> list[Rule]:
     if away.any():
         stopping, perhaps = is_stopping(answers.case, answers.pull)
         away &= ~stopping
-        doubted = perhaps | may_have_stopped(answers.case, answers.pull)
+        doubted = perhaps | may_have_stopped(answers.case, answers.pull) | answers.case.has_rolled[answers.pull]
     return [
         Rule(
             "pull.found.above_min",

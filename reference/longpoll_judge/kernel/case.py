@@ -345,6 +345,14 @@ class Case:
         return self.lives.is_single[self.events.queue[rows]]
 
     @cached_property
+    def has_rolled(self) -> Booleans:
+        """Which pulls got a 19 that skips the rest of a missing file, as RocketMQ does (OFFSET_FOUND_NULL)."""
+        asked, low, end = self.pulls.offset, self.told("offset_min"), self.told("offset_max")
+        found: Booleans = (self.answer_code == NO_NEW_MSG) & (self.told("offset_next") > asked)
+        found &= (asked >= low) & (asked < end) & self.is_outside & (not self.context.is_own)
+        return found
+
+    @cached_property
     def is_outside(self) -> Booleans:
         """Which pulls an observer outside their broker recorded."""
         return ~self.events.are("source", self.pulls.row, self.context.inside)

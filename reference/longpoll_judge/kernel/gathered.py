@@ -230,7 +230,8 @@ def generations(asked: Gathered, answered: Gathered, context: Context) -> Intege
     A new generation begins after a topic was deleted, and may begin when a queue's first offset is stored twice.
     """
     life, doubtful = numbered_generations(asked, answered, context)
-    life[doubtful] = -1 - np.flatnonzero(doubtful)
+    # The rows are unique in a window, so that no number occurs for two exchanges of different kinds.
+    life[doubtful] = -1 - asked.row[doubtful]
     return life
 
 

@@ -16,9 +16,19 @@ from typing import Final
 import numpy as np
 
 from longpoll_judge.columns.lookup import BEGINNING, NEVER, Booleans, Integers, is_one_of
-from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.contract.clause import COLD_MS, PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
-from longpoll_judge.kernel.case import NO_NEW_MSG, OFFSET_ILLEGAL, Case, Explanation, Suspects, ms, suspects
+from longpoll_judge.kernel.case import (
+    FOUND,
+    NO_MATCHED_MSG,
+    NO_NEW_MSG,
+    OFFSET_ILLEGAL,
+    Case,
+    Explanation,
+    Suspects,
+    ms,
+    suspects,
+)
 from longpoll_judge.kernel.gathered import closes_from, gather
 from longpoll_judge.kernel.pulls import MS, STEPS
 
@@ -116,7 +126,7 @@ def _early(case: Case) -> list[Suspects]:
         mine &= case.events.are("topic", pulls.row[pull], {topic}) if topic else True
         excused |= mine & (before_ns >= pulls.received_after_ns[pull]) & (after_ns <= pulls.answered_before_ns[pull])
     held_ns = pulls.answered_before_ns - pulls.received_after_ns
-    weak |= may_have_stopped(case, pull)
+    weak |= may_have_stopped(case, pull) | case.has_rolled[pull]
     # A broker without long polling answers after `shortPollingTimeMills`, which looks the same from outside.
     weak |= case.is_outside[pull] & (held_ns[pull] >= SHORT_POLLING_MS * MS)
 
@@ -148,11 +158,25 @@ def _unheld(case: Case) -> list[Suspects]:
         kind = "that may not be held" if unheld[pull] else f"whose answer {case.answer_code[pull]} is never held"
         slowly = "" if unheld[pull] else "slowly, "
         why = f"a pull at offset {pulls.offset[pull]} {kind} was answered {slowly}{took}"
-        return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
+        place = int(pulls.log[pull]), int(pulls.offset[pull])
+        shown = (case.message_rows(*place) or case.delivered_rows(*place)) if slow[pull] else []
+        return Explanation(
+            "pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])], shown, roots=[]
+        )
 
     unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
-    violated = late & ~unread
+    violated = late & ~unread & ~(slow & case.has_rolled) & ~_may_be_cold(case)
     return suspects(HELD_AS_ASKED, violated, may_be_late & ~violated, pulls.row, explain)
+
+
+def _may_be_cold(case: Case) -> Booleans:
+    """Returns which pulls RocketMQ 5 may have delayed because they read old messages (`coldDataFlowControlEnable`)."""
+    pulls = case.pulls
+    after_ns, _before_ns = case.logs.growth.visible_between(pulls.log, pulls.offset)
+    is_young = (after_ns > pulls.received_after_ns - COLD_MS * MS) & (after_ns < NEVER)
+    is_short = pulls.answered_after_ns - pulls.received_before_ns <= COLD_MS * MS
+    found: Booleans = ~is_young & is_short & is_one_of(case.answer_code, (FOUND, NO_MATCHED_MSG))
+    return found & case.is_outside & (not case.context.is_own)
 
 
 def _cannot_be_held(case: Case) -> Booleans:

@@ -457,7 +457,7 @@ def overdue(view: View) -> Breach | None:
     late_ns = np.minimum(due_ns, NEVER - LATE_MS * MS) + LATE_MS * MS
     mine = np.flatnonzero((got.values["id"] != 0) & (got.after_ns > late_ns))
     own = got.take(mine)
-    asked, answers = _reads(view, own)
+    asked, answers = reads_of(view, own)
     # Of the reads that show no end beyond the message, take the last one.
     reads, life = _lives(view, (asked, answers), (own, own))
     read = np.full(len(got), -1, dtype=np.int64)
@@ -485,7 +485,7 @@ def lost(view: View) -> Breach | None:
     if not len(mine):
         return None
     own, all_ = sent.take(mine), all_.take(all_.values["id"] != 0)
-    asked, answers = _reads(view, own)
+    asked, answers = reads_of(view, own)
     life, reads, places = _lives(view, (own, own), (asked, answers), (all_, all_))
     end = answers.values["offset_max"]
     first = np.append(end, 0)[highest_before(reads, answers.before_ns, end, life, own.after_ns)]
@@ -510,7 +510,8 @@ def _lives(view: View, *lots: tuple[Gathered, Gathered]) -> list[Integers]:
     return with_life(*((each.whole_queue, generations(each, others, view.context)) for each, others in lots))
 
 
-def _reads(view: View, about: Gathered) -> tuple[Gathered, Gathered]:
+def reads_of(view: View, about: Gathered) -> tuple[Gathered, Gathered]:
+    """Returns the pulls of the queues of some messages, and their answers."""
     if not len(about):
         return _NO_EVENTS, _NO_EVENTS
     answers = gather(view.table, np.flatnonzero(are_reads(view.table)), ("offset_max",))

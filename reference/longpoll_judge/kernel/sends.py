@@ -77,6 +77,7 @@ from longpoll_judge.kernel.messages import (
     ids_of,
     located,
     outcomes,
+    reads_of,
     real_ids,
     requests_of,
     sent_later,
@@ -216,6 +217,7 @@ def judge_sends(
             *_unanswered(sends, told, refused, context),
             *_late(sends, told, sure, context),
             *_delivered(table, messages, told, sure, context),
+            _foretold(view, messages, told, sure),
             *_stored(told, _since_ns(sends, send), messages.appended, context),
             *_shown(told, messages.appended, messages.moved, context),
             *breaches_of((sent_later, *OF_MESSAGES.values()), view),
@@ -522,6 +524,27 @@ def _delivered(
         )
         weak = np.full(len(delivered), is_elsewhere)
         yield Breach("send.delivered.after_request", early, events, f"a message was delivered before {saw}", weak)
+
+
+def _foretold(view: View, messages: Messages, told: Gathered, send: Integers) -> Breach:
+    """Returns messages below an `offset_max` that an answer had before their sends came."""
+    mine = np.flatnonzero(send >= 0)
+    answered, sent = told.take(mine), messages.sends.take(send[mine])
+    asked, answers = reads_of(view, answered)
+    # If a source records the visible end, `pull.max.most` compares it with each answer.
+    sure = ~are_among(answers.request, messages.again) & ~answers.are_in(view.context.shown)
+    asked, answers = asked.take(sure), answers.take(sure)
+    own, other = with_life(
+        (answered.place, generations(sent, answered, view.context)),
+        (answers.place, generations(asked, answers, view.context)),
+    )
+    before = highest_before(other, answers.before_ns, answers.values["offset_max"], own, sent.after_ns)
+    shown_end = np.append(answers.values["offset_max"], 0)[before]
+    early = once(answered, np.flatnonzero((before >= 0) & (shown_end > answered.values["queue_offset"])), before)
+    every = np.arange(len(answered))
+    why = "an answer had an offset_max past a message before its send came"
+    events = ((answered, every), (sent, every), (answers, before), (asked, before))
+    return Breach("send.delivered.after_request", early, events, why)
 
 
 def _of_one_queue(table: pa.Table, early: Integers, delivered: Gathered, until: Gathered, context: Context) -> Integers:

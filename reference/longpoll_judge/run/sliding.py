@@ -25,7 +25,7 @@ from longpoll_judge.contract.causes import identified
 from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import DISORDER_NS, RecordGaps, Run, Span, gaps_of, union
-from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.evidence.survey import Context, Survey, connection_text, context_and_gaps, merge
 from longpoll_judge.kernel.gathered import have_request, rows_where
 from longpoll_judge.kernel.lives import REQUEST_EVENTS
 from longpoll_judge.kernel.pulls import MS, PULL_CODES
@@ -255,7 +255,9 @@ def _folded(survey: Survey) -> Survey:
     }
     closes = sorted(survey.closes, key=lambda close: close[2])[-CLOSES_MAX:]
     opens = sorted(survey.opens, key=lambda one: one[2])[-CLOSES_MAX:]
-    return msgspec.structs.replace(survey, sources=sources, closes=closes, opens=opens)
+    names = {connection_text(source, connection) for source, connection, *_moments in opens}
+    seen_ns = {name: moment for name, moment in survey.seen_ns.items() if name in names}
+    return msgspec.structs.replace(survey, sources=sources, closes=closes, opens=opens, seen_ns=seen_ns)
 
 
 def _joined(runs: list[Run]) -> list[Run]:
