@@ -7,10 +7,10 @@
 
 `Broker` is a broker in this process, `NameServer` a name server for brokers that register with it. `Producer`,
 `TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients for any RocketMQ broker; they run on
-`RealRuntime`. Their `asyncio` forms are in `longpoll_client`. `check`, `prove` and `explain` query the specification
-of a `Policy` or of a file, `judge` checks a history, `observe` records one from a running broker. `LongPollMachine`
-tests any long-polling service, given a `LongPollSubject` that adapts it; `HistoryWriter` records such a service. A
-user's mistake raises `UserError`; every exception raised on purpose is a `LongpollError`.
+`RealRuntime`. `longpoll_client` has the `asyncio` forms of these clients. `check`, `prove` and `explain` query the
+specification of a `Policy` or of a file, `judge` checks a history, `observe` records one from a running broker.
+`LongPollMachine` tests any long-polling service, given a `LongPollSubject` that adapts it; `HistoryWriter` records such
+a service. A user's mistake raises `UserError`; every exception raised on purpose is a `LongpollError`.
 
 These names are stable between minor versions. Everything else in the packages may change.
 

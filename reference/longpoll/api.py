@@ -1,6 +1,6 @@
 """The commands `check`, `prove`, `explain`, `judge` and `observe` as functions.
 
-Each returns the data that the command prints. z3, Arrow and Spark are imported on first use.
+Each function returns the data that its command prints. z3, Arrow and Spark are imported on first use.
 """
 
 from __future__ import annotations

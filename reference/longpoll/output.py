@@ -48,7 +48,7 @@ WORD_MAX: Final = 18
 
 
 def _columns() -> int | None:
-    """The value of COLUMNS; None if it is not a positive number."""
+    """The value of COLUMNS; None if COLUMNS is not a positive number."""
     asked = os.environ.get("COLUMNS", "")
     is_number = asked.isascii() and asked.isdigit() and len(asked) < 10 and int(asked)
     return min(max(int(asked), WIDTH_MIN), WIDTH_MAX) if is_number else None
@@ -254,7 +254,6 @@ def _room_needed(rows: Sequence[Sequence[Text]]) -> int:
 
 
 def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Sequence[str], grouped: bool) -> Table:
-    """The rows as a table with a column for each head."""
     grid = Table()
     for head in heads:
         grid.add_column(head, justify="right" if head.plain in right else "left", overflow="fold")
@@ -268,7 +267,6 @@ def _grid(heads: Sequence[Text], rows: Sequence[Sequence[Text]], *, right: Seque
 
 
 def _stacked(heads: Sequence[Text], row: Sequence[Text]) -> Table:
-    """Return a row as a table with a line for each head whose cell is not empty."""
     lines = Table.grid(Column(overflow="fold", max_width=out.width // 2), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for head, cell in zip(heads, row, strict=True):
         if cell.plain:

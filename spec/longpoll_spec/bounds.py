@@ -2,8 +2,8 @@
 
 A bound cuts the state space without changing the meaning of an action, because a guard disables the action at a bound
 and no value is clamped. A feature is a part of the model that can be left out, such as several queues or offset
-commits. Its variables and actions exist only if the feature is on. docs/decisions/0002-specification.md explains why
-there are features instead of one large state.
+commits. The variables and actions of a feature exist only if it is on. docs/decisions/0002-specification.md explains
+why there are features instead of one large state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MESSAGES_MAX: Final = 255
 TICKS_MAX: Final = 255
 QUEUES_MAX: Final = 8
 TAGS_MAX: Final = 3
-"""The greatest number of tags. The first two differ in name and hash, and the third has the hash of the first."""
+"""The greatest number of tags. The first two tags differ in name and hash, and the third tag has the hash of the first.
+"""
 
 ASPECTS: Final[dict[str, str]] = {
     "buckets": "A bucket is an entry of the table that the first hold creates and that may be removed.",
@@ -116,8 +117,7 @@ EXPLORATIONS: Final[dict[str, Bounds]] = {
 }
 """One exploration per feature: enough to show its purpose, with two requests each.
 
-With one request, a broker that wakes or answers only the first of several would pass.
-"""
+With one request, a broker that wakes or answers only the first of several requests would pass."""
 
 TIMEOUTS: Final[dict[str, Bounds]] = {
     "timeout": Bounds("timeout", requests=1, messages=1, hold_ticks=3, tags=2),
@@ -127,8 +127,8 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
 """Bounds with hold times of more than one tick, because with one tick a restarted deadline does not show.
 
 No hold time is a multiple of the scan period. The bounds `timeout` have tags, because without tags all requests that a
-dispatcher keeps arrived in the same tick. They are explored with every policy that is checked by name; for the other
-bounds, tests compare the results with recorded ones."""
+dispatcher keeps arrived in the same tick. The bounds `timeout` are explored with every policy that is checked by name;
+for the other bounds, tests compare the results with recorded ones."""
 
 NAMES: Final = (*SIZES, *EXPLORATIONS, *TIMEOUTS)
 

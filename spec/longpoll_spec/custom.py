@@ -86,7 +86,7 @@ class CoreState:
     requests: tuple[CoreRequest, ...]
     queues: tuple[CoreQueue, ...]
     queue: CoreQueue
-    """The first queue. It is the only one if the file declares nothing per queue."""
+    """The first queue. There is only one queue if the file declares nothing per queue."""
     hold_ticks: Int
     """The hold time: the number of ticks from which a deadline counts down."""
     knob: Callable[[str], Any]
@@ -415,10 +415,7 @@ def _line_of_def(path: str, line: int) -> int:
 
 @frozen
 class _Located:
-    """A context in which every exception counts as a mistake of the file.
-
-    The mistake is reported with the last line of the file that ran.
-    """
+    """A block in which every exception counts as a mistake of the file, at the last line of the file that ran."""
 
     path: str
     line: int

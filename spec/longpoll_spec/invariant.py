@@ -1,8 +1,8 @@
 """The strengthening of the induction: statements that hold in every reachable state and that only the proof needs.
 
 A property such as `no_lost_wakeup` is not inductive alone, because a step from an unreachable state that satisfies it
-may lead to a state that breaks it. The statements in this module exclude such unreachable states. They are candidates
-and not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not satisfy.
+may lead to a state that breaks it. The statements in this module exclude such unreachable states. These statements are
+candidates and not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not satisfy.
 
 The engine also takes the properties themselves, and `lists_have_owners`, as candidates.
 """
@@ -97,7 +97,7 @@ def passing_is_unread(model: Model) -> Iterable[Bool]:
 def kept_is_watched(model: Model) -> Iterable[Bool]:
     """If traversals work in place, some thread will check a taken request that has something to read.
 
-    This thread is the request's own recheck or a due dispatcher, and it waits for the lock. The traversal itself may
+    The request's own recheck, or a due dispatcher, will check it; both wait for the lock. The traversal itself may
     check a request that is not checked yet, unless the traversal announces another tag.
     """
     state = model.state
@@ -188,8 +188,8 @@ def queued_has_reason(model: Model) -> Iterable[Bool]:
 def held_knows_the_role(model: Model) -> Iterable[Bool]:
     """A running broker that answers on a role change holds no request whose read came before the change.
 
-    Only after a change can a request have such news, or a traversal have buckets to visit. The traversal is at one of
-    these buckets.
+    Only after a change can a request have such news, or a traversal have buckets to visit. The traversal is at a bucket
+    that it has yet to visit.
     """
     state = model.state
     for queue in state.queues:

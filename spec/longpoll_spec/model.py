@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal["always", "sometimes", "inductive", "leads_to"]
 class Step:
     """The step of an action instance.
 
-    It is enabled in a state where `guard` holds, and `effect` then happens atomically.
+    A step is enabled in a state where `guard` holds, and `effect` then happens atomically.
     """
 
     guard: Bool
@@ -96,7 +96,7 @@ class Property:
     def by_construction(self) -> bool:
         """Whether the property holds vacuously, because it is true of every state, reachable or not.
 
-        Such a property says nothing about the broker, so a report must mark it.
+        A vacuous property says nothing about the broker, so a report must mark it.
         """
         return self.kind != "sometimes" and self.term is TRUE
 
@@ -173,7 +173,7 @@ class Said:
 
 @frozen
 class TraceStep:
-    """One step of a trace: the action, and the state after it. The first step has the first state and no action."""
+    """One step of a trace: the action, and the state after it. Step 0 has the first state and no action."""
 
     action: Action | None
     state: tuple[int, ...]

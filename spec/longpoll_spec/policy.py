@@ -64,7 +64,7 @@ class Extension:
     settings: tuple[tuple[str, Any], ...] = ()
     """The knobs that the file adds, each with the chosen value."""
     phases: tuple[str, ...] = field(default=(), eq=False)
-    """The phases that the file adds. If it starts from the core, these are all phases."""
+    """The phases that the file adds. If the file starts from the core, these are all phases."""
     variables: tuple[Any, ...] = field(default=(), eq=False)
     """The variables that the file adds, as `state.variables.Declared`."""
     families: tuple[Any, ...] = field(default=(), eq=False)

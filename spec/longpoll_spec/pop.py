@@ -1,7 +1,7 @@
 """The hold table in which RocketMQ 5 holds the requests that pop messages, as a specification file.
 
 `longpoll check --policy rocketmq-5-pop` explores it. A request pops one message of one queue, or of every queue of its
-topic, and of the group's retry topic. If it finds none, it waits in the set of its key, ordered by expiry.
+topic, and of the group's retry topic. A request that finds no message waits in the set of its key, ordered by expiry.
 
 A pop takes its message: other requests of the group do not get it. So an arrival wakes one request of each key, and a
 pop that leaves messages wakes the next one. The state has one topic, one consumer group and requests that pop one

@@ -81,7 +81,8 @@ ACTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Maps an action of the environment to the phases in which it must occur."""
 _UNDER_LOCK: Final = ("channel_closes", "role_change", "master_returns", "stop", "truncate", "queue_deleted")
-"""Actions that wait for the end of a traversal in place. Some wait only if they take a request from its bucket."""
+"""Actions that wait for the end of a traversal in place. Some of these actions wait only if they take a request from
+its bucket."""
 
 
 def environment_of(model: Model) -> Iterator[Property]:
@@ -224,7 +225,7 @@ def _remedies(model: Model) -> Iterable[Property]:
 def _two_notifiers(state: State) -> Property:
     """The property that two notifiers interfere.
 
-    If they traverse in place, one waits for the other. With a clone, both have requests of one bucket.
+    If notifiers traverse in place, one waits for the other. If they clone the list, both have requests of one bucket.
     """
     if state.policy.take == "in_place":
         meet = any_of(

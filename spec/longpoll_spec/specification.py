@@ -63,8 +63,8 @@ def fairness_of(model: Model) -> Fairness:
     together (`Next` in TLA+) is not enough: in a queue that can be truncated, a message may be appended, shown and
     truncated for ever while no pull is answered. With one queue and no tags, weak fairness of each urgent action and of
     `tick` is enough. With several queues, or if notifiers put requests back, appends and truncations may keep `tick`
-    disabled. We assume that they do not continue for ever within one tick; the property `time_can_pass` shows that a
-    tick can be reached from every state.
+    disabled. We assume that appends and truncations do not continue for ever within one tick; the property
+    `time_can_pass` shows that a tick can be reached from every state.
     """
     return Fairness(tuple(action.label for action in model.actions if action.urgent or action.name == "tick"), True)
 
@@ -76,7 +76,7 @@ def properties_of(model: Model) -> tuple[Property, ...]:
 
 @lru_cache(maxsize=64)
 def _properties_of(said: Said) -> tuple[Property, ...]:
-    """The properties. The cache helps because they are requested often and take five times as long as the actions."""
+    """The properties, cached because they are requested often and take five times as long as the actions."""
     return (*stated_of(said.model), *sometimes_of(said.model))
 
 

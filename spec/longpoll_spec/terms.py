@@ -137,10 +137,7 @@ def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
 
 
 def _node(kind: type[_T], op: str, *args: Term) -> _T:
-    """The one object of an inner node, found by the ids of its arguments.
-
-    The node references its arguments, so ids stay unique.
-    """
+    """The one object of an inner node, found by the ids of its arguments, which it references."""
     key = (kind, op, *map(id, args))
     found: _T | None = _interned.get(key)
     if found is None:

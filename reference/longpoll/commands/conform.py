@@ -404,7 +404,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
     """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
 
-    The user's choice takes precedence. If the broker reports another version, the output notes that version.
+    The user's choice takes precedence. If the broker reports another version, the output says so.
     """
     try:
         found = identify(place)

@@ -177,7 +177,6 @@ def observe(
 
 
 def _record_inside(jars: Jars, directory: Path, size: Size, *, as_json: bool) -> None:
-    """Record the internal steps of a Java broker, and print their number."""
     if directory.exists():
         raise click.UsageError(f"{directory} already exists; choose a new directory")
     with progress_bar(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as progress:
@@ -209,7 +208,6 @@ def _say_ready(observer: Observer, record: Path, *, as_json: bool) -> None:
 def _read_captures(
     runtime: RealRuntime, files: Sequence[Path], brokers: Sequence[str], record: Path, *, as_json: bool
 ) -> None:
-    """Convert captures to a history and print a summary."""
     from longpoll_observe.capture import read_captures  # noqa: PLC0415 - needs an extra, unlike the proxy
 
     if not brokers:

@@ -471,7 +471,6 @@ def _list_policies(*, as_json: bool) -> None:
 
 
 def _own_knobs(policy: Policy) -> tuple[tuple[str, Any], ...]:
-    """The knobs that a policy's specification file adds, with their values."""
     return () if policy.extension is None else policy.extension.settings
 
 

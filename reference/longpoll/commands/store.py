@@ -106,7 +106,6 @@ def _opened(directory: str) -> Iterator[StoreDirectory]:
 
 @contextmanager
 def _progress(title: str, directory: str) -> Iterator[Any]:
-    """A progress bar over the bytes of the store's files, on stderr."""
     with _opened(directory) as found:
         total = sum(file.size for file in found.log)
         total += sum(file.size for queue in found.queues for file in queue.files)

@@ -133,8 +133,8 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         yield options
         return
-    # Importing Spark takes a second, and only this engine needs it. Its extra includes all packages of the other
-    # engines.
+    # Importing Spark takes a second, and only this engine needs it. The extra of Spark includes all packages of the
+    # other engines.
     importlib.import_module("pyspark")
     from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
     from longpoll_judge.run.spark.session import open_cluster  # noqa: PLC0415

@@ -182,7 +182,6 @@ def _show_rows(found: Proof, title: str) -> None:
 
 
 def _world(bounds: Bounds) -> str:
-    """Describe the configuration of the proof."""
     aspects = f", with {', '.join(sorted(bounds.aspects))}" if bounds.aspects else ""
     return f"{bounds.queues} queue(s), {bounds.tags} tag(s){aspects}"
 

@@ -169,7 +169,7 @@ class _Consumer:
         return self.group not in BY_REQUESTS
 
     def pull(self, queue: int, offset: int) -> None:
-        """Request messages from the offset on; the answer sends the next request."""
+        """Request messages from the offset on. The handler of the answer sends the next request."""
         self.asked[queue] = offset
         commit_offset = offset if self.run.plan.commits and self.commits_by_pulls else None
         header = pull_header(
@@ -250,17 +250,15 @@ class _Consumer:
 class _Commits:
     """A group's own commits (request 15) and offset queries (14), one after another.
 
-    The next pull is in flight meanwhile and may commit too, so a group never commits less than before. The judge checks
-    the answers in the record. The reader thread of `client` owns all attributes.
+    While a commit is in flight, the next pull may commit too, so a group never commits less than before. The judge
+    checks the answers in the record. The reader thread of `client` owns all attributes.
     """
 
     client: RemotingClient
     group: str
     topic: str
     unknown_codes: set[int] = field(factory=set)
-    """The codes of requests that the broker does not support."""
     told_count: int = 0
-    """The number of queries that the broker answered with an offset."""
     _answers: Counter[int] = field(factory=Counter)
     """Maps each queue to the number of answers to its pulls."""
     _waiting: set[int] = field(factory=set)
@@ -402,8 +400,8 @@ def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, in
 def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
     """Wait until every group has seen its pulls expire twice, so that each history contains deadlines.
 
-    A broker that scans for deadlines may by chance end the first pulls hardly late. It then ends the second ones late
-    by nearly a whole period.
+    A broker that scans for deadlines may by chance answer the first expired pulls almost in time. The second expired
+    pulls are then late by nearly a whole period.
     """
     due = 2 * run.plan.queue_count
     deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)

@@ -1,18 +1,18 @@
 """A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
 In each round, every queue gets one message and, about when that becomes visible, the pull for it. Rounds alternate
-between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads pulls.
-Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and the
-delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
-distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
+between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads pulls. Nothing
+else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and the delivery
+waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread distinguishes a
+late delivery from a host pause. The load works with any broker, with or without a proxy.
 
 When to pull (`PullTiming`): a pull that is held before its message arrives gets its answer one wake time after the
 message was written. A pull that arrives later gets its answer one trip time after the pull was written. The race
-happens where both coincide: the wake time minus the trip time after the message. Both times are followed as medians,
-so they include the delays of proxy, network and load.
+happens where both coincide: the wake time minus the trip time after the message. The wake time and the trip time are
+followed as medians, so they include the delays of proxy, network and load.
 
-The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and is
-read up to it. A topic that a send creates has at most as many queues as the default topic: 8, unless configured.
+The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and is read
+up to it. A topic that a send creates has at most as many queues as the default topic: 8, unless configured.
 
 Source: `TopicConfigManager.createTopicInSendMessageMethod`.
 """
@@ -214,8 +214,8 @@ def prepare(
 ) -> RaceTopic:
     """Create the topic if the broker allows it, and find out which of these queues it has.
 
-    A broker that was just started may reject the topic; then a send creates it, with fewer queues. `tell` is called
-    once per queue. Raises ClientError if the broker does not answer, or its answer is unreadable.
+    A broker that was just started may reject the topic; then a send creates the topic, with fewer queues. `tell` is
+    called once per queue. Raises ClientError if the broker does not answer, or its answer is unreadable.
     """
     count = max(queue_ids) + 1
     offsets: dict[int, int] = {}
@@ -291,7 +291,8 @@ class _Queue:
     asked_ns: int = 0
     """When the round's first pull was written."""
     acknowledged_ns: int = 0
-    """When the broker acknowledged the message; 0 if it has not. The other times use 0 in the same way."""
+    """When the broker acknowledged the message; 0 if it has not. In the other times of a round, 0 has the same meaning.
+    """
     answered_ns: int = 0
     delivered_before: int = 0
     """The number of all deliveries when the round's last request was written."""
@@ -309,7 +310,6 @@ class _Queue:
         return 2 * self.number + (step == "pull")
 
     def request(self, step: Step) -> Command:
-        """Build the request that sends the round's message, or its pull."""
         opaque = self.opaque(step)
         if step == "send":
             return Command(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=self.send_fields, body=BODY)
@@ -359,7 +359,7 @@ class _Race:
 
     @property
     def stop_ns(self) -> int:
-        """No round begins after this time."""
+        """The time after which no round begins."""
         return self.begun_ns + int(self.plan.seconds * 1e9)
 
     def begin(self, queue: _Queue, now_ns: int) -> None:
@@ -474,7 +474,6 @@ class _Race:
         self.aim.learn(sent_ms, asked_ms, answered_ms)
 
     def overdue(self, now_ns: int) -> list[_Queue]:
-        """Return the queues whose answer is overdue."""
         patience_ns = self.plan.patience_ms * 1e6
         return [one for one in self.queues.values() if not one.is_done and self._since_ns(one, now_ns) > patience_ns]
 

@@ -1,8 +1,7 @@
 """The actions of the specification, one module per family, in the order in which a message and a pull meet them.
 
-An action is one critical section, one store read, or one step of a thread between them. This is the coarsest
-granularity at which every known finding still shows.
-"""
+An action is one critical section, one store read, or one step of a thread between them. With coarser actions, some
+known findings would not show."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 Source: `PullMessageProcessor.processRequest` commits the offset that a pull carries, after the hold (4.9.8) or before
 it (5.x, `tryCommitOffset`). In `ConsumerOffsetManager.commitOffset` the last writer wins. In the model, the consumer of
-each slot is a separate group. Its next pull waits for the commit of the last pull, although in Java the thread of the
-last pull may be slower, which would only make things worse.
-"""
+each slot is a separate group. A consumer's next pull waits for the commit of its last pull, although in Java the thread
+of the last pull may be slower, which would only make things worse."""
 
 from __future__ import annotations
 

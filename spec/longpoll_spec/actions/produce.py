@@ -1,8 +1,8 @@
 """Produce and dispatch: a message is appended to the log, then becomes visible to pulls.
 
-Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues. It takes their
-messages in any order, which includes the order in the log. For the notification that follows see `traversal`.
-"""
+Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues. The dispatcher
+takes messages of the queues in any order, which includes the order in the log. For the notification that follows see
+`traversal`."""
 
 from __future__ import annotations
 

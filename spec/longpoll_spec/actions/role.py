@@ -1,15 +1,14 @@
 """Role: a slave acts for its master, until the master returns or the slave becomes master.
 
-Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster`. It calls
-`PullRequestHoldService.notifyMasterOnline` when the master is again the least living broker of its group. This is the
-only caller: a slave that becomes master (`changeToMaster`) wakes no request. `notifyMasterOnline` checks whether each
-bucket is empty, then takes its list. If another thread emptied the bucket in between, the list is null, and the
-exception ends the traversal. Later pulls that find nothing are redirected to the master
-(`PullMessageProcessor.composeResponseHeader`).
+Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster`.
+`onMinBrokerChange` calls `PullRequestHoldService.notifyMasterOnline` when the master is again the least living broker
+of its group. Nothing else calls `notifyMasterOnline`: a slave that becomes master (`changeToMaster`) wakes no request.
+`notifyMasterOnline` checks whether each bucket is empty, then takes its list. If another thread emptied the bucket in
+between, the list is null, and the exception ends the traversal. Later pulls that find nothing are redirected to the
+master (`PullMessageProcessor.composeResponseHeader`).
 
-4.9.8 has no such call. Its slaves commit no offset that a pull carries (`processRequest`), and do not notify (`doReput`
-asks for another role than SLAVE before it calls `arriving`).
-"""
+RocketMQ 4.9.8 does not call `notifyMasterOnline`. Its slaves commit no offset that a pull carries (`processRequest`),
+and do not notify (`doReput` asks for another role than SLAVE before it calls `arriving`)."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
 def may_put_back(state: State, queue: Queue) -> Bool:
     """Whether a notifier can put requests back now.
 
-    A notifier that traverses in place holds the lock; with a clone it must wait for the lock."""
+    A notifier that traverses in place holds the lock; a notifier that cloned the list must wait for the lock."""
     return TRUE if state.policy.take == "in_place" else state.lock_free(queue)
 
 

@@ -19,8 +19,8 @@ def to_executor(
     Where `wakes` does not hold, the request goes to the phase `otherwise`, or stays where it is if this is None, and
     `recheck_due` sets its pending recheck, unless it is None.
 
-    A woken request keeps its deadline. Its own recheck is cancelled, because the recheck would not find the request.
-    """
+    A woken request keeps its deadline. The recheck of a woken request is cancelled, because it would not find the
+    request."""
     stays = request.phase if otherwise is None else otherwise
     left = request.recheck_due if recheck_due is None else recheck_due
     return (

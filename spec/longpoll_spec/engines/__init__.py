@@ -47,9 +47,9 @@ def explore(
     """Explore a model with an engine by name and decide the properties, all properties of the spec by default.
 
     `report` is called with the progress about every second. If a search passes `limit_states`, it ends at the next
-    level, and undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's own `explore` documents its
-    options: `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of
-    spark. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that the engine cannot take, and
+    level, and undecided properties are `unknown`; Ctrl-C has the same effect. The `explore` of each engine documents
+    its options: `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint`
+    of spark. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that the engine cannot take, and
     `EngineLimitError` for a run beyond its limits.
     """
     if engine not in ENGINES:

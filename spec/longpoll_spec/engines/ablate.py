@@ -3,7 +3,7 @@
 Each changed policy is explored under small bounds and with each feature, which gives the shortest run for every broken
 property. The other properties of the model without features are proved for any number of messages, any timeout and any
 scan period. If a change breaks nothing, the knob is redundant in that policy, and the table `policy.REDUNDANT` must
-have an entry with the reason. A missing entry and a wrong one are both reported as problems.
+have an entry with the reason. Missing and wrong entries are reported as problems.
 
 Pairs of knobs are not tried, although two changes together may break a property that neither breaks alone.
 """

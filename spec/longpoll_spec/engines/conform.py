@@ -3,7 +3,7 @@
 The observer knows the time of a step only as an interval. Steps whose intervals do not overlap have a known order. For
 steps whose intervals overlap, the check tries every order and merges equal results. Actions that the observer does not
 see (hidden actions) may happen between any two steps. The steps conform if at least one order of them is a run of the
-specification. If none is, the result has the last possible states, because they show what is wrong.
+specification. If no order is a run, the result has the last possible states, because they show what is wrong.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class Checker:
 class Follower:
     """Follows one run whose steps arrive one after another, in a known order.
 
-    Invariant: `possible` has exactly the states in which the run may be, before any hidden action. It is never empty,
-    because a step that is possible in none of these states is rejected and changes nothing.
+    Invariant: `possible` has exactly the states in which the run may be, before any hidden action. `possible` is never
+    empty, because a step that is possible in none of its states is rejected and changes nothing.
     """
 
     checker: Checker

@@ -1,6 +1,6 @@
 """The reference evaluator computes the value of a term in one state. Tests compare every faster engine with it.
 
-It also runs a model step by step, which turns the token of a counterexample back into a trace.
+The evaluator also runs a model step by step, which turns the token of a counterexample back into a trace.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ next, so the first witness that it finds is a shortest one. The faster engines m
 `never_after` checks progress properties, such as that no fair run leaves a pull unanswered for ever (`unanswered`). A
 deadline in ticks does not imply an answer, because time may stop: a run may append, show and truncate a message for
 ever. The assumed fairness is `specification.fairness_of`. A fair run that leaves a pull open ends up in one strongly
-connected component of the states in which this pull is open. So `never_after` checks for each component whether
+connected component of the states in which this pull is open. Therefore `never_after` checks for each component whether
 fairness allows a run to stay there (Emerson and Lei, 1987). As in TLA+, a run may stutter for ever, so a single state
 counts as a component, and a step that changes nothing is not a step of an action. Use small bounds, because each state
 is a Python object in memory.
@@ -191,7 +191,6 @@ class _Search:
         self._ask_here(first)
 
     def grow(self, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until there are no new states, or the limit is reached."""
         while self.level:
             following: list[Packed] = []
             for number, state in enumerate(self.level):
@@ -225,7 +224,6 @@ class _Search:
         return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """For each witness, the actions of the shortest run from the first state to it."""
         return [self._run_to(witness) for witness in witnesses]
 
     def _run_to(self, witness: Witness) -> list[Action]:
@@ -420,7 +418,7 @@ def _is_still(steps: Sequence[Step]) -> bool:
 def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
     """The strongly connected components of these states (Tarjan, 1972).
 
-    It uses an explicit stack, because recursion would be too deep for long runs.
+    The function uses an explicit stack, because recursion would be too deep for long runs.
     """
     number: dict[Packed, int] = {}
     least: dict[Packed, int] = {}

@@ -1,8 +1,7 @@
 """Simplifies terms before an engine runs, by the ranges of variables and by the guards that hold where terms are used.
 
-`column_type` finds by interval arithmetic how wide a column must be. The result is always wide enough, but may be wider
+`column_type` finds by interval arithmetic how wide a column must be. The column is always wide enough, but may be wider
 than necessary.
-
 
 `Simplifier` treats a sum as a constant plus multiples of atoms. A choice between two sums that differ by a constant is
 an atom of its condition: `ite(c, x + 1, x)` is x plus one times c. So the additions and subtractions of a step cancel,

@@ -4,8 +4,8 @@ Each property gets one verdict: that of the first exploration that breaks it, or
 or else of the first that states it.
 
 Worst-case response times are tight bounds on how late a policy answers. With the feature `lateness` every request
-counts its own lateness, and a search finds the greatest count that any run reaches. This count is the bound: a token
-shows a run that reaches it, and no run exceeds it. A stopped broker need not answer and a dropped request gets no
+counts its own lateness, and a search finds the greatest count that any run reaches. The greatest count is the bound: a
+token shows a run that reaches it, and no run exceeds it. A stopped broker need not answer and a dropped request gets no
 answer, so neither is counted as late.
 """
 
@@ -30,7 +30,8 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
 BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
-"""The bounds of the search. They are large enough, because one request alone waits as long as one among several."""
+"""The bounds of the search. The bounds are large enough, because one request alone waits as long as one among several.
+"""
 
 _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
     "late": lambda request: request.late,
@@ -142,8 +143,8 @@ def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[
 
 
 RANGE: Final = "stays_in_range"
-"""The property that no step takes a variable out of its range. If it is violated, the specification file has a mistake.
-"""
+"""The property that no step takes a variable out of its range. If this property is violated, the specification file has
+a mistake."""
 
 
 def explorations_of(policy: Policy) -> Sequence[Bounds]:
@@ -182,7 +183,7 @@ def runs_of(policy: Policy) -> Bounds:
 def progress_of(policy: Policy, bounds: Bounds) -> tuple[Row, ...]:
     """The verdicts on `time_can_pass` and on the progress properties of a specification file.
 
-    They are unknown if the bounds have more than `STATES_MAX` states.
+    The verdicts are unknown if the bounds have more than `STATES_MAX` states.
     """
     if policy.extension is None:
         return ()

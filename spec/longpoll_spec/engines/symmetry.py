@@ -1,12 +1,13 @@
 """Check that requests are interchangeable, and queues too, instead of assuming it.
 
 Swapping two requests, or two queues, must map the set of actions and each statement to itself, up to the order of
-operands of `and` and `or`. If it does, a proof about one request or queue holds for all of them. If it does not, for
-example because a mutant changes the action of one request only, the engines check each request and queue.
+operands of `and` and `or`. If this holds, a proof about one request or queue holds for all of them. If it does not
+hold, for example because a mutant changes the action of one request only, the engines check each request and queue.
 
 A request's number occurs only in names of variables, such as `phase_0`. A queue's number occurs in names, such as
 `log_end_q0` and `watched_q0_1`, and as the value of a variable that declares this (`Variable.numbers_queues`). Values
-that are compared with such a variable, or assigned to it, are renamed too. For orbits of states see `packed.orbits`.
+that are compared with a variable that numbers queues, or assigned to it, are renamed too. For orbits of states see
+`packed.orbits`.
 """
 
 from __future__ import annotations

@@ -73,10 +73,7 @@ def _editable_texts(model: Model, actions: Sequence[Action], parts: Sequence[tup
 
 
 def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
-    """(name of a variable without numbers, its assignments as text) for the effect.
-
-    Assignments that keep a value are left out.
-    """
+    """Yield (name of a variable without numbers, its assignments as text) for each variable that changes."""
     written: dict[str, list[str]] = {}
     for name, term in changes(action.effect).items():
         written.setdefault(called(name), []).append(f"{name} := {bare(writer.value(term, name))}")

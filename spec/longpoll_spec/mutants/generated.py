@@ -64,10 +64,7 @@ class Mutant:
         return assemble(state, [self._slipped(state, action) for action in actions_of(state)])
 
     def is_in(self, policy: Policy, bounds: Bounds) -> bool:
-        """Whether the mistake changes the model under these bounds.
-
-        The model stays the same if the changed variable does not exist.
-        """
+        """Whether the mistake changes the model under these bounds, in which the changed variable may not exist."""
         state = state_of(policy, bounds)
         return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
 

@@ -63,7 +63,7 @@ def _moving_offsets(model: Model) -> Wrong:
 def _is_moved(model: Model, action: Action, request: Request) -> Bool:
     """Whether the step changes the request's offset, other than by a turn to the end of another queue.
 
-    The rule is repeated here, independently of `next_pull`. The first pull of a request is a turn too.
+    This function repeats the rule, independently of `next_pull`. The first pull of a request is a turn too.
     """
     moved = ~int_after(request.offset, action).is_(request.offset)
     if action.name != "next_pull" or moved is FALSE:

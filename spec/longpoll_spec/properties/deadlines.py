@@ -1,6 +1,6 @@
 """Properties of deadlines: each request has the deadline of its pull, and is answered in the tick in which it passes.
 
-Both parts are needed, because a broker that renews the deadlines of kept requests would never be late.
+The first part is needed because a broker that renews the deadlines of kept requests would never be late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _other_deadlines(model: Model) -> Wrong:
 def _is_other(model: Model, action: Action, request: Request) -> Bool:
     """Whether the step changes the request's deadline in another way than by one less for each tick.
 
-    The rule is repeated here, independently of `tick` and `next_pull`. Idle slots are not checked.
+    This function repeats the rule, independently of `tick` and `next_pull`. Idle slots are not checked.
     """
     before, then = request.deadline, int_after(request.deadline, action)
     stood, stands = ~request.is_("idle"), after(~request.is_("idle"), action.effect)
@@ -72,7 +72,7 @@ def _woken_early(model: Model) -> Wrong:
 def _has_time_and_no_news(model: Model, request: Request) -> Bool:
     """Whether the request has nothing to read and no news, and its deadline has not passed.
 
-    The rule is repeated here, because `answer_is_right` checks the condition under which a read answers at once.
+    This function repeats the rule, because `answer_is_right` checks the condition under which a read answers at once.
     """
     at_end = any_of(request.at(queue) & request.offset.is_(queue.visible_end) for queue in model.state.queues)
     return at_end & (request.role_news <= 0) & (request.deadline > 0)

@@ -99,9 +99,9 @@ def hold_limit_kept(model: Model) -> Property | None:
 
 
 def _overfilling(model: Model) -> Wrong:
-    """The steps that hold too many requests: a request that does not act becomes held, or another one is held already.
+    """The steps that hold too many requests: a request that does not act becomes held, or another is held already.
 
-    Stated so, the condition compares no two requests, which a proof for any number of requests requires.
+    This condition compares no two requests, because a proof for any number of requests requires that.
     """
     requests = model.state.requests
     for action in model.actions:

@@ -78,10 +78,7 @@ def _kept_for_nothing(state: State, request: Request) -> Bool:
 
 
 def _unrest(state: State, notifier: Notifier) -> Int:
-    """A notifier's distance from rest.
-
-    It is greater if a request in the bucket will make the notifier traverse again.
-    """
+    """A notifier's distance from rest, greater if a request in the bucket will make it traverse again."""
     waits = any_of(
         each.in_table & (state.fits(each) | state.is_told_moved(each)) & state.walks_for(notifier, each)
         for each in state.requests
@@ -112,8 +109,8 @@ def _one_if(condition: Bool, weight: int = 1) -> Int:
 def _gets_less(parts: Rank, action: Action) -> Bool:
     """Whether the step lowers the rank, in lexicographic order.
 
-    A part is lower if one of its sums falls and none rises. This is stronger than comparing totals, and easier for a
-    solver, because unchanged sums cancel.
+    A part is lower if one of its sums falls and none rises. Comparing sums is stronger than comparing totals, and
+    easier for a solver, because unchanged sums cancel.
     """
     less: Bool = FALSE
     for part in reversed(parts):

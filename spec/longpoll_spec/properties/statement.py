@@ -13,7 +13,8 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, all_of, any_of, substitute
 
 Text: TypeAlias = Callable[[Model], Property | None]
-"""The function of a property. It returns None if the property does not apply to the model's policy or bounds."""
+"""The function of a property. The function returns None if the property does not apply to the model's policy or bounds.
+"""
 Wrong: TypeAlias = Iterable[tuple[Action, Bool]]
 """Actions, each with the condition under which its step breaks the property."""
 

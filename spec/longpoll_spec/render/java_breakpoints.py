@@ -53,8 +53,7 @@ class Breakpoint:
     """The class of the exception that a test may let the thread throw at this location; empty if none."""
     does: tuple[str, str] = ("", "")
     """(condition, action) as Java expressions: the thread does the action when it continues, if the condition is true.
-    It is empty for the code of a release.
-    """
+    `does` is empty for the code of a release."""
 
     @property
     def words(self) -> str:

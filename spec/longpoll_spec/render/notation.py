@@ -2,9 +2,9 @@
 
 A `Notation` has the infix operators, and a `Writer` also has names for values and for frequent terms; `promela` and
 `tla` lay out variables, actions and properties. `Reader` writes for people, such as `phase[r] = held`, and writes a
-statement that is the same for every request once. It needs a model with two requests. A statement about request 0 is
-written as one about `r`, the acting request, or as one about any request `s` if the model states the same about request
-1, which swapping the requests shows.
+statement that is the same for every request once. `Reader` needs a model with two requests. A statement about request 0
+is written as one about `r`, the acting request, or as one about any request `s` if the model states the same about
+request 1, which swapping the requests shows.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Writer:
         return attrs.evolve(self, named=named, kept=(*self.kept, *(term for term, _ in pairs)))
 
     def text(self, term: Term) -> str:
-        """The term as text. There are parentheses around it unless its operator is a comparison or a negation."""
+        """The term as text. The text has parentheses unless the term's operator is a comparison or a negation."""
         return self._written(term, ())
 
     def operand(self, term: Term) -> str:

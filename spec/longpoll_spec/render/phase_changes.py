@@ -1,7 +1,7 @@
 """Derives from the effects which action moves a request from which phase to which.
 
-For each action, every phase in turn is substituted for the request's phase in guard and effect. If the guard is then
-not false, the possible next phases are the constants in the effect. Some moves might need a condition that no run
+For each action, every phase in turn is substituted for the request's phase in guard and effect. If the guard does not
+become false, the possible next phases are the constants in the effect. Some moves might need a condition that no run
 fulfils, so a test compares the moves with those of all runs under the bounds `tiny`.
 """
 

@@ -28,7 +28,8 @@ REMOVING: Final = 5
 """Program counter: the scanner has seen the bucket empty and is about to remove it."""
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
-"""The greatest number of copies of a request in the executor. One is correct; the second shows a broker's mistake."""
+"""The greatest number of copies of a request in the executor. One copy is correct; a second copy shows a broker's
+mistake."""
 NEW_MASTER: Final = 1
 """News for a request: the broker, which was a slave, has become master since the request's read."""
 MASTER_BACK: Final = 2
@@ -110,10 +111,7 @@ class Tag:
     """The wish for messages that pass the SQL filter; None if this message does not pass."""
 
     def passes(self, wants: Int) -> Bool:
-        """Whether the broker delivers a message with this tag to a pull that asks for `wants`.
-
-        The broker compares hashes of tags.
-        """
+        """Whether the broker, which compares hashes of tags, delivers this tag to a pull that asks for `wants`."""
         return wants.is_one_of(self.alike) | self._passes_sql(wants)
 
     def is_wanted(self, wants: Int) -> Bool:

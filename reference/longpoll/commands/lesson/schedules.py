@@ -1,6 +1,6 @@
 """Runs a reader's threads in every order of their lines up to a number of context switches.
 
-It tries orders with few switches first, so that the first failure is as simple as possible. Most races need two
+Orders with few switches are tried first, so that the first failure is as simple as possible. Most races need two
 switches (Musuvathi and Qadeer, Iterative context bounding, 2007). `threading` and `time` are simulated, and simulated
 time passes only when no thread can run. An exception in the reader's code becomes one sentence, not an internal error.
 """

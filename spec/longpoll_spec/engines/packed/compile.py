@@ -1,10 +1,10 @@
 """Compiles a model to NumPy source: one function that expands a chunk of packed states.
 
-The function unpacks every variable into a column with one entry per state of the chunk. It evaluates every guard once
-for the whole chunk, and then works only on the rows in which the action is enabled. The guard holds in these rows, so a
-variable that it fixes, such as by `phase is taken`, is a constant in the effect. A successor is a copy of the old state
-in which the changed bits are flipped. Each column is freed after its last use, so that the next column reuses its
-memory while it is in the cache. The source is plain text with a few constants, so it can be sent to another process.
+The function unpacks every variable into a column with one entry per state of the chunk. The function evaluates every
+guard once for the whole chunk, and then works only on the rows in which the action is enabled. A variable that the
+guard fixes, such as by `phase is taken`, is a constant in the effect. A successor is a copy of the old state in which
+the changed bits are flipped. Each column is freed after its last use, so that the next column reuses its memory while
+it is in the cache. The source is plain text with a few constants, so it can be sent to another process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOCAL: Final = re.compile(r"\bx\d+\b")
 
 @frozen
 class Source:
-    """The text of one function and its constants. They are plain values, so any process can compile the function."""
+    """The text of one function and its constants, which are plain values, so that any process can compile it."""
 
     lines: tuple[str, ...]
     column: str
@@ -254,10 +254,7 @@ class Scope:
         return held
 
     def _conjunction(self, term: Term) -> str:
-        """The expression of a conjunction.
-
-        Negated conjuncts are joined to one negation (De Morgan), which saves passes over columns.
-        """
+        """The expression of a conjunction. One negation for all its negated parts saves passes over columns."""
         negated = [arg for arg in term.args if arg.op == "not"]
         plain = [self.value(arg) for arg in term.args if arg.op != "not"]
         if negated:

@@ -79,7 +79,7 @@ class Layout:
         return 1 + max(place.word for place in self.fields)
 
     def pack(self, state: Sequence[int]) -> int:
-        """Pack a state into its key. It asserts that each value is in its variable's range."""
+        """Pack a state into its key. The method asserts that each value is in its variable's range."""
         key = 0
         for place, value in zip(self.fields, state, strict=True):
             offset = value - place.variable.lower
@@ -94,7 +94,7 @@ class Layout:
 
 @frozen
 class Group:
-    """The bits of one request. They are in one word, and each request has its fields in the same order."""
+    """The bits of one request, which are in one word. Each request has its fields in the same order."""
 
     word: int
     shift: int
@@ -152,10 +152,7 @@ class _Shelf:
     at: int = 0
 
     def put(self, width: int) -> tuple[int, int]:
-        """Allocate the next `width` bits.
-
-        Returns the index of their word, and the number of bits of this word below them.
-        """
+        """Allocate `width` bits; returns the index of their word, and the number of bits below them in that word."""
         if self.at % WORD_BITS + width > WORD_BITS:
             self.at += -self.at % WORD_BITS
         place = divmod(self.at, WORD_BITS)

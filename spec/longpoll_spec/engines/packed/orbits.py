@@ -1,10 +1,11 @@
 """Symmetry reduction: of all states that differ only in the numbering of requests or queues, explore one.
 
-Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. They are the
-orbit of the state. A renaming of queues moves bits and maps numbers of queues (`QueueMoves`), and a renaming of
-requests moves their groups of bits. To find the canonical state of an orbit, the engine renames the queues in every way
-and sorts the groups each time; the least result is canonical. A canonical state counts as many times as its orbit has
-states. This is the number of renamings, divided by the number of those that leave the state unchanged.
+Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. All
+renamings of a state form its orbit. A renaming of queues moves bits and maps numbers of queues (`QueueMoves`), and a
+renaming of requests moves their groups of bits. To find the canonical state of an orbit, the engine renames the queues
+in every way and sorts the groups each time; the least result is canonical. A canonical state counts as many times as
+its orbit has states. The size of an orbit is the number of renamings, divided by the number of renamings that leave the
+state unchanged.
 
 | bits                       | hold                                                                           |
 |----------------------------|--------------------------------------------------------------------------------|

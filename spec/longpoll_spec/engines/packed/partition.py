@@ -4,9 +4,10 @@ If the search has one process, it owns every state. Each of several workers owns
 its range. `search` decides who owns a state and when a level ends, and `store` keeps the states.
 
 Parent pointers would take memory for each state, so instead each level keeps the states that the search first reached
-at that depth, and `runs_backwards` rebuilds counterexamples from the levels. From the state of a witness it finds the
-least state in the previous level that leads there, and so on to the first state. One pass over the levels serves all
-witnesses. The choice of the least state makes the result independent of the number of workers.
+at that depth, and `runs_backwards` rebuilds counterexamples from the levels. From the state of a witness,
+`runs_backwards` finds the least state in the previous level that leads to it, and so on to the first state. One pass
+over the levels serves all witnesses. The choice of the least state makes the result independent of the number of
+workers.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class Part:
         return self.stretch_states + self.chunk_states * self.actions
 
     def begin(self) -> None:
-        """Make the store. This happens in the process that uses it, after the fork."""
+        """Make the store. The store is made in the process that uses it, after the fork."""
         table = WordTable(self.words, number=self.number, shares=self.shares)
         self.store = HeldStore(table) if self.new_store is None else self.new_store()
 

@@ -84,7 +84,7 @@ class _Runs:
     runs: int = 0
 
     def batch(self, runs: int) -> None:
-        """Try `runs` runs from the first state. Each ends after `steps` steps, or before if no action is enabled."""
+        """Try `runs` runs from the first state. A run ends after `steps` steps, or before if no action is enabled."""
         taken = np.full((self.steps, runs), _NOBODY, dtype=np.int16)
         states = np.repeat(words_of([self.layout.pack(self.model.initial)], self.layout.words), runs, axis=1)
         numbers = np.arange(runs)

@@ -73,7 +73,6 @@ class _Search:
     complete: bool = False
 
     def grow(self, first: int, limit: int | None, report: Report | None) -> None:
-        """Expand levels until none has new states, or the limit is reached."""
         self.fired = [0] * len(self.model.actions)
         self.crew.begin(first)
         level = self.crew.next_level()

@@ -120,7 +120,7 @@ class WordTable:
         return joined(new, self.width)
 
     def _first_slots(self, heads: Words) -> Slots:
-        """The first slot to probe for each head. They ascend with the heads, spread over all slots."""
+        """The first slot to probe for each head. First slots ascend with the heads, spread over all slots."""
         if self.shares > 1:
             heads = (heads - np.uint64(first_head(self.number, self.shares))) * np.uint64(self.shares)
         return (heads >> np.uint64(WORD_BITS - self.bits)).view(np.int64)

@@ -59,7 +59,7 @@ def taken(words: Words, rows: Rows) -> Words:
 
 
 def mixed(words: Words) -> Words:
-    """Spread every bit of the states over their heads, in place. This is a bijection that maps 0 to 0."""
+    """Spread every bit of the states over their heads, in place, by a bijection that maps 0 to 0."""
     for start in range(0, words.shape[1], BLOCK_STATES):
         block = words[:, start : start + BLOCK_STATES]
         head = block[0]
@@ -107,7 +107,7 @@ def merged(parts: Iterable[Words], width: int) -> Words:
 
 
 def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -> Words:
-    """Sort states by their heads, and drop duplicates. It may overwrite `words`; `kind` is as for `numpy.sort`."""
+    """Sort states by their heads, and drop duplicates. May overwrite `words`; `kind` is as for `numpy.sort`."""
     if len(words) == 1:
         words[0].sort(kind=kind)
     else:

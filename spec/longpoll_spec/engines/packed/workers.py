@@ -43,10 +43,7 @@ PATIENCE_S: Final = 5.0
 
 @frozen
 class _Tray:
-    """The successors of one worker's batch, as columns.
-
-    Worker k owns the columns from `cuts[k]` up to `cuts[k + 1]`.
-    """
+    """The successors of one worker's batch. Worker k owns the columns from `cuts[k]` up to `cuts[k + 1]`."""
 
     cuts: npt.NDArray[np.uint64]
     words: Words
@@ -59,7 +56,7 @@ def _tray(workers: int, states: int, words: int) -> _Tray:
 
 @frozen
 class _Worker:
-    """One worker process. It has its part of the search, the trays of all workers and the pipe to the foreman."""
+    """One worker process. A worker has its part of the search, all trays and the pipe to the foreman."""
 
     part: Part
     trays: tuple[_Tray, ...]
@@ -257,7 +254,8 @@ def start_process(process: ForkProcess) -> None:
 def _run(worker: _Worker, foreman_ends: Sequence[Connection]) -> None:
     """Run the worker in its process.
 
-    It first closes its copies of the foreman's pipe ends, because with them it would not notice the foreman's exit.
+    The worker first closes its copies of the foreman's pipe ends, because with them it would not notice the foreman's
+    exit.
     """
     for pipe in foreman_ends:
         pipe.close()

@@ -71,7 +71,7 @@ class Statements:
 
     @property
     def candidates(self) -> list[Property]:
-        """The statements about states. Those about steps cannot be inductive."""
+        """The statements about states. Statements about steps cannot be inductive."""
         return [item for item in (*self.stated, *self.helping) if not item.closing]
 
     @property
@@ -109,8 +109,8 @@ class Readers:
 class AnyProof:
     """A proof for any number of requests.
 
-    `proved_at` has the numbers of requests for which the solver was asked: together they cover every number. It is
-    empty, with the reason in `why_not`, if the specification does not allow such a proof.
+    `proved_at` has the numbers of requests for which the solver was asked: together they cover every number.
+    `proved_at` is empty, with the reason in `why_not`, if the specification does not allow such a proof.
     """
 
     proof: Proof
@@ -302,7 +302,8 @@ def _runs(
     """Yield for each property a run that breaks it, or `unknown` if no such run is found with two requests.
 
     Configurations with one feature are explored before the whole one, because their runs are shorter. Then a solver
-    unrolls runs of the plain configuration. If `depth_max` excludes exploring, it unrolls runs of all configurations.
+    unrolls runs of the plain configuration. If `depth_max` excludes exploring, the solver unrolls runs of all
+    configurations.
     """
     found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
     places: Iterable[Bounds] = worlds_within(world)

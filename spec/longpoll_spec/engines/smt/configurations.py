@@ -11,10 +11,10 @@ that the statement reads, the statement, or the condition of a forbidden step. `
 terms with the feature and without it, so a feature need not declare what it changes.
 
 `CONFIGURATIONS` has a configuration without features, one for each feature and each pair of features, one with all, and
-one with all except truncation. They include every exploration of `longpoll check`, and for the presets they cover all
-combinations of three features in a question. `not_taken` returns the combinations that no configuration covers. A
-feature that only restricts behaviour, such as a limit on held requests, is a parameter that a proof leaves open
-(`variables.SWITCHES`). So every configuration except `plain` and `bare` covers such a feature both on and off.
+one with all except truncation. These configurations include every exploration of `longpoll check`, and for the presets
+they cover all combinations of three features in a question. `not_taken` returns the combinations that no configuration
+covers. A feature that only restricts behaviour, such as a limit on held requests, is a parameter that a proof leaves
+open (`variables.SWITCHES`). So every configuration except `plain` and `bare` covers such a feature both on and off.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ from longpoll_spec.terms import variables_of
 
 Features: TypeAlias = frozenset[str]
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
-"""The features on which the specification can branch. Without `queues` there is one queue, with it two. Without `tags`
-there is one tag, with it three, two of which have the same hash.
-"""
+"""The features on which the specification can branch. The feature `queues` gives two queues instead of one. The feature
+`tags` gives three tags instead of one, two of which have the same hash."""
 QUEUES_ALONE: Final = 3
 """The number of queues if they are the only feature. Three queues together with other features are not proved."""
 REQUESTS: Final = 2
@@ -176,10 +175,7 @@ statement).
 
 @define
 class _Reader:
-    """Builds the terms with each feature on and off.
-
-    Invariant: `kept` has every model, so that ids of terms stay unique.
-    """
+    """Builds the terms with each feature on and off. Invariant: `kept` has every model, so ids stay unique."""
 
     make: ModelOf
     texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
@@ -277,9 +273,9 @@ class WorldProof:
 def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
     """The configurations with these names, or one called `own` if `changes` changes the bounds of one.
 
-    Without names and changes, a proof for a given number of requests gets the plain one. A proof for any number gets an
-    empty mapping, so that `prove_worlds` chooses. Raises `UnknownWorldError` for an unknown name, and for several names
-    where only one is possible.
+    Without names and changes, a proof for a given number of requests gets the plain configuration. A proof for any
+    number gets an empty mapping, so that `prove_worlds` chooses. Raises `UnknownWorldError` for an unknown name, and
+    for several names where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):

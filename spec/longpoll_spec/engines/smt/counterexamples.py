@@ -39,7 +39,8 @@ Report: TypeAlias = Callable[[str], None]
 class Refutation:
     """The result for one property.
 
-    Without a token, no run of up to `depth` steps breaks the property; if not `exhausted`, time ran out after that.
+    Without a token, no run of up to `depth` steps breaks the property; if not `exhausted`, the time ran out before
+    longer runs were tried.
     """
 
     depth: int
@@ -50,10 +51,7 @@ class Refutation:
 
 @define
 class _Unrolling:
-    """A run of growing length.
-
-    Invariant: `choices[k][i]` means that step k + 1 is action i, and exactly one i is true.
-    """
+    """A run of growing length. Invariant: `choices[k][i]` means that step k + 1 is action i; one i is true."""
 
     model: Model
     lemmas: Sequence[Bool]
@@ -80,7 +78,6 @@ class _Unrolling:
         return [(constant, least[name]) for name, constant in self.parameters.items()]
 
     def lengthen(self) -> None:
-        """Add one step, which may be of any action."""
         moment = len(self.frames)
         before, after = self.frames[-1], frame_of(self.model, f"@{moment}", self.parameters)
         chosen = [z3.Bool(f"{action.label}@{moment}") for action in self.model.actions]
@@ -130,10 +127,7 @@ class _Unrolling:
 
 @define
 class _Search:
-    """The search for one property.
-
-    Invariant: while it is undecided, no run of at most `depth` steps breaks the property.
-    """
+    """The search for one property. Invariant: until it is decided, no run of `depth` steps breaks the property."""
 
     item: Property
     depth: int = -1
@@ -141,7 +135,6 @@ class _Search:
     decided: Refutation | None = None
 
     def go_on(self, unrolling: _Unrolling, timeout_s: float) -> None:
-        """Try the next length, if there is time left."""
         began = time.perf_counter()
         left_s = timeout_s - self.seconds
         answer, token = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", None)

@@ -5,8 +5,8 @@ inductive statements (`implies`). Otherwise a run that breaks the property is se
 replays in every engine. If no such run is found, the property is unknown. A counterexample to induction alone shows
 nothing about the broker, because its state need not be reachable.
 
-For any number of requests see `any_number`. Counterexamples are searched for with one request and then with two. They
-are also counterexamples with more requests, because the others may stay idle.
+For any number of requests see `any_number`. Counterexamples are searched for with one request and then with two. A
+counterexample remains valid with more requests, because the additional requests may stay idle.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Proof:
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
-    """Maps a statement of the strengthening that is not inductive to its outcome. This is harmless if the other
-    statements are enough."""
+    """Maps a statement of the strengthening that is not inductive to its outcome. Such a statement is harmless if the
+    others are enough."""
 
     def verdict(self, name: str) -> Answer:
         """The verdict on a property: proved if its last obligation is, refuted only by a run from the first state."""
@@ -131,7 +131,6 @@ class _Case:
         self.rows.append(Obligation(item.name, step, outcome.verdict, outcome.seconds, counterexample=found))
 
     def add_run(self, name: str, refutation: Refutation) -> None:
-        """Add the obligation of a search for runs."""
         verdict: Answer = "unknown" if refutation.token is None else "refuted"
         self.rows.append(Obligation(name, "bounded", verdict, refutation.seconds, refutation.token, refutation.depth))
 

@@ -1,8 +1,8 @@
 """Checks that the proofs in a configuration do not hold vacuously, by finding runs to situations that must occur.
 
 A theorem about an action that never happens says nothing. So after each proof for any number of requests, random runs
-must reach every `sometimes` property of the configuration; among these is one for each action. Two requests are enough
-for each situation.
+must reach every `sometimes` property of the configuration; there is one such property for each action. Two requests are
+enough for each situation.
 """
 
 from __future__ import annotations

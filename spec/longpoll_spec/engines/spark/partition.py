@@ -50,7 +50,7 @@ def write_run(directory: Path, share: int, number: int, words: Words) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to. It gets its name when the block ends, so that a reader never sees an incomplete file."""
+    """A file to write to, which gets its name when the block ends, so that no reader sees an incomplete file."""
     fresh = path.with_name(f"new-{uuid.uuid4().hex}")
     with fresh.open("wb") as file:
         yield file
@@ -187,7 +187,7 @@ class Sources(msgspec.Struct, frozen=True):
 class Partition:
     """The data that a worker needs for the tasks of a search.
 
-    Its methods `expand`, `take` and `before` do one task each.
+    The methods `expand`, `take` and `before` do one task each.
     """
 
     directory: Path

@@ -56,7 +56,6 @@ class _Search:
     travelling: Callable[[Work], Work]
 
     def grow(self, limit: int | None, report: Report | None) -> None:
-        """Expand levels until none has new states, or the limit is reached."""
         state = self.checkpoint.state
         while not self.checkpoint.is_complete and (limit is None or sum(state.levels) < limit):
             self._expand(state.expanded)

@@ -63,7 +63,8 @@ class Reading:
     named: Mapping[int, Expression] = field(init=False)
     """Maps the id of a term to its call. `calls` references the terms, so ids stay unique."""
     junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
-    """The junctions that have a call, the longest first. They are also found among the parts of a longer junction."""
+    """The junctions that have a call, the longest first. A junction with a call is also found among the parts of a
+    longer junction."""
 
     def __attrs_post_init__(self) -> None:
         found = [pair for pair in self.calls if pair[0].op in _JUNCTIONS]

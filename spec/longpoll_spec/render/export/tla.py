@@ -1,8 +1,8 @@
 """Exports the specification as one TLA+ module for any number of requests and queues, to be read and checked with TLC.
 
-The module is derived from the terms of three requests and three queues (`quantified`). It has predicates, actions that
-use them, and properties. Its comments are the docstrings of these. A property about a step is a temporal formula, such
-as `[][hold(r) => ...]_vars`. `sometimes` properties and the properties that only a proof needs are left out.
+The module is derived from the terms of three requests and three queues (`quantified`). The module has predicates,
+actions that use them, and properties, with their docstrings as comments. A property about a step is a temporal formula,
+such as `[][hold(r) => ...]_vars`. `sometimes` properties and the properties that only a proof needs are left out.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ _LEFT_OUT: Final = frozenset({time_can_pass})
 def tla_name_of(model: Model) -> str:
     """The name of the module, from the policy and the features.
 
-    It has no sizes, because these are in the configuration file of TLC.
+    The name has no sizes, because these are in the configuration file of TLC.
     """
     bounds = model.bounds
     features = [*(["tags"] if bounds.tags > 1 else []), *sorted(bounds.aspects)]
@@ -374,10 +374,7 @@ def _progress(module: Module) -> str:
 
 
 def _is_of_states(item: Property) -> bool:
-    """Whether the property is an invariant.
-
-    A property about ticks is an invariant of the states in which a tick is enabled.
-    """
+    """Whether the property is an invariant, perhaps only of the states in which a tick is enabled."""
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
 
 

@@ -71,7 +71,6 @@ class _Sheet:
 
     @property
     def column(self) -> float:
-        """The width of the column of a step."""
         return COLUMN_NARROW if self.narrow else COLUMN
 
     @property
@@ -92,14 +91,12 @@ class _Sheet:
 
     @property
     def label(self) -> float:
-        """The width of the column with the names of the lanes."""
         names = [width_of(each.name, SIZE) for each in self.story.participants]
         java = [0.0 if self.narrow else width_of(each.java, SMALL) for each in self.story.participants]
         return max([0.0, *names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
 
     @property
     def right(self) -> float:
-        """The right end of the lanes."""
         return self.label + self.column * len(self.trace.steps)
 
     @property
@@ -119,11 +116,9 @@ class _Sheet:
         return self.label + self.column * (step + 0.5)
 
     def y(self, lane: int) -> float:
-        """The middle of a lane."""
         return PAD + ROW * (lane + 0.5)
 
     def lane_of(self, key: str) -> int:
-        """The lane of a participant."""
         return [each.key for each in self.story.participants].index(key)
 
 
