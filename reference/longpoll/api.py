@@ -151,7 +151,7 @@ def judge(
     Args:
         histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them; or one
             Spark DataFrame of events (docs/judge.md).
-        engine: `local` judges in this process; `spark` uses Spark, for histories larger than memory or remote ones.
+        engine: `local` judges in this process; `spark` uses Spark, for remote histories or those larger than memory.
         wake_ms: Longest time in ms from a message's arrival to the answer of a held pull. Default: the judge's limit.
         late_ms: Longest time in ms from a pull's deadline to its answer. Default: the judge's limit.
         master: The address of Spark, such as `spark://host:7077` or `sc://host:15002`.
@@ -199,7 +199,7 @@ def observe(*brokers: str, record: str | Path, name_server: str | None = None, l
         brokers: The brokers' addresses, HOST:PORT; `doors` maps each to its address at the proxy.
         record: The directory of the history; an existing history is continued.
         name_server: The name server whose routes the proxy rewrites.
-        listen: The proxy's address for the first broker; the others get free ports.
+        listen: The proxy's address for the first broker; the addresses of other brokers get free ports.
 
     Raises:
         UserError: No broker is given, or an address is invalid or in use.

@@ -79,7 +79,7 @@ def _is_there(package: str) -> bool:
 def install(extra: str) -> str:
     """The command that adds an extra to this installation of longpoll.
 
-    pip uses the installed longpoll, from a checkout or a wheel, not one from an index. The command needs the pip of
-    this interpreter.
+    pip uses the installed longpoll, from a checkout or a wheel, not a longpoll from an index. The command needs the pip
+    of this interpreter.
     """
     return f"{sys.executable} -m pip install 'longpoll[{extra}]'"

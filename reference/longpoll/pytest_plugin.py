@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NAME_SIZE_MAX: Final = 80
 """The most characters of a test's name that are part of its topic's name."""
 FINDINGS_MAX: Final = 5
-"""Most findings that a failure lists; the history has all of them."""
+"""The most findings that a failure lists; `longpoll judge` shows all of them."""
 TIMED: Final = frozenset({"no_lost_wakeup", "answered_by_deadline"})
 """Properties that a pause of the machine can violate."""
 WATCH_S: Final = 0.005
@@ -53,7 +53,7 @@ class BrokerOfTest:
     address: str = ""
     """The broker's own address, HOST:PORT; empty for an external broker."""
     directory: Path | None = None
-    """The directory of the recorded history; None without one."""
+    """The directory of the recorded history; None if no history is recorded."""
     ends: ExitStack = field(factory=ExitStack)
     _own: Broker | None = None
     watch: HostPauseWatch | None = None
@@ -63,7 +63,7 @@ class BrokerOfTest:
 
     @property
     def own(self) -> Broker:
-        """The broker in this process: `stop`, `restart`, `pause`, `resume`. Raises UserError for an external one."""
+        """The broker in this process: `stop`, `restart`, `pause`, `resume`. Raises UserError for an external broker."""
         if self._own is None:
             raise UserError("an external broker cannot be stopped from here; run without --longpoll-name-server")
         return self._own
@@ -122,7 +122,7 @@ class RelayOfTest(Closeable):
         self._broker.begin("slow")
 
     def cut(self) -> None:
-        """Reset the connections to the broker, and refuse new ones."""
+        """Reset the connections to the broker, and refuse new connections."""
         self._broker.begin("reset")
 
     def black_hole(self) -> None:
@@ -291,7 +291,7 @@ def broker_fixture(
                 made = _elsewhere(str(elsewhere), directory, ends)
             made = evolve(made, watch=watch, unix_ns=time.time_ns() - time.monotonic_ns())
             yield made
-            # Every fixture and client that uses the broker has ended, in whichever order a test names them.
+            # Every fixture and client that uses the broker has ended, in whichever order a test names the fixtures.
             if directory is not None:
                 _judge(HistoryOfTest(directory, made), request.node)
 

@@ -349,8 +349,8 @@ class Specification:
     def no_step(self, *actions: str, who: Sequence[Who] = ()) -> Callable[[_F], _F]:
         """Decorate a function of the state: these actions must not happen while the term that it returns is true.
 
-        If the function yields several terms, none of them may be true then. With `who`, such as `("request",)`, the
-        function also gets these participants of the step.
+        If the function yields several terms, the actions must not happen while any of the terms is true. With `who`,
+        such as `("request",)`, the function also gets these participants of the step.
         """
         self._check_participants(who)
         return self._adding(lambda said: self._properties.append(_NoStep(said, actions, tuple(who))))

@@ -126,8 +126,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """answer_sent to a pull: the queue offset of every message in the body, in order."""
     actors: str = ""
     """An action, in a history that declares its model (`law`): the actors as in the action's label, such as `0` or
-    `scanner,q1`; `?` for an unknown one, empty if all are unknown.
-    """
+    `scanner,q1`; `?` for an unknown actor, empty if all are unknown."""
     cause: str = ""
     """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error; to a
     notification: woken, busy or expired. omitted: the clause that the excerpt shows to be broken. request_received of

@@ -48,7 +48,7 @@ Tick = Literal["maximal_progress", "free"]
 
 @frozen
 class Extension:
-    """The additions and replacements that a specification file makes to a policy; `custom` loads them."""
+    """The additions and replacements that a specification file makes to a policy; `custom` loads such files."""
 
     path: str
     """The path of the file, as the user wrote it."""

@@ -107,7 +107,7 @@ class Bool(_Node):
         return _node(Bool, "not", self)
 
     def implies(self, other: Bool) -> Bool:
-        """The condition that is false only if this one is true and the other one is false."""
+        """The condition that is false only if this condition is true and `other` is false."""
         return ~self | other
 
     def is_(self, other: Bool) -> Bool:

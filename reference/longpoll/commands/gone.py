@@ -55,7 +55,7 @@ def former_options(command: str) -> Callable[[Callable[..., None]], Callable[...
         for former in OPTIONS:
             owner, name = former.rsplit(" ", 1)
             if owner == command:
-                # Some of these options were flags, so each one is accepted with a value and without one.
+                # Some removed options were flags, so each option is accepted with and without a value.
                 option = click.option(
                     name, hidden=True, expose_value=False, flag_value="", is_flag=False, callback=stop
                 )

@@ -202,7 +202,7 @@ def _chosen(paths: Sequence[Path | str], master: str | None, conf: Mapping[str, 
     """Choose the engine for `--engine auto`, and print the reason on stderr. With --json, nothing is printed."""
     choice = choose(paths, master=master, conf=conf)
     if is_told:
-        # The reason is not printed with --json, because spark-submit writes both streams of a program to one.
+        # The reason is not printed with --json, because spark-submit merges stdout and stderr of a program.
         err.print(f"engine: {choice.engine}, because {choice.why}", style="dim", soft_wrap=True)
     return choice.engine
 

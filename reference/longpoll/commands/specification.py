@@ -223,7 +223,7 @@ def _only(option: str, allowed: Collection[str]) -> None:
 
 
 def _bounds_without_numpy(chosen: str) -> str:
-    """The bounds for the slow engine, with a note on stderr: tiny, unless the user chose others."""
+    """The bounds for the slow engine, with a note on stderr: tiny, unless the user chose other bounds."""
     source = click.get_current_context().get_parameter_source("bounds_name")
     is_default = source is click.core.ParameterSource.DEFAULT
     bounds = SIZES[0] if is_default else chosen
@@ -365,7 +365,7 @@ def prove(
     except KeyboardInterrupt:
         fail("stopped before the end of the proof: the result is unknown", Exit.UNKNOWN)
     of_runs = progress_of(policy, runs_of(policy))
-    # `time_can_pass` is explored for every policy; a policy's proof says nothing about it.
+    # `time_can_pass` is explored for every policy; the proof of a policy does not cover it.
     explored = [row.verdict.name for row in of_runs if row.verdict.name != "time_can_pass"]
     if isinstance(found, smt.Proof):
         made, code = proof_shown.proof(found), _exit_of({found.whole})

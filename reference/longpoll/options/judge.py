@@ -1,7 +1,7 @@
 """The options of `longpoll judge`: the engine for `--engine auto`, and where the findings of a followed history go.
 
-`auto` takes this process for a short history, Spark for a long or remote one. The number of events is estimated:
-Parquet parts contain their number of rows, and the first lines of NDJSON parts give the length of a line.
+`auto` takes this process for a short history, and Spark for a long or remote history. The number of events is
+estimated: Parquet parts contain their number of rows, and the first lines of NDJSON parts give the length of a line.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reports a followed history: each certain finding once, to a file and stderr, and the verdict so far as metrics.
 
-If too many findings come at once, one line with a separate name gives the number of the unreported ones as `not_told`.
+If too many findings come at once, one line with a separate name gives the number of unreported findings as `not_told`.
 A finding is written to the file first, then to stderr. After a restart, the file shows which findings were reported.
 All metrics except the lag are those of the last judgement.
 """

@@ -1,18 +1,19 @@
 """A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
 
-In each round, every queue gets one message and, about when that becomes visible, the pull for it. Rounds alternate
-between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads pulls. Nothing
-else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and the delivery
-waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread distinguishes a
-late delivery from a host pause. The load works with any broker, with or without a proxy.
+In each round, every queue gets one message, and the pull for it at about the time when the message becomes visible.
+Rounds alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker
+reads pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost
+wakeup, and the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a
+control thread distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
 
 When to pull (`PullTiming`): a pull that is held before its message arrives gets its answer one wake time after the
 message was written. A pull that arrives later gets its answer one trip time after the pull was written. The race
 happens where both coincide: the wake time minus the trip time after the message. The wake time and the trip time are
 followed as medians, so they include the delays of proxy, network and load.
 
-The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and is read
-up to it. A topic that a send creates has at most as many queues as the default topic: 8, unless configured.
+The topic (`prepare`): before the race, each queue gets its first message, for which a broker creates files, and the
+race reads this message. A topic that a send creates has at most as many queues as the default topic: 8, unless
+configured.
 
 Source: `TopicConfigManager.createTopicInSendMessageMethod`.
 """
@@ -149,7 +150,7 @@ class PullTiming:
         return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
 
     def draw(self, sequence: random.Random) -> float:
-        """Draw the delay of a pull after its message, in milliseconds; a negative one puts the pull first."""
+        """Draw the delay of a pull after its message, in milliseconds; a negative delay puts the pull first."""
         kind = sequence.random()
         if kind < EARLY_SHARE:
             return self.middle_ms - CLEAR_MS * sequence.uniform(1.2, 3)

@@ -34,7 +34,7 @@ class Relay(Closeable):
     """Passes bytes between clients and one server. Invariant: `_links` changes under `_lock`."""
 
     # New connections are closed at once (reset), accepted but silent (black hole), or good (half-open, slow, trickle).
-    # Existing ones are closed (reset), go silent (black hole, half-open), or get slow (slow, trickle).
+    # Existing connections are closed (reset), go silent (black hole, half-open), or get slow (slow, trickle).
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -50,7 +50,7 @@ class Relay(Closeable):
         self._threads[0].start()
 
     def begin(self, fault: Fault) -> None:
-        """Start a fault: existing links close, go silent or get slow; new ones do the same or are good."""
+        """Start a fault: existing links close, go silent or get slow; new links do the same or are good."""
         with self._lock:
             links = list(self._links)
         if fault == "half-open":

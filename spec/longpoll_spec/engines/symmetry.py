@@ -195,7 +195,7 @@ def _excludes(first: Bool, second: Bool) -> bool:
 
 
 def generators(model: Model) -> Iterator[Renaming]:
-    """Renamings that generate all others: a swap and a rotation of the requests, and the same of the queues."""
+    """Renamings that generate all others: a swap and a rotation of requests, and a swap and a rotation of queues."""
     requests, queues = (list(_swap_and_rotation(each)) for each in (model.bounds.requests, model.bounds.queues))
     yield from (Renaming(requests=each) for each in requests)
     yield from (Renaming(queues=each) for each in queues)

@@ -81,7 +81,7 @@ def begins_anew(state: State, action: Action) -> Effect:
 
 
 def first_only(state: State, action: Action) -> Effect:
-    """An action that wakes or answers all held requests does so for the first one only."""
+    """An action that wakes or answers all held requests does so for the first request only."""
     told: dict[str, Term] = {}
     for each in state.requests:
         earlier = any_of(_leaves(other, action) for other in state.requests[: each.index])

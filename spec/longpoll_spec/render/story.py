@@ -146,7 +146,7 @@ class End:
         return bool(reads and passes and self.values[f"offset_{slot}"] < self.end_of(slot, "visible_end"))
 
     def latest(self, *labels: str, before: int | None = None) -> int | None:
-        """The number of the last step with one of these actions; None without one.
+        """The number of the last step with one of these actions; None if there is no such step.
 
         Only steps before step `before` count, if that is given.
         """

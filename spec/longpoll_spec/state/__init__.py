@@ -113,7 +113,7 @@ class State:
 
     @property
     def rechecker(self) -> Notifier:
-        """The pull's thread that rechecks by traversal; only some policies have it."""
+        """The pull's thread that rechecks by traversal; only some policies have this thread."""
         return self.notifiers[2]
 
     @property

@@ -44,7 +44,7 @@ HASHES: Final = (0, 1, 0)
 class Phases:
     """The phases of a request.
 
-    Notifiers that traverse in place share one list, because the lock excludes the others.
+    Notifiers that traverse in place share one list, because the lock admits one notifier at a time.
     """
 
     labels: tuple[str, ...]

@@ -88,8 +88,8 @@ class Variable:
 class Declared:
     """The variables that a specification file declares under one name: one variable for each choice of participants.
 
-    `each[request]` or `each[request, queue]` is the term of one of them. The name of a variable has all numbers, as in
-    `watched_q0_1`.
+    `each[request]` or `each[request, queue]` is the term of one such variable. The name of a variable has all numbers,
+    as in `watched_q0_1`.
     """
 
     name: str
@@ -157,9 +157,8 @@ def scan_ticks_of(bounds: Bounds) -> Int:
 HELD_LIMIT: Final = parameter("held_limit", 1)
 """The parameter of the feature `limit`: with 1, at most one request is held; with 0, there is no limit."""
 REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
-"""The parameter of the feature `capacity`: with 1, the executor rejects a request only while it has another one; with
-0, it may also reject the only one.
-"""
+"""The parameter of the feature `capacity`: with 1, the executor rejects a request only while it has another request;
+with 0, it may also reject its only request."""
 SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
 """Maps a feature that only restricts behaviour to its parameter. A proof leaves the parameter open, because a
 restriction would weaken the proof."""

@@ -258,7 +258,7 @@ class HistoryFile:
         return made
 
     def put(self, event: Event) -> None:
-        """Add an event, numbered as the next one."""
+        """Add an event with the next number."""
         numbered = msgspec.structs.replace(event, source=self.source, sequence=self._sequence)
         self._sequence += 1
         self._buffer += _encoder.encode(numbered)
@@ -341,7 +341,7 @@ REQUESTS: Final = ("did", "may", "state", "properties", "close")
 
 
 class RequestError(UserError):
-    """A line is not a valid request. The message describes a valid one."""
+    """A line is not a valid request. The message describes a valid request."""
 
 
 @with_table

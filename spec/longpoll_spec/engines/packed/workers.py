@@ -6,10 +6,11 @@
 | take   | takes its states from every tray and adds the new ones                                      |
 | level  | goes on to the next level, once all workers have expanded everything                        |
 
-A tray is the buffer in which a worker offers successors to the others. The foreman, which is the process that called
-`explore`, starts a step only after all workers have answered the last one, so no tray is written while it is read.
-Trays are anonymous memory that the processes share because they are forked, so nothing is left behind however a process
-ends. If the foreman dies, its workers see the end of their pipes and exit. A platform without fork gets an error.
+A tray is the buffer in which a worker offers successors to the other workers. The foreman, which is the process that
+called `explore`, starts a step only after all workers have finished the previous step, so no tray is written while it
+is read. Trays are anonymous memory that the processes share because they are forked, so nothing is left behind however
+a process ends. If the foreman dies, its workers see the end of their pipes and exit. A platform without fork gets an
+error.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Proof for any number of requests: derive a cutoff from the specification, then prove it at the few sizes that matter.
 
 Each question of a proof by induction asks whether a bad state exists: a state in which the assumed statements hold and
-a step is enabled that breaks a statement. The question names at most two requests, the acting one and the one that the
-statement is about, and refers to the others only by quantifiers (`quantifiers`). Suppose that a bad state exists for
-some number of requests. If you remove every request that is neither named nor the witness of a quantifier, the result
-is a bad state with fewer requests. If you duplicate a request that is not named, which is possible because requests are
-not compared with each other, the result is a bad state with one request more. So it is enough to exclude bad states at
-the cutoff, which is the number of named requests plus that of witnesses, and at the small numbers where a question may
-name all requests. docs/decisions/0003-proofs.md explains why this is sound and which part of it is checked.
+a step is enabled that breaks a statement. The question names at most two requests, the acting request and the request
+that the statement is about, and refers to all others only by quantifiers (`quantifiers`). Suppose that a bad state
+exists for some number of requests. If you remove every request that is neither named nor the witness of a quantifier,
+the result is a bad state with fewer requests. If you duplicate a request that is not named, which is possible because
+requests are not compared with each other, the result is a bad state with one request more. So it is enough to exclude
+bad states at the cutoff, which is the number of named requests plus that of witnesses, and at the small numbers where a
+question may name all requests. docs/decisions/0003-proofs.md explains why this is sound and which part of it is
+checked.
 
 A term that cannot be read in this way leaves the proof unknown.
 """
@@ -57,7 +58,7 @@ counters of lateness, because properties in ticks say the same in a proof.
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
 """Maps bounds and a property to the run that violates the property under these bounds, or None. Configurations share
-it."""
+the runs."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
@@ -197,7 +198,7 @@ def _at_each(
     """The outcomes for each number of requests that is needed, and these numbers.
 
     The proof is repeated until the same statements are inductive for each number. The model for the greatest number is
-    compared with the smaller ones.
+    compared with the smaller models.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in sample.candidates}
@@ -233,8 +234,9 @@ def _follows(found: Iterable[Outcomes], name: str) -> bool:
 def _compared(make: ModelOf, sizes: Mapping[int, Statements], readers: Readers) -> Iterator[int]:
     """Compare the models for these numbers of requests with the greatest one; raises `NotUniformError`.
 
-    In the smallest and the largest configuration, the models for all numbers up to the greatest are compared; in the
-    others only those in the proof. A difference for another number would show in the smallest or largest configuration.
+    In the smallest and the largest configuration, the models for all numbers up to the greatest are compared; in other
+    configurations, only the models in the proof. A difference for another number would show in the smallest or largest
+    configuration.
     """
     largest = sizes[max(sizes)]
     readers.check_symmetry(largest)
@@ -301,8 +303,8 @@ def _runs(
 ) -> Iterator[Obligation]:
     """Yield for each property a run that breaks it, or `unknown` if no such run is found with two requests.
 
-    Configurations with one feature are explored before the whole one, because their runs are shorter. Then a solver
-    unrolls runs of the plain configuration. If `depth_max` excludes exploring, the solver unrolls runs of all
+    Configurations with one feature are explored before the configuration with all, because their runs are shorter. Then
+    a solver unrolls runs of the plain configuration. If `depth_max` excludes exploring, the solver unrolls runs of all
     configurations.
     """
     found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
@@ -397,7 +399,8 @@ def _conditions(item: Property) -> Mapping[str, Bool]:
 
 def _said(action: Action, other: Action, fewer: int) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
     actors = tuple(_requests(action))
-    firsts = frozenset(range(min(len(actors) + 1, fewer)))  # the acting requests, and the first of the others
+    # The acting requests, and the first of the remaining requests.
+    firsts = frozenset(range(min(len(actors) + 1, fewer)))
     yield action.label, actors, action.guard, other.guard
     for name in dict.fromkeys((*action.effect, *other.effect)):
         if _slot(name) <= firsts:

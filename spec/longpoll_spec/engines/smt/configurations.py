@@ -58,7 +58,7 @@ FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {
 QUEUES_ALONE: Final = 3
 """The number of queues if they are the only feature. Three queues together with other features are not proved."""
 REQUESTS: Final = 2
-"""The number of requests for which terms are built to find features: one that acts and another."""
+"""The number of requests for which terms are built to find features: an acting request and another one."""
 
 
 def world_with(features: Iterable[str]) -> Bounds:
@@ -416,7 +416,7 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """Map each configuration to the properties that only others state, or that hold vacuously only in this one.
+    """Map each configuration to the properties that it does not state, or that hold vacuously only there.
 
     The proof in this configuration says nothing about these properties.
     """

@@ -1,13 +1,13 @@
 """Read terms about all requests as quantifiers over the requests that are not named, "the rest".
 
-A term names some requests: the acting one, or the one that a statement is about. If every other request has the same
-part in a conjunction or a disjunction, up to renaming, the term means "for every one" or "for some one" of the rest. A
-term that refers to the rest in any other way is rejected, for example because it compares two requests or treats one of
-them differently.
+A term names some requests: the acting request, or the request that a statement is about. If every other request has the
+same part in a conjunction or a disjunction, up to renaming, the term means "for every request" or "for some request" of
+the rest. A term that refers to the rest in any other way is rejected, for example because it compares two requests or
+treats one of them differently.
 
 Two functions use this reading. `restricted` returns the term's meaning for fewer requests. `witnesses` returns the
 quantifiers that need a request of the rest as a witness, so that they stay true when the other requests are removed.
-The proof in `any_number` needs both.
+The proof in `any_number` needs both functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The directory of a search on Spark: it has the complete levels, and the state of the search after the last one.
+"""The directory of a search on Spark: it has the complete levels, and the state of the search after the last level.
 
 | in the directory | holds                                                                                         |
 |------------------|-----------------------------------------------------------------------------------------------|
@@ -85,9 +85,9 @@ class Checkpoint:
         return CheckpointError(f"cannot use {self.path}: {error.strerror}; fix this, or use another --checkpoint")
 
     def open(self, law: str, first: Words, actions: int, shares: int) -> None:
-        """Resume the search in the directory, or begin one.
+        """Resume the search in the directory, or begin a new search.
 
-        A new search has `shares` shards and the mixed states `first` as level 0; a resumed one keeps its number of
+        A new search has `shares` shards and the mixed states `first` as level 0; a resumed search keeps its number of
         shards. Raises `CheckpointError` if the directory belongs to another search.
         """
         file = self.path / STATE_FILE

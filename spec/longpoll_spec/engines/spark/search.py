@@ -121,9 +121,9 @@ def explore(
     `parallel` is the number of tasks that run at once; give it if the session cannot report it (Spark Connect).
     `travelling` wraps the functions that are sent to workers, for example to add this package for workers that lack it.
 
-    Levels are written to the directory `checkpoint`, and a search that is found there is resumed. The default is a
-    temporary directory, which works only with a local master. The `seconds` of the result cover this call only. Raises
-    `CheckpointError`, `SparkFailedError`, and `BoundsError` as the packed engine does.
+    Levels are written to the directory `checkpoint`, and a search that is found in the directory is resumed. The
+    default is a temporary directory, which works only with a local master. The `seconds` of the result cover this call
+    only. Raises `CheckpointError`, `SparkFailedError`, and `BoundsError` as the packed engine does.
     """
     began = time.perf_counter()
     layout = layout_of(model)

@@ -2,9 +2,9 @@
 
 The terms of the specification name every request and queue. Parts of a term that say the same about each of them become
 a quantifier: `phase_0 = held`, `phase_1 = held` and `phase_2 = held` in a conjunction become a statement about every
-request, and in a disjunction one about some request. Three requests are enough to distinguish `every other one` from
-`the other one`. If a part is missing for one of them, or names a request that no quantifier covers, `NotUniformError`
-is raised, so that the text never means more than the terms.
+request, and in a disjunction a statement about some request. Three requests are enough to distinguish `every other one`
+from `the other one`. If a part is missing for one of them, or names a request that no quantifier covers,
+`NotUniformError` is raised, so that the text never means more than the terms.
 
 An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
 primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
@@ -213,7 +213,7 @@ def _junction(expression: Expression, bound: Bound) -> Expression:
 
 
 def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
-    """Whether the part stays the same if the slot is swapped with another, so that its quantifier belongs inside."""
+    """Whether swapping the slot with another leaves the part the same, so that the slot's quantifier goes inside."""
     others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
     return any(key(_swapped(part, slot, other)) == key(part) for other in others)
 
@@ -517,7 +517,7 @@ def indented(those: Iterable[str], by: int = 2) -> Iterator[str]:
 
 
 def lines(expression: Expression, width: int, *, whole: bool = True) -> list[str]:  # noqa: C901, PLR0912 - one case each
-    """The TLA+ text of an expression in lines of this width. With `whole`, it is on one line if it fits."""
+    """The TLA+ text of an expression in lines of this width. With `whole`, the text is on one line if it fits."""
     short = inline(expression)
     dense = expression[0] in _JUNCTION_SIGNS and any(part[0] != "name" for part in expression[1:])
     if expression[0] in _JUNCTION_SIGNS and not dense:

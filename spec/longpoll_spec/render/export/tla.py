@@ -80,7 +80,7 @@ class Predicate:
 
 
 def _predicates(state: State) -> Iterator[Predicate]:
-    """The predicates, each after those that it may use. A model that is based on the core has none."""
+    """The predicates, each after those that it may use. A model that is based on the core has no predicates."""
     if not state.notifiers:
         for function in state.policy.extension.predicates if state.policy.extension else ():
             yield Predicate(function.__name__.title().replace("_", ""), "request", function, function)
@@ -230,7 +230,7 @@ class Module:
         return found
 
     def reading(self, before: str = "") -> Reading:
-        """The reading that replaces terms by calls of predicates: of all, or of those before the named one."""
+        """The reading that replaces terms by calls of predicates: of all, or of those before the one named `before`."""
         pairs: list[tuple[Term, Expression]] = []
         for each, calls in self.calls:
             if each.name == before:
