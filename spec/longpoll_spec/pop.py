@@ -628,7 +628,7 @@ def submit_fails(state: CoreState, request: CoreRequest) -> Step:
 
 @spec.action("request", urgent=False, thread="executor")
 def executor_rejects(state: CoreState, request: CoreRequest) -> Step:
-    """The executor is full and rejects the request. If the dispatcher took it, it announces the message again.
+    """The executor is full and rejects the request. If the dispatcher took the request, it announces the message again.
 
     Java: `PopLongPollingService.wakeUp`, where `submit` throws after `complete()`; the exception ends
     `ReputMessageService.doReput` before it goes on to the next message.
@@ -767,7 +767,7 @@ def no_lost_wakeup(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def no_lost_retry(state: CoreState) -> Bool:
-    """While a request waits although the retry topic has a message, a thread is about to wake it or to take that."""
+    """If a request waits although the retry topic has a message, a thread is about to wake it or take the message."""
     taken = any_of(is_served(each) for each in state.requests)
     missed = any_of(waits(each) & ~comes(state, each) for each in state.requests)
     return (missed & retry.is_(RETRIES.index("visible"))).implies(taken)
@@ -777,7 +777,7 @@ def no_lost_retry(state: CoreState) -> Bool:
 def all_are_notified(state: CoreState) -> Iterator[Bool]:
     """While a notification waits although it would find a message, a thread is about to wake it.
 
-    That another one is answered is not enough: its client may not pop.
+    It is not enough that another notification is answered, because its client may not pop.
     """
     for each in state.requests if holds_notifications(state) else ():
         yield (waits(each) & finds(state, each)).implies(comes(state, each))
@@ -929,7 +929,7 @@ def admitted_at_the_limit(state: CoreState) -> Iterator[Bool]:
 
 @spec.always
 def count_is_right(_state: CoreState) -> Bool:
-    """The counter of waiting requests counts what waits."""
+    """The counter of waiting requests equals their number."""
     return ~drifted
 
 

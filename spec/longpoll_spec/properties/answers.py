@@ -15,7 +15,7 @@ def answered_once(model: Model) -> Property:
 
 
 def answer_is_right(model: Model) -> Property:
-    """A read answers at once exactly if its offset is not the visible end, and moves it there or to the beginning."""
+    """A read answers at once exactly if its offset is not the visible end, and moves it to that end or the start."""
     return no_step(answer_is_right, _wrong_answers(model))
 
 
@@ -50,7 +50,7 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
 
 
 def offset_goes_on(model: Model) -> Property:
-    """A client's offset follows its last message: apart from answers, only a turn to a queue's end changes it."""
+    """A client's offset follows its last message: apart from answers, only a switch to a queue's end changes it."""
     return no_step(offset_goes_on, _moving_offsets(model))
 
 
@@ -61,9 +61,9 @@ def _moving_offsets(model: Model) -> Wrong:
 
 
 def _is_moved(model: Model, action: Action, request: Request) -> Bool:
-    """Whether the step changes the request's offset, other than by a turn to the end of another queue.
+    """Whether the step changes the request's offset, other than by a switch to the end of another queue.
 
-    This function repeats the rule, independently of `next_pull`. The first pull of a request is a turn too.
+    This function repeats the rule, independently of `next_pull`. The first pull of a request is a switch too.
     """
     moved = ~int_after(request.offset, action).is_(request.offset)
     if action.name != "next_pull" or moved is FALSE:

@@ -47,8 +47,8 @@ def answered_by_deadline(model: Model) -> Property | None:
 def not_answered_early(model: Model) -> Property:
     """No woken pull is answered as not found before its deadline, except to report a change of the broker's role.
 
-    The messages that a pull was woken for may be truncated before it runs. Where that is possible, the check is that no
-    pull is woken early without a reason.
+    The messages that a pull was woken for may be truncated before it runs. If truncation is possible, the check is that
+    no pull is woken early without a reason.
     """
     return no_step(not_answered_early, _woken_early(model) if model.bounds.has("truncate") else _early(model))
 

@@ -54,7 +54,8 @@ def _is_left(state: State, queue: Queue) -> Bool:
 def commit_never_regresses(model: Model) -> Property | None:
     """The offset in a pull never lowers its group's committed offset; only an explicit commit may.
 
-    An explicit commit does not exceed what its consumer received. A queue that shrinks lowers no offset of another one.
+    An explicit commit does not exceed what its consumer received. A queue that shrinks lowers no offset of another
+    queue.
     """
     if not model.bounds.has("commits"):
         return None

@@ -42,7 +42,7 @@ def _wrong_ends(model: Model) -> Wrong:
 def table_is_tidy(model: Model) -> Property:
     """A request outside the table and the lists has no pending recheck and no heap entry.
 
-    An idle one has no closed channel, no reference to a bucket and no news of the broker's role.
+    An idle request has no closed channel, no reference to a bucket and no news of the broker's role.
     """
     tidy: list[Bool] = []
     for each in model.state.requests:
