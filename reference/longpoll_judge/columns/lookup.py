@@ -278,7 +278,7 @@ def highest_before(
         return np.full(len(asked_group), -1, dtype=np.int64)
     own, asked = numbered((group,), (asked_group,))
     times, order = grouped(own, ended_ns, int(max(own.max(), asked.max())) + 1)
-    # The highest value so far; among equal values the first row.
+    # Find the highest value so far; among equal values, the first row.
     by_value = np.argsort(value, kind="stable")
     rank = np.empty(count, dtype=np.int64)
     rank[by_value] = np.arange(count)

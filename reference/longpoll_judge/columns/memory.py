@@ -45,4 +45,4 @@ def give_back_memory() -> None:
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
-        return  # another C library
+        return  # This C library is not glibc.

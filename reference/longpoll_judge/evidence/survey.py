@@ -139,8 +139,7 @@ class SourceFacts:
     first_ns: int = 0
     """The earliest time in ns of the source's first event."""
     own_holes: RecordGaps | None = None
-    """The gaps in `holes` without the gap of the dropped old events of a growing history, which answer no open request.
-    """
+    """The gaps in `holes`, except the gap of dropped old events, which include no answer to an open request."""
 
     @property
     def holes_of_open(self) -> RecordGaps:

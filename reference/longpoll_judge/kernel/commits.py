@@ -502,7 +502,7 @@ class _Group:
         shown = [event_dict(row) for one in exchanges for row in self._events(one)]
         last: dict[str, Any] = event_dict(self.asked.select(COLUMNS).slice(exchanges[-1], 1).to_pylist()[0])
         facts = context.sources.get(last["source"], UNSEEN)
-        # A request from before the record may have taken effect since.
+        # A request that was received before the record began may have taken effect later.
         before_ns = 0 if clause == "commit.answered" else UNHELD_MS * MS
         since_ns = np.array([shown[0]["after_ns"] - before_ns], dtype=np.int64)
         is_missing = clause == "commit.answered" and len(shown) == 1

@@ -88,9 +88,9 @@ def _plain(table: pa.Table, rows: Booleans, names: Sequence[str]) -> pa.Table:
 
 
 def _checked(row: Any, why: Any, count: int) -> tuple[int, str]:
-    """Check what the user's function returned.
+    """Check the values that the user's function returned.
 
-    Raises TypeError if it is not a row number and a sentence, and IndexError if the table has no such row.
+    Raises TypeError if they are not a row number and a sentence, and IndexError if the table has no such row.
     """
     if isinstance(row, bool) or not hasattr(row, "__index__") or not isinstance(why, str):
         raise TypeError(f"it returned {row!r:.100} and {why!r:.100}, instead of a row number and a sentence")

@@ -55,7 +55,7 @@ class Topics(LongPollSubject):
         errors: list[Any] = []
         self._producer.produce(queue, body, partition=0, on_delivery=lambda error, _message: errors.append(error))
         self._producer.flush(2 * CALL_S)
-        if not errors or errors[0] is not None:  # a KafkaError cannot be compared with None
+        if not errors or errors[0] is not None:  # A KafkaError cannot be compared with None by `==`.
             raise ServiceError(f"a message was not acknowledged: {errors[0].str() if errors else 'no answer'}")
 
     def close(self) -> None:
