@@ -43,15 +43,16 @@ import threading
 
 import conftest
 
-conftest.ENDING_S = 0.1
 leave = threading.Event()
 
 
 def test_that_leaves_a_thread():
+    conftest.ENDING_S = 0.1
     threading.Thread(target=leave.wait, name="left").start()
 
 
 def test_that_joins_its_thread_late():
+    conftest.ENDING_S = 60.0
     threading.Timer(0.01, leave.set).start()
 
 
