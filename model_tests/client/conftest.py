@@ -16,27 +16,23 @@ from longpoll_broker.broker import Broker
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name server of one broker for a module's tests, which use separate topics and groups."""
     with serving(tmp_path_factory.mktemp("embedded")) as address:
         yield address
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker of one test."""
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as started:
         yield started
 
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """A topic with one queue."""
     with new_topic(name_server, 1) as made:
         yield made
 
 
 @pytest.fixture(params=[False, True], ids=["threads", "loop"])
 def clients(request: pytest.FixtureRequest, name_server: str) -> Iterator[Clients]:
-    """A maker of clients on threads and on an event loop."""
     with ExitStack() as stack:
         yield Clients(name_server, stack, is_loop=request.param)

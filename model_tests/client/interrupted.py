@@ -35,7 +35,6 @@ def interrupt(_number: int, frame: FrameType | None) -> None:
 
 
 def repeated(work: Callable[[], object]) -> None:
-    """Repeat the work a number of times."""
     for _number in range(4):
         work()
 
@@ -55,7 +54,6 @@ def interrupted(work: Callable[[], object], chance: random.Random) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the interrupted work, and print the result."""
     what, name_server, topic, seed = arguments
     signal.signal(signal.SIGALRM, interrupt)
     chance = random.Random(int(seed))

@@ -61,7 +61,7 @@ def name_server(broker: Broker) -> str:
 
 
 def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: str) -> None:
-    """The next poll returns the messages of a cancelled one, and an iteration ends when its consumer is closed."""
+    """The next poll returns the messages of a cancelled poll, and an iteration ends when its consumer is closed."""
 
     async def story() -> None:
         consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
@@ -166,7 +166,6 @@ def broadcast(topic: str, file: Path | None = None, **options: object) -> Member
 
 
 def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> list[int]:
-    """The bodies that a member polls, until it has this number."""
     consumer = clients.pulling(topic, member)
     assert [queue.topic for queue in consumer.queues] == [topic]
     found: list[int] = []
@@ -182,7 +181,10 @@ def numbers(clients: Clients, topic: str, member: MemberConfig, count: int) -> l
 def test_each_gets_everything_and_goes_on_from_its_file(
     clients: Clients, name_server: str, topic: str, tmp_path: Path
 ) -> None:
-    """A consumer with a file continues where it was, one without it begins again, and the broker stores nothing."""
+    """A consumer with a file continues where it stopped, and a consumer without a file begins again.
+
+    The broker stores no offset of either consumer.
+    """
     file = tmp_path / "offsets.json"
     send_numbered(name_server, topic, 20)
     members = [
@@ -273,7 +275,6 @@ class Slow(RealFiles):
         self.written: list[bytes] = []
 
     def write_atomic(self, path: str, content: Buffer) -> None:
-        """Write the file after permission."""
         self.writing += 1
         self.most_at_once = max(self.most_at_once, self.writing)
         self.begun.set()
@@ -294,16 +295,13 @@ class Places:
         self._offsets = LocalOffsets(files, str(path), "first")
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
-        """Store an offset."""
         await self.instance.run(self._offsets.store(queue, offset))
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The stored offset."""
         return await self.instance.run(self._offsets.stored(queue))
 
 
 def offsets_of(content: bytes) -> list[int]:
-    """The offsets in a file."""
     return [entry["offset"] for entry in msgspec.json.decode(content)]
 
 

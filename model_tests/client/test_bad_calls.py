@@ -93,7 +93,6 @@ async def coroutine(*_given: object) -> Retry | None:
 
 
 def closed(call: Callable[[Any], object], kind: type[Admin | Producer] = Producer) -> None:
-    """Call a method of a closed client."""
     with kind(NOWHERE) as client_of_it:
         call(client_of_it)
 

@@ -72,7 +72,6 @@ class Cluster:
     name_server: str
 
     def consumed(self, group: str, topics: Topics, count: int) -> list[ReceivedMessage]:
-        """The first messages that a new member of a group receives."""
         with PullConsumer(self.name_server, group=group, topics=topics) as consumer:
             return polled(consumer, count)
 
@@ -199,7 +198,6 @@ class Run:
 
     @property
     def now_s(self) -> float:
-        """The virtual time in seconds."""
         return self.world.now_ns / 1e9
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -215,12 +213,10 @@ class Run:
         return None
 
     def send(self, producer: Producer, number: int) -> None:
-        """Send a message; if a broker fails, the producer itself tries the other one."""
         result = producer.send(TOPIC, b"%d" % number)
         self.sent[number] = result.queue.broker_name, self.now_s
 
     def main(self) -> None:
-        """The main actor of the simulation."""
         kept = Broker.start(self.process("a"), "/store", config=CONFIG, store_config=STORE)
         names = "{}:{}".format(*kept.name_server_address)
         disk, config = Disk(), evolve(CONFIG, broker_name="broker-b", name_servers=names)
@@ -367,28 +363,24 @@ class Seen:
         """How often the message at each queue and queue offset was delivered."""
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Count the messages."""
         with self._lock:
             self.counts.update(message.body for message in messages)
             self.places.update((message.queue_id, message.queue_offset) for message in messages)
         return None
 
     def has(self, bodies: set[bytes]) -> bool:
-        """Whether all of these messages have come."""
         with self._lock:
             return bodies <= self.counts.keys()
 
 
 @pytest.fixture
 def brokers() -> Iterator[ExitStack]:
-    """Brokers that are stopped at the end."""
     with ExitStack() as stack:
         yield stack
 
 
 @contextmanager
 def consuming(name_server: str, seen: Seen) -> Iterator[None]:
-    """A group with one member that begins with the first message."""
     config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
     with PushConsumer(name_server, topics="T", listener=seen.listen, **member_options(config)):
         yield
@@ -430,11 +422,9 @@ class Known:
         self.by_id = by_id
 
     def broker_address_of(self, _broker_name: str, broker_id: int) -> str:
-        """The address of a broker."""
         return self.by_id.get(broker_id) or self.by_id[min(self.by_id)]
 
     def other_broker_id(self, _broker_name: str, address: str) -> int | None:
-        """The id of another broker."""
         return min((each for each, other in self.by_id.items() if other != address), default=None)
 
 

@@ -99,7 +99,6 @@ def test_commands_pass_with_keys_and_over_tls(secured: str, tmp_path: Path) -> N
     ],
 )
 def test_a_wrong_key_is_one_clear_line(secured: str, arguments: list[str], keys: dict[str, str], words: str) -> None:
-    """A wrong key exits with 2 and one clear line."""
     result = run_signed(secured, *arguments, keys=keys)
     assert result.exit_code == 2
     assert words in result.stderr

@@ -45,14 +45,12 @@ def topic(name_server: str) -> Iterator[str]:
 
 
 def send(name_server: str, topic: str, numbers: Sequence[int], queue_id: int = 0) -> None:
-    """Send numbers to a queue."""
     with Producer(name_server) as producer:
         for number in numbers:
             producer.send(topic, b"%d" % number, queue_id=queue_id, tag="blue" if number % 2 else "red")
 
 
 def config(**options: Any) -> MemberConfig:
-    """The configuration of a separate group."""
     return from_first(f"G-{uuid.uuid4().hex[:8]}", **options)
 
 
@@ -64,7 +62,6 @@ def polling(clients: Clients, topic: str, of_group: MemberConfig | None = None) 
 
 
 def numbers_of(messages: Sequence[ReceivedMessage]) -> list[int]:
-    """The numbers in the bodies."""
     return [int(message.body) for message in messages]
 
 
@@ -79,13 +76,11 @@ def poll(consumer: Any, count: int, most: int | None = None) -> list[int]:
 
 
 def first_queue(consumer: Any, topic: str) -> MessageQueue:
-    """The queue that has messages."""
     found: MessageQueue = next(queue for queue in consumer.topic_queues(topic) if queue.queue_id == 0)
     return found
 
 
 def stored(name_server: str, group: str, queue: MessageQueue) -> int | None:
-    """The group's committed offset in the broker."""
     with Admin(name_server) as admin:
         return next(row.stored for row in admin.offsets(group, [queue.topic]) if row.queue == queue)
 
@@ -398,7 +393,7 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
 
 
 def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
-    """A deferred message goes to the retry topic and a rejected one to the dead letters; the last poll must have it."""
+    """Only a message of the last poll can be deferred (to the retry topic) or rejected (to the dead letters)."""
     of_group = config(batch_count_max=3)
     consumer = polling(clients, topic, of_group)
     (late,) = consumer.poll(PATIENCE_S, 1)

@@ -128,17 +128,14 @@ class EveryCall(RuleBasedStateMachine):
     # ------------------------------------------------------------ sending
 
     def note_sent(self, results: Sequence[SendResult]) -> None:
-        """Record the acknowledged messages."""
         with self.lock:
             self.sent.update((result.queue.queue_id, result.queue_offset) for result in results)
 
     def producer_state(self) -> State:
-        """The state of the producer, which runs from the beginning."""
         return State.CLOSED if self.producer._instance._lifecycle.is_closed else State.RUNNING
 
     @rule(count=st.integers(1, 3), how=st.sampled_from(["one", "batch", "one way"]))
     def send(self, count: int, how: str) -> None:
-        """Send a number of messages."""
         producer = self.producer
 
         def send() -> None:
@@ -164,7 +161,6 @@ class EveryCall(RuleBasedStateMachine):
         assert self.faults == []
 
     def _send_on(self) -> None:
-        """Send until the producer is closed."""
         for _number in range(50):
             self.tried("send", lambda: self.note_sent([self.producer.send(self.topic, b"x", tag="t")]), self._any_state)
             if self.producer_state() is State.CLOSED:
@@ -177,7 +173,6 @@ class EveryCall(RuleBasedStateMachine):
     @precondition(lambda self: self.producer_state() is State.CLOSED)
     @rule()
     def new_producer(self) -> None:
-        """Make a new producer after one was closed."""
         self.producer = Producer(self.name_server)
 
     # ------------------------------------------------------------ consuming
@@ -191,7 +186,6 @@ class EveryCall(RuleBasedStateMachine):
         return None
 
     def note_got(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Record delivered messages."""
         with self.lock:
             self.got.update((message.queue_id, message.queue_offset) for message in messages)
 
@@ -275,7 +269,6 @@ class EveryCall(RuleBasedStateMachine):
     @precondition(lambda self: self.consumer is not None)
     @rule(where=st.sampled_from(["here", "another", "inside"]))
     def close_consumer(self, where: str) -> None:
-        """Close the consumer."""
         consumer = self.consumer
         assert consumer is not None
         self.made(lambda: self.tried("close", consumer.close, lambda: consumer._member.lifecycle.state), where)

@@ -62,7 +62,6 @@ ABSENT: Final = "absent-topic"
 
 @pytest.fixture(scope="module")
 def topics(name_server: str) -> Sequence[str]:
-    """Two topics with one queue each."""
     names = [f"T-{uuid.uuid4().hex}-{number}" for number in range(2)]
     with Admin(name_server) as admin:
         for name in names:
@@ -73,8 +72,6 @@ def topics(name_server: str) -> Sequence[str]:
 
 @attrs.frozen
 class Way:
-    """A way in which a start fails."""
-
     error: type[BaseException]
     says: str | None
     config: dict[str, Any] = attrs.field(factory=dict)
@@ -421,7 +418,6 @@ def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str)
 
 @pytest.fixture
 def parent(name_server: str, topic: str) -> Iterator[Producer]:
-    """A producer that has sent a message."""
     with Producer(name_server) as producer:
         assert producer.send(topic, b"1").queue_offset == 0
         yield producer

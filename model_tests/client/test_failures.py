@@ -62,7 +62,6 @@ class Broker:
     dead_count: int = 0
 
     def __call__(self, peer: Peer, command: Command) -> None:
-        """Serve one command."""
         if peer not in self.peers:
             self.peers.append(peer)
         if self.peers.index(peer) >= self.dead_count:
@@ -257,7 +256,6 @@ def test_what_is_due_later_or_what_a_broker_asks_may_exit_too(
 
 
 def descriptors() -> int:
-    """The number of open descriptors of this process."""
     gc.collect()
     return sum(1 for _descriptor in Path("/proc/self/fd").iterdir())
 

@@ -54,7 +54,6 @@ from longpoll_runtime.threads import RealThread
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """One queue with one message."""
     with new_topic(name_server, 1) as made:
         with Producer(name_server) as producer:
             producer.send(made, b"x")
@@ -62,12 +61,10 @@ def topic(name_server: str) -> Iterator[str]:
 
 
 def config(**options: object) -> MemberConfig:
-    """The configuration of a separate group that reads from the first message."""
     return MemberConfig(group=f"G-{uuid.uuid4().hex}", start_at="first", **options)  # type: ignore[arg-type]
 
 
 def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
-    """Assert that a client is closed and that no thread of it runs."""
     assert consumer._member.lifecycle.state is State.CLOSED
     wait_until(lambda: client_threads() <= before)
     with pytest.raises(LifecycleError, match="closed; create a new one"):

@@ -47,7 +47,6 @@ S = 1_000_000_000
 
 
 def wire(*commands: Command) -> bytes:
-    """Commands as received from the network."""
     return b"".join(b"".join(encode(command)) for command in commands)
 
 
@@ -245,13 +244,12 @@ def test_what_waits_has_limits(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_requests_without_an_answer_get_none() -> None:
-    """A one-way request of the peer gets no answer, and another one an answer with its opaque."""
+    """A one-way request of the peer gets no answer, and any other request gets an answer with its opaque."""
     assert replied(Command(40, flag=int(CommandFlag.ONE_WAY)), 0, None, b"x") == []
     assert len(replied(Command(40), 0, None, b"x")) == 2
 
 
 def route_answer(address: str = "a:1", topic_known: bool = True) -> Command:
-    """A name server's answer with a route."""
     data = TopicRouteData(
         broker_datas=[BrokerData(broker_name="a", broker_addrs={0: address})],
         queue_datas=[QueueData(broker_name="a", read_queue_nums=8, write_queue_nums=8, perm=6)],
@@ -293,7 +291,6 @@ def test_a_borrowed_route_is_asked_for_again() -> None:
 
 
 def queue(name: str, queue_id: int) -> MessageQueue:
-    """One queue of topic T."""
     return MessageQueue(topic="T", broker_name=name, queue_id=queue_id)
 
 
@@ -302,7 +299,6 @@ ONE = Route("T", (), (queue("a", 0), queue("a", 1)), {"a": "A:1"}, 0)
 
 
 def parcel(messages: int = 1) -> Parcel:
-    """A single message, or a batch."""
     if messages == 1:
         return single_parcel("P", "T", OutgoingMessage(b"x"), "id-0", 0)
     ids = [f"id-{number}" for number in range(messages)]

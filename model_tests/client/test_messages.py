@@ -52,7 +52,6 @@ PROPERTIES = st.sampled_from(
 
 @st.composite
 def records(draw: st.DrawFn) -> bytes:
-    """One record of any kind."""
     message = MessageToStore(
         "T",
         draw(INT32),
@@ -220,11 +219,9 @@ class Set(RealRuntime):
         self.drawn = 0
 
     def unix_ms(self) -> int:
-        """The time that the test set."""
         return self.now_ms
 
     def process_id(self) -> int:
-        """The process id that the test set."""
         return self.process
 
     def identity(self) -> bytes:

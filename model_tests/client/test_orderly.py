@@ -69,12 +69,10 @@ class OrderlyMember:
 
     @property
     def own(self) -> int:
-        """The number of queues that the member has."""
         return sum(queue.topic == self._topic for queue in self.consumer.queues)
 
     @property
     def inner(self) -> Any:
-        """The consumer's group member."""
         return self._clients.member(self.consumer)
 
     def start_held(self) -> None:
@@ -83,7 +81,6 @@ class OrderlyMember:
         self.held.wait()
 
     def lose(self) -> None:
-        """Take the member's queue away."""
         self.share.count = 0
         wait_until(lambda: self.own == 0)
 

@@ -89,7 +89,6 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 
 
 def busy(peer: Peer, command: Command) -> None:
-    """A broker that refuses every send as busy."""
     peer.answer(command, ResponseCode.SYSTEM_ERROR, STORED)
 
 
@@ -317,7 +316,6 @@ def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **o
 
 
 def assert_nothing_left(producer: AsyncProducer) -> None:
-    """Assert that no call, timer, unwritten data or task of the producer is left."""
     assert producer._instance._tasks == {}
     for one in producer._instance._connections.values():
         assert one._exchange.calls.pending == {}
@@ -325,7 +323,6 @@ def assert_nothing_left(producer: AsyncProducer) -> None:
 
 
 async def outcome(sending: Awaitable[object]) -> object:
-    """The result or the error of a send."""
     try:
         return await sending
     except LongpollError as error:
@@ -487,7 +484,6 @@ class OtherLoop(asyncio.SelectorEventLoop):
     """An event loop whose connections have such transports."""
 
     async def create_connection(self, protocol_factory: Callable[[], Any], *arguments: Any, **options: Any) -> Any:
-        """Connect, and give the protocol the other transport."""
         protocol = protocol_factory()
         made = protocol.connection_made
         protocol.connection_made = lambda transport: made(OtherTransport(transport))

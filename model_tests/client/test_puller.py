@@ -75,7 +75,6 @@ class Calls:
     """(Hold in ms, timeout in s) of each pull."""
 
     def broker_address_of(self, _broker_name: str, _broker_id: int) -> str:
-        """A fixed address."""
         return "127.0.0.1:1"
 
     def call_async(
@@ -87,19 +86,16 @@ class Calls:
         callback: Callable[[Any], None],
         timeout_s: float,
     ) -> None:
-        """Record the pull."""
         self.asked.append(header.queue_offset)
         self.commits.append(header.has_commit_offset)
         self.waits.append((header.suspend_timeout_millis or 0, timeout_s))
         self.answers.append(callback)
 
     def after(self, delay_s: float, _action: Callable[[], None]) -> None:
-        """Record the pause."""
         self.rests.append(delay_s)
 
 
 def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch], None] = lambda _batch: None) -> Puller:
-    """A puller at offset 5."""
     any_of: Any = calls
     return Puller(
         instance=any_of,
@@ -125,7 +121,6 @@ HEAD: Final = struct.Struct(">iIiiiqqiq8sq8siqi")
 
 
 def record(offset: int) -> bytes:
-    """A message of topic T, as it is stored."""
     host = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
     size = HEAD.size + 1 + 2 + 2
     crc = zlib.crc32(b"x") & 0x7FFFFFFF
@@ -251,7 +246,6 @@ def test_each_topic_is_counted_by_itself() -> None:
 
 
 def message(offset: int, size: int = 1) -> ReceivedMessage:
-    """A message at an offset."""
     return ReceivedMessage("T", 0, offset, b"x" * size, {}, "id", 0, "", 0, "", 0, 0, 0, 0)
 
 
@@ -335,12 +329,10 @@ class OneQueue(Answers):
         return Command(ResponseCode.SUCCESS, ext_fields=OffsetResponseHeader(offset=offset).encode())
 
     def begin(self, member: RemoteOffsets, queue: MessageQueue = FIRST_QUEUE) -> int:
-        """The offset at which a member begins."""
         found: int = self.run(member.begin(queue))
         return found
 
     def store(self, member: RemoteOffsets, offset: int) -> None:
-        """Store the offset of the first queue."""
         self.run(member.store(FIRST_QUEUE, offset))
 
 
@@ -410,7 +402,6 @@ def test_what_was_sent_back_comes_again_wherever_the_group_begins(one_queue: One
 
 
 def rebalancer_of(puller: Any, *, is_busy: bool) -> Rebalancer:
-    """The rebalancer of a member with one queue."""
     assigned: Any = mock.Mock(pullers=lambda: {puller.queue: puller}, let_go=lambda _queue, **_given: puller)
     locks = QueueLocks(RUNTIME, "G", lambda: "c", is_orderly=False)
     membership: Any = mock.Mock(subscriptions={"T": None})
@@ -567,7 +558,6 @@ def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, to
 
 @contextmanager
 def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
-    """A topic of one queue with ten messages, and the name server."""
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 1) as topic:
         with Producer(name_server) as producer:
@@ -576,7 +566,6 @@ def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
 
 
 def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
-    """The log lines that contain this text."""
     return [record.getMessage() for record in caplog.records if words in record.getMessage()]
 
 

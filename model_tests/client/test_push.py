@@ -69,7 +69,6 @@ def name_server(broker: Broker) -> str:
 
 
 def wait_consumed(consumer: Any, topic: str, count: int) -> None:
-    """Wait until this number of messages counts as consumed."""
     wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].consumed_count >= count)
 
 
@@ -347,7 +346,6 @@ class Given:
         return puller
 
     def deliver(self, puller: Puller | None = None) -> None:
-        """Deliver messages as a pull does."""
         puller = puller or self.puller
         puller._is_pulling = True
         ten = [
@@ -357,7 +355,6 @@ class Given:
         puller._is_pulling = True
 
     async def consume(self) -> None:
-        """Deliver messages, and wait until all are consumed."""
         self.deliver()
         await turned(lambda: self.puller.offset_done == COUNT)
 
@@ -367,7 +364,6 @@ def offsets(messages: Sequence[ReceivedMessage]) -> list[int]:
 
 
 async def turned(is_so: Callable[[], bool]) -> None:
-    """Run the event loop until the condition holds."""
     for _turn in range(1000):
         if is_so():
             return
@@ -376,8 +372,6 @@ async def turned(is_so: Callable[[], bool]) -> None:
 
 
 def run_given(story: Callable[[], Awaitable[Given]]) -> None:
-    """Run a coroutine, and end the tasks of its consumer."""
-
     async def ended() -> None:
         given = await story()
         for task in given.tasks:

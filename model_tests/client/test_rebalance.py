@@ -49,7 +49,7 @@ def room(name: str) -> str:
 
 
 def near(within: Allocate) -> Allocate:
-    """Whether two are in the same machine room."""
+    """Whether two clients or brokers are in the same machine room."""
     return allocate_near(lambda queue: room(queue.broker_name), room, within)
 
 
@@ -222,7 +222,6 @@ class Broker(Answers):
 
 
 def alone() -> tuple[Broker, Membership]:
-    """The only member of a group, with its broker."""
     return Broker(), Membership(RUNTIME, CONFIG, ConsumeType.CONSUME_PASSIVELY, lambda: "c", Statistics(RUNTIME))
 
 
@@ -235,7 +234,6 @@ def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
 
 
 def want(member: Membership, topic: str) -> None:
-    """Add a topic to the member's subscriptions."""
     member.subscribe(make_subscription(topic, "*", "TAG", 1))
 
 
@@ -279,7 +277,6 @@ def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(caplog: py
 
 
 def wanting(clients: Clients, topic: str, expression: str) -> Any:
-    """A started member of the topic's group with frequent heartbeats."""
     member = clients.push(from_first(f"G-{topic}", heartbeat_s=0.05), consumed)
     member.subscribe(topic, expression)
     member.start()

@@ -66,7 +66,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def name_server(broker: Broker) -> str:
-    """The name server of this broker."""
     return name_server_of(broker)
 
 
@@ -76,7 +75,6 @@ def unknown(_message: ReceivedMessage) -> TransactionState:
 
 
 def delivered(broker: Broker, count: int) -> list[ReceivedMessage]:
-    """The messages of a new group; asserts that there are exactly `count`."""
     with polling(name_server_of(broker), "T") as consumer:
         found = polled(consumer, count)
         assert consumer.poll(0.1) == []
@@ -287,7 +285,6 @@ class Service:
         self.consumer.start()
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
-        """Reply to the requests."""
         for message in messages:
             self.asked.append(message)
             if message.body != SILENT:
@@ -300,14 +297,12 @@ class Service:
 
 @pytest.fixture
 def topic(name_server: str) -> Iterator[str]:
-    """A topic of this test."""
     with new_topic(name_server, 2) as made:
         yield made
 
 
 @pytest.fixture
 def service(clients: Clients, topic: str) -> Service:
-    """A started service of the topic."""
     return Service(clients, topic)
 
 

@@ -15,14 +15,12 @@ from longpoll_broker.broker import Broker
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
-    """Starts brokers and clients, and stops them at the end of the test."""
     with closing(Brokers(tmp_path)) as made:
         yield made
 
 
 @pytest.fixture
 def broker(brokers: Brokers) -> Broker:
-    """A running broker with the default settings."""
     return brokers.start()
 
 

@@ -113,8 +113,6 @@ PULL: Final = Command(code=RequestCode.PULL_MESSAGE, ext_fields={"AccessKey": "a
 
 @define(eq=False)
 class World:
-    """An accounts file, the access control that reads it, and a manual clock."""
-
     path: Path
     control: AccessControl
     now_ns: int = 0
@@ -336,7 +334,6 @@ def test_accounts_and_their_version_can_be_queried(broker: Broker, accounts: Pat
 
 
 def test_an_invalid_account_change_has_no_effect(broker: Broker, accounts: Path) -> None:
-    """An invalid change gets RocketMQ's code and a reason, and changes nothing."""
     for code, fields, (answer, words) in REFUSED:
         told = ask(broker, code, fields)
         assert told.code == answer, fields

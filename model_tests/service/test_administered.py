@@ -60,7 +60,6 @@ def joined(client: RawClient) -> RawClient:
 def test_a_groups_progress_is_returned(
     broker: Broker, client: RawClient, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request 208 returns a group's progress in one topic or in all topics."""
     for topic in ("T", "U"):
         send_message(client, topic)
         client.commit(topic, "G", 1)
@@ -83,7 +82,6 @@ def test_a_groups_progress_is_returned(
 
 
 def test_the_groups_of_a_topic_are_listed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request 300 lists the groups that subscribe to the topic or have offsets in it."""
     client = joined(brokers.client())
     for topic, group in (("T", "H"), ("TT", "I")):
         send_message(client, topic, b"m")
@@ -94,7 +92,6 @@ def test_the_groups_of_a_topic_are_listed(brokers: Brokers, monkeypatch: pytest.
 
 
 def test_a_queues_entries_are_returned(broker: Broker, brokers: Brokers) -> None:
-    """Request 321 returns at most the requested number of queue entries."""
     client = joined(brokers.connect(broker))
     for _ in range(3):
         send_message(client, "T")
@@ -195,7 +192,6 @@ def test_a_setting_that_cannot_be_changed_is_named(client: RawClient, body: byte
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    """Rates over 10 seconds, a minute and 10 minutes are computed from the samples."""
     rates = Rates()
     assert rates.as_text() == "0.0 0.0 0.0"
     for second in range(101):
@@ -259,7 +255,6 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
-    """Send a number of messages to queue 0 and wait until they are visible."""
     for _ in range(count):
         send_message(client, topic)
     asked = {"topic": topic, "queueId": "0"}
@@ -465,7 +460,7 @@ PARSED = {
     "getMissTps": r"\S+ \S+ \S+", "getTotalTps": r"\S+ \S+ \S+", "putMessageAverageSize": r"[\d.]+",
     "putLatency99": r"[\d.]+", "putLatency999": r"[\d.]+",
 }  # fmt: skip
-"""Fields of answer 28 that are no whole numbers -> the pattern with which rocketmq-exporter reads them."""
+"""Maps each field of response 28 that is not a whole number to the pattern with which rocketmq-exporter reads it."""
 
 
 WHOLE = [
@@ -538,7 +533,7 @@ def test_stored_messages_are_counted(brokers: Brokers) -> None:
 
 def test_daily_counts_restart_at_midnight(brokers: Brokers) -> None:
     clock = Clock()
-    # No other thread takes samples.
+    # With this interval, no other thread takes samples.
     rare = attrs.evolve(SMALL_STORE, flush_interval_ms=3_600_000)
     broker, client = brokers.served(runtime=clock, store_config=rare)
     tables = broker.administering.tables

@@ -104,7 +104,6 @@ def test_a_path_in_a_name_makes_no_file(brokers: Brokers, tmp_path: Path) -> Non
 
 
 def is_closed_after(client: RawClient, content: bytes) -> bool:
-    """Whether the broker closes the connection, even before the whole content is sent."""
     try:
         client.send_bytes(content)
         return client.wait_closed()
@@ -141,7 +140,6 @@ def test_oversized_requests_do_not_affect_other_clients(broker: Broker, brokers:
 
 
 def test_an_idle_connection_is_closed(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker closes a connection after an hour without a request, and keeps one that sends requests."""
     monkeypatch.setattr("longpoll_broker.io.transport.IDLE_CHECK_S", 0.02)
     clock, minute_ms = ShiftedRuntime(), 60_000
     broker = brokers.start(runtime=clock, config=BrokerConfig(channel_idle_ms_max=3_600_000))
@@ -159,16 +157,13 @@ EDGES: Final = (
     None, "", "0", "-1", "1", "32767", "32768", "2147483647", "2147483648", "-2147483648", "-2147483649",
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
 )  # fmt: skip
-"""The values of a field in the edge tests; None leaves the field out."""
 TIMES: Final = "j"
-"""The field of a send with its number of tries, which a send-back increases."""
+"""The field of a send request that holds its number of tries, which a send-back increases."""
 LEVELS: Final = ("0", "-1", "2147483647", "-2147483648")
 LIVES: Final = 2
 
 
 class Raised(logging.Handler):
-    """A log handler that collects records with a traceback."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
@@ -180,7 +175,6 @@ class Raised(logging.Handler):
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """Collect the exceptions that any thread raises within the block."""
     handler = Raised()
     logging.getLogger().addHandler(handler)
     try:
@@ -203,7 +197,6 @@ def requests() -> Iterator[tuple[int, dict[str, str], bytes]]:
 
 
 def send_back(client: RawClient, offset: int) -> None:
-    """Send a stored message back with each edge value of the level and of the permitted tries."""
     for allowed in (None, "0", "2147483647", "-2147483648"):
         for level in LEVELS:
             fields = {"offset": str(offset), "group": "FG0", "delayLevel": level}
@@ -222,7 +215,8 @@ def sweep(broker: Broker) -> int:
             client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         for code, fields, body in requests():
             if code == RequestCode.END_TRANSACTION or fields.get("sysFlag") not in {None, "4"}:
-                # Such a request need not get an answer, so the answer to the next request shows that it was served.
+                # A request with an edge value may get no response, so the response to the next request shows that it
+                # was served.
                 client.send(code, fields, body)
                 continue
             reply = client.call(code, fields, body)
@@ -258,7 +252,6 @@ QUEUE: Final = {"topic": "T", "queueId": "0"}
 
 
 def assert_serves(broker: Broker, brokers: Brokers) -> None:
-    """Assert that an unrelated client can send, pull and look up a route, and gets the right answers."""
     names, client = brokers.names(broker), brokers.connect(broker)
     offset = send_message(client, "SAFE", b"still there")
     reply = client.answer(client.send_pull("SAFE", offset, timeout_ms=9_000))
@@ -268,8 +261,6 @@ def assert_serves(broker: Broker, brokers: Brokers) -> None:
 
 @frozen
 class Raises:
-    """A hook that raises for one request code."""
-
     code: int
     make: Callable[[], Exception]
 

@@ -217,8 +217,6 @@ SEND = RequestCode.SEND_MESSAGE_V2.value
 
 @define
 class Notes:
-    """A hook that records its calls and can raise."""
-
     fails_before: BaseException | None = None
     fails_after: BaseException | None = None
     told: list[tuple[str, int, int | None]] = field(factory=list)
@@ -331,12 +329,10 @@ FILES: Final = {"send": 19, "pull": 16, "wake": 24}
 Lower a number when fewer files run; never raise one.
 """
 Call = tuple[str, str]
-"""A file below its root, and the qualified name of a function in the file."""
 
 
 @contextmanager
 def traced() -> Iterator[list[tuple[str, CodeType]]]:
-    """The calls on all threads that start in the block, each with the thread's name."""
     calls: list[tuple[str, CodeType]] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -351,7 +347,6 @@ def traced() -> Iterator[list[tuple[str, CodeType]]]:
 
 
 def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
-    """The product functions that each pass of the I/O loop called."""
     passes: list[list[Call]] = [[]]
     for thread, code in calls:
         root = next(filter(code.co_filename.startswith, PRODUCT), None)

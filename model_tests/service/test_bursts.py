@@ -50,14 +50,12 @@ POLICIES = ["strict", "strict-clone"]
 """The policies in which a single thread decides the order of notifications."""
 PEERS = 3
 TOPIC = "T00000"
-"""Each example replaces the name by an equally long one of a topic without messages, so its pulls wait."""
+"""Each example replaces this name by the equally long name of a topic without messages, so its pulls wait."""
 NUMBERS = itertools.count(1)
 Told = tuple[int, bytes]
 
 
 class Twin:
-    """A broker with connections that have no sockets."""
-
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
@@ -125,7 +123,6 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_bursts_do_not_change_the_brokers_behaviour(twins: tuple[Twin, Twin], told: list[Told]) -> None:
-    """The broker with bursts and the one without give the same bytes, log and counters."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
     told = [(number, content.replace(TOPIC.encode(), topic)) for number, content in told]
@@ -147,7 +144,6 @@ def alike(count: int, topic: str = "R") -> list[Told]:
 
 
 def pulls(*changes: dict[str, str]) -> bytes:
-    """Pulls at the end of an empty queue, in one piece."""
     fields = pull_fields("T", 0, timeout_ms=LONG_MS)
     commands = [Command(RequestCode.PULL_MESSAGE, 3, ext_fields=fields | change) for change in changes]
     return b"".join(b"".join(encode(command)) for command in commands)
@@ -162,7 +158,6 @@ CHANGES: list[Callable[[Broker], object]] = [
 
 
 def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
-    """The answers to repeated pulls after a change of the broker."""
     twin.broker.topics.put(TopicConfig("T", 4, 4))
     begun = twin.told([(0, pulls({}, {"queueId": "1"}, {}))])
     change(twin.broker)
@@ -368,8 +363,6 @@ def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(short_turns: None
 
 
 class Box(Outbox):
-    """A connection that records its answers."""
-
     __slots__ = ("written",)
 
     def __init__(self) -> None:

@@ -47,8 +47,6 @@ from longpoll_runtime.threads import RealQueue
 
 
 class Sink:
-    """A channel that records the commands of each flush, and its name in a common list of flushes."""
-
     def __init__(self, name: str = "", order: list[str] | None = None) -> None:
         self.name = name
         self.order = order if order is not None else []
@@ -99,7 +97,7 @@ def test_parts_of_a_large_herd() -> None:
 
 
 def _waits_for_others() -> bool:
-    """Whether the answers of a connection with many of them are sent at the end, with all others."""
+    """Whether a connection with many answers sends them at the end, with the answers of all other connections."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
@@ -124,8 +122,6 @@ def test_answers_of_a_busy_connection_are_sent_early(monkeypatch: pytest.MonkeyP
 
 
 class DeafSocket:
-    """A socket whose peer reads a limited number of bytes."""
-
     def __init__(self, room: int) -> None:
         self.room = room
         self.sent = bytearray()
@@ -156,8 +152,6 @@ class DeafSocket:
 
 
 class Loop:
-    """The I/O loop of a channel, which records the requested watches and closes."""
-
     def __init__(self) -> None:
         self.poller: Any = self
         self.watches: list[bool] = []
@@ -268,7 +262,6 @@ def test_calls_to_the_socket_and_the_poller() -> None:
 
 
 def test_unsent_bytes_are_counted() -> None:
-    """Unsent bytes are counted until they are sent or their connection is closed."""
     unsent: BytesByPeer[Channel] = BytesByPeer(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
@@ -380,8 +373,6 @@ ASKED: Final[dict[str, Callable[[IoLoop], None]]] = {
 
 @define
 class Bell:
-    """A poller that counts its wake-ups."""
-
     rung: int = 0
 
     def wake(self) -> None:

@@ -32,7 +32,6 @@ def connect(server: ScriptedServer, **options: Any) -> RemotingClient:
 
 @contextmanager
 def served(script: Callable[[Peer, Command], None], **options: Any) -> Iterator[tuple[ScriptedServer, RemotingClient]]:
-    """A scripted server with a client, which is closed at the end."""
     with ScriptedServer(script) as server:
         client = connect(server, **options)
         try:
@@ -46,8 +45,6 @@ def echo(peer: Peer, command: Command) -> None:
 
 
 class Answers:
-    """Collects the answers of asynchronous calls."""
-
     def __init__(self, count: int) -> None:
         self.found: list[Answer] = []
         self._count = count
@@ -134,8 +131,6 @@ def test_a_timed_out_call_does_not_affect_others() -> None:
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half"])
 def test_every_waiting_call_gets_the_connections_error(how: str) -> None:
-    """If the connection ends, each waiting call gets one error."""
-
     def end(peer: Peer, _command: Command) -> None:
         if len(server.received) < 3:
             return
@@ -240,8 +235,6 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
     first, last = Answers(1), Answers(count)
 
     class Resting(RealRuntime):
-        """A reader thread that sends one more request during its pause."""
-
         def sleep(self, seconds: float) -> None:
             rests.append(seconds)
             if len(rests) == 1:

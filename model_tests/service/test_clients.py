@@ -38,8 +38,6 @@ GROUPS = ("A", "B", "C")
 
 
 class Told:
-    """An outbox that counts writes and records when each connection was last notified of each group."""
-
     def __init__(self) -> None:
         self.count = 0
         self.moment = 0
@@ -90,7 +88,6 @@ def test_every_member_is_notified_of_the_last_change(seed: int) -> None:
 
 
 def notices_of_a_burst(brokers: Brokers) -> int:
-    """The number of notices that a member gets for 100 joins and leaves in one piece."""
     runtime = RealRuntime()
     # Turns have no time limit, so a busy machine does not change the result.
     runtime.monotonic_ns = lambda: 0
@@ -128,19 +125,16 @@ INFO, DIRECTLY = RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESS
 
 @pytest.fixture
 def member(broker: Broker, brokers: Brokers) -> RawClient:
-    """The client here@1 as a member of group G."""
     return joined(brokers.connect(broker))
 
 
 def joined(client: RawClient, client_id: str = "here@1") -> RawClient:
-    """The same client, after it joined group G."""
     assert client.beat(client_id, consumers={"G": ["T"]}).code == 0
     client.pushes.clear()
     return client
 
 
 def one_queue(broker: Broker, client: RawClient, count: int) -> None:
-    """Create topic T with one queue and a number of messages."""
     client.create_topic("T")
     for _ in range(count):
         send_message(client, "T")
@@ -201,12 +195,11 @@ OF_GROUP: Final = {"topic": "T", "group": "G"}
 
 
 def at(offset: object) -> bytes:
-    """A member's answer to request 221 with its offset of the one queue."""
     return b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%s}}' % json.dumps(offset).encode()
 
 
 def by_client(answer: Command) -> dict[str, object]:
-    """Client -> its offset of the one queue, from the answer to request 223."""
+    """Returns each client's offset of the one queue, from the answer to request 223."""
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
     body = bytes(answer.body)
@@ -220,7 +213,6 @@ def by_client(answer: Command) -> dict[str, object]:
 
 @pytest.fixture
 def other(broker: Broker, member: RawClient, brokers: Brokers) -> RawClient:
-    """A second member, there@2."""
     return joined(brokers.connect(broker), "there@2")
 
 
@@ -230,7 +222,7 @@ def test_a_group_without_members_has_no_status(client: RawClient) -> None:
 
 
 def test_members_report_their_offsets(client: RawClient, member: RawClient, other: RawClient) -> None:
-    """Request 223 asks all members of the group, or the one that it names."""
+    """Request 223 asks all members of the group, or only the member that the request names."""
     opaque = client.send(STATUS, OF_GROUP | {"AccessKey": "secret"})
     asked = [each.pushed(WHERE) for each in (member, other)]
     assert [each.ext_fields for each in asked] == [OF_GROUP, OF_GROUP]
@@ -379,7 +371,6 @@ def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, broker
 
 
 def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> PushConsumer:
-    """A consumer of topic T in group G, started by `with`."""
     config = MemberConfig(group="G", start_at="first", persist_s=0.05)
     return PushConsumer(
         "{}:{}".format(*broker.name_server_address),

@@ -127,7 +127,6 @@ def test_a_store_is_not_opened_with_levels_that_cannot_be(tmp_path: Path) -> Non
 
 
 def prepare(client: RawClient) -> dict[str, str]:
-    """Send a prepared message; returns the fields of the request that ends its transaction."""
     reply = client.put("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01PG\x02TAGS\x01t\x02")
     assert reply.ext_fields is not None
     return {
@@ -163,14 +162,12 @@ def prepare_message(client: RawClient, body: bytes, group: str = "PG", propertie
 
 
 def joined(checking: Broker, brokers: Brokers) -> RawClient:
-    """Let a producer join the group."""
     client = brokers.connect(checking)
     assert client.beat(producers=["PG"]).code == 0
     return client
 
 
 def end(client: RawClient, question: Command, answer: str) -> None:
-    """End a transaction as a producer does."""
     asked = question.ext_fields or {}
     fields = {
         "producerGroup": "PG",
@@ -197,7 +194,6 @@ def check_now(checking: Broker) -> None:
 
 @pytest.fixture
 def checking(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that checks transactions of any age, at most twice."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=QUICK, store_config=STORE) as started:
         yield started
 
@@ -349,8 +345,6 @@ START_MS = 1_800_000_000_500
 
 
 class Clock(RealRuntime):
-    """A manual wall clock."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = START_MS
@@ -387,7 +381,6 @@ Timed = tuple[Clock, Broker, RawClient]
 
 @pytest.fixture
 def timed(brokers: Brokers, tmp_path: Path) -> Timed:
-    """A manual clock, a broker that uses it, and a client."""
     clock = Clock()
     broker = started(brokers, clock, tmp_path)
     return clock, broker, brokers.connect(broker)
@@ -599,8 +592,6 @@ def test_too_many_that_wait_are_refused(timed: Timed, monkeypatch: pytest.Monkey
 
 
 class Deliveries(TimerService):
-    """A timer that records its deliveries of messages that were not recalled."""
-
     delivered: list[int]
 
     def _recalled(self, taken: Sequence[tuple[int, int, int, str]]) -> set[tuple[str, str]]:

@@ -85,7 +85,6 @@ def test_held_pulls_are_answered_if_the_deletion_fails(
 
 
 def woken_by(body: bytes, broker: Broker, brokers: Brokers) -> list[bytes]:
-    """The answer to a pull that waits for the first message of a topic."""
     puller, sender = brokers.connect(broker), brokers.connect(broker)
     opaque = puller.hold("T")
     wait_held(broker)
@@ -200,7 +199,7 @@ def test_a_slow_deletion_delays_only_its_topic(
 
 
 NEVER_MS: Final = 600_000
-"""The scanner never runs, because a scan at that time makes 5.x give up its round when the role changes."""
+"""With this period the scanner never runs, because a scan would make 5.x give up its round when the role changes."""
 SLAVE: Final = BrokerConfig(
     role="SLAVE", broker_id=1, slave_read=True, slave_acting_master=True, scan_period_ms=NEVER_MS
 )
@@ -216,7 +215,6 @@ POLICIES: Final = pytest.mark.parametrize(
 
 
 def make_topics(broker: Broker) -> None:
-    """Create two topics with one queue each; a slave would refuse the request."""
     for topic in "TU":
         assert broker.topics.put(TopicConfig(topic, 1, 1))
 
@@ -228,7 +226,6 @@ def hold(broker: Broker, client: RawClient, topic: str) -> int:
 
 
 def scan_late(broker: Broker) -> None:
-    """Move the deadline of every held pull to now, and scan."""
     for shard in broker.hold_service._shards:
         with shard.lock:
             buckets = [shard.table.held(key) for key in list(shard.table.keys())]

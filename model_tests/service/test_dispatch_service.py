@@ -34,8 +34,6 @@ FULL: Final = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Events(PullEvents):
-    """Records notifications."""
-
     def __init__(self, world: World) -> None:
         self._world = world
 
@@ -51,8 +49,6 @@ class Events(PullEvents):
 
 
 class World(Noting):
-    """Stands for runtime, store and hold service; each message takes ten bytes of the log."""
-
     def __init__(self, count: int = 0, **changes: Any) -> None:
         super().__init__()
         self.appended: list[Arrival] = []
@@ -70,7 +66,6 @@ class World(Noting):
         self.service = DispatchService(world, world, world, Events(self), **given)
 
     def append(self, *topics: str) -> None:
-        """Append messages to the log, in queue 3 of these topics."""
         for topic in topics:
             offset_end = 1 + sum(each.topic == topic for each in self.appended)
             start = 10 * len(self.appended)
@@ -326,8 +321,6 @@ class GuardedTable:
 
 
 class NotedEvents(PullEvents):
-    """Records each event with its number of pulls and the visible end."""
-
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
         self.clock_ns = 0
@@ -482,7 +475,6 @@ class Rounds:
 
 @pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
 def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scanner scans once a period and flushes the answers of each scan."""
     rounds: Any = Rounds(error)
 
     class Noting(Outbox):

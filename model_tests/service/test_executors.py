@@ -100,8 +100,6 @@ def test_a_full_pool_rejects_and_late_pulls_are_refused() -> None:
 
 
 class Stuck:
-    """A worker that blocks in its first task, from `begun` until `may_end`."""
-
     def __init__(self) -> None:
         self.begun, self.may_end = threading.Event(), threading.Event()
 
@@ -112,7 +110,6 @@ class Stuck:
 
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
-    """A broker whose pull workers are all blocked."""
     stuck, receive = Stuck(), PullProcessor.receive
 
     def slowly(service: PullProcessor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -265,7 +262,6 @@ def test_herds_of_several_connections() -> None:
 
 
 def test_the_budget_of_a_pass() -> None:
-    """Pulls beyond the budget of a pass run in the next pass."""
     later = later_of()
     assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
     assert turned(later) == []
@@ -337,7 +333,6 @@ def test_an_error_of_one_pull_does_not_stop_the_others() -> None:
 
 
 def test_a_waiting_herd_shares_one_answer() -> None:
-    """The first pull of a waiting herd runs alone, and the others get its answer."""
     singly: list[Pull] = []
 
     def run(pull: Pull, _cause: Cause, _outbox: Outbox) -> None:

@@ -152,7 +152,6 @@ class Script:
         return self._changed(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
 
     def _changed(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
-        """The request, sometimes with a field changed or left out."""
         if self._draw.random() < 0.3:
             name = self._draw.choice(list(fields))
             fields |= {name: self._text(name)}
@@ -205,7 +204,6 @@ class Script:
         return self._draw.choice((number, number, lambda: self._draw.choice(TEXTS)))()
 
     def _value(self, kind: Any, depth: int) -> Any:
-        """A JSON value of this type, sometimes of another type."""
         if depth > 4 or self._draw.random() < 0.1:
             return self._draw.choice((None, [], {}, "", True, self._draw.choice(EDGES), 1.5, [None], {"": 0}))
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -308,7 +306,6 @@ class World:
             self.harm += [f"{problem.file}: {problem.found}" for problem in found]
 
     def _spoil(self, line: Line, request: Command, draw: random.Random) -> None:
-        """Send a request with invalid bytes; its length may be wrong, so no request may follow on this connection."""
         content = spoiled(b"".join(encode(request)), draw)
         self.said.append(repr(content[:200]))
         with suppress(ConnectionError):
@@ -337,7 +334,6 @@ class World:
         pytest.fail(f"no answer to {self.said[-1]}")
 
     def _assert_serves(self, broker: Broker) -> None:
-        """Assert that an unrelated client gets its message back, and that routes are answered."""
         if self.died:
             return
         with RawClient(broker.address) as stranger, RawClient(broker.name_server_address) as names:
@@ -351,7 +347,6 @@ class World:
 
 
 def spoiled(content: bytes, draw: random.Random) -> bytes:
-    """Change, cut or repeat some of the bytes."""
     changed = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         at, how = draw.randrange(len(changed) + 1), draw.random()
@@ -366,8 +361,6 @@ def spoiled(content: bytes, draw: random.Random) -> bytes:
 
 @define
 class Line:
-    """A connection that is opened again after the peer closed it."""
-
     address: tuple[str, int]
     client: RawClient = field(init=False)
 
@@ -381,7 +374,6 @@ class Line:
 
 @contextmanager
 def lines_to(broker: Broker) -> Iterator[tuple[Line, Line]]:
-    """A connection to the broker and one to the name server."""
     lines = Line(broker.address), Line(broker.name_server_address)
     try:
         yield lines
@@ -395,7 +387,6 @@ def listed(store: MessageStore) -> Queues:
 
 
 def found(directory: Path, seed: int) -> list[str]:
-    """The problems after a case, with the requests that preceded them."""
     world, draw = World(Script(seed)), random.Random(seed)
     with watching() as raised:
         try:

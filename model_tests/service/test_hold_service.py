@@ -37,8 +37,6 @@ BY_NAME: Callable[[object], str] = lambda value: value.name if isinstance(value,
 
 
 class Bench:
-    """A hold service over queues in memory, with an executor that records its input."""
-
     def __init__(
         self,
         policy: Policy,
@@ -107,7 +105,6 @@ class Bench:
         return woken
 
     def make_visible(self, tag: str = "") -> None:
-        """Make a message visible before its notifier traverses the bucket."""
         self.queues.append(KEY, Message(word_hash(tag) if tag else 0))
         self.queues.make_visible(KEY)
 
@@ -355,7 +352,6 @@ def test_many_due_pulls_are_released_in_several_calls(monkeypatch: pytest.Monkey
 
 
 def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
-    """The number of pulls that have run after the start of long work, and after each of its turns."""
     woken = bench.wakes_of_clock()
     begin()
     counts = [len(bench.ran)]
@@ -370,7 +366,8 @@ def turns_of(bench: Bench, begin: Callable[[], object]) -> list[int]:
 @pytest.mark.parametrize(
     ("filters", "counts"),
     [
-        # A herd, pulls with different tags, and pulls with expressions, which count as two pulls each.
+        # The cases are a herd, pulls with different tags, and pulls with expressions, each of which counts as two
+        # pulls.
         (["*"] * 10, [4, 8, 10]),
         ([f"t{number}" for number in range(10)] + ["a"], [0, 0, 1]),
         ([f"a = {number}" for number in range(6)], [0, 0, 1, 1]),
@@ -429,7 +426,7 @@ def test_work_for_later_turns_is_bounded(has_loop: bool, monkeypatch: pytest.Mon
 
 
 def test_a_new_subscription_is_used_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pull that has left meanwhile is skipped, and a pull of another group keeps its filter."""
+    """A pull that has left the table between two turns is skipped, and a pull of another group keeps its filter."""
     monkeypatch.setattr(hold_service, "RESUBSCRIBED_COUNT", 4)
     bench, wanted = Bench(STRICT), tag_filter("b", None)
     pulls = [bench.hold(tags="a", deadline_ms=5 if number == 9 else 1000) for number in range(10)]

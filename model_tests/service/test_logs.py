@@ -232,7 +232,7 @@ Values = dict[tuple[str, ...], float]
 
 
 def told(text: str) -> Values:
-    """Every sample by name and labels."""
+    """Returns every sample of a metrics page by name and labels."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

@@ -41,8 +41,6 @@ WINDOW: Final = 502
 
 @frozen
 class Sent:
-    """One TCP segment."""
-
     time_ns: int
     is_of_client: bool
     sequence: int
@@ -91,7 +89,7 @@ class Wire:
     stamped: bool = True
     sent: list[Sent] = field(factory=list)
     positions: dict[bool, int] = field(factory=lambda: {True: 0xFFFF_FF00, False: 77})
-    """Whether it is the client -> the next sequence number; the client's passes 2**32."""
+    """Maps `True` (client) and `False` (broker) to the next sequence number. The client's number passes 2**32."""
 
     def opens(self) -> None:
         self._put(True, SYN)
@@ -141,7 +139,6 @@ LINKS: Final[dict[str, tuple[int, Callable[[Sent], bytes]]]] = {
 def pcap(
     sent: Sequence[Sent], link: str = "raw", *, order: str = "<", nanoseconds: bool = True, snap: int = 65_535
 ) -> bytes:
-    """A pcap file with these segments."""
     number, framed = LINKS[link]
     magic, unit = (0xA1B23C4D, 1) if nanoseconds else (0xA1B2C3D4, 1_000)
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, snap, number)]
@@ -153,7 +150,6 @@ def pcap(
 
 
 def pcapng(sent: Sequence[Sent], link: str = "raw", *, order: str = "<", dropped: int = 0) -> bytes:
-    """A pcapng file with ns timestamps and a record of dropped packets."""
     number, framed = LINKS[link]
 
     def block(kind: int, body: bytes) -> bytes:
@@ -205,7 +201,7 @@ def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
 
 
 def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, int]]:
-    """A conversation by time in ms: two sends, a pull that finds them, and a held pull."""
+    """Returns a conversation of two sends, a pull that finds them and a held pull, with times in ms."""
     stored = [{"msgId": "x", "queueId": "0", "queueOffset": str(offset)} for offset in range(2)]
     found, held = told(2, *range(body_end + 1)), told(2)
     return [
@@ -221,7 +217,6 @@ def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, in
 
 
 def captured(script: list[tuple[bool, bytes, int]], *, opens: bool = True, **of_wire: Any) -> list[Sent]:
-    """The segments of a connection with this conversation."""
     wire = Wire(**of_wire)
     if opens:
         wire.opens()
@@ -233,7 +228,6 @@ def captured(script: list[tuple[bool, bytes, int]], *, opens: bool = True, **of_
 
 
 def read(directory: Path, content: bytes, broker: tuple[str, int] = ADDRESS) -> CaptureReport:
-    """Read a capture into `directory / "history"`."""
     return read_captures(
         RealRuntime(), [written(directory, content)], brokers=[broker], record_directory=str(directory / "history")
     )
@@ -248,7 +242,6 @@ def bare(event: Event) -> dict[str, Any]:
 
 
 def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[str, Any]]:
-    """The events that the proxy records for the same bytes."""
     recorder = HistoryRecorder(RealRuntime(), str(directory), broker=BROKER_NAME, policy="")
     tap = ConnectionTap(recorder, Subscriptions.none(), "1", TapTotals())
     tap.opened(1, 2)
@@ -353,7 +346,6 @@ def leapt() -> list[Sent]:
     ],
 )
 def test_captures_get_the_right_verdict(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
-    """A late answer, a skipped message and incomplete captures get the right verdict."""
     report = read(tmp_path, content)
     result = judged(tmp_path)
     assert (clock or report.clock, result.verdict) == (report.clock, verdict)

@@ -29,20 +29,17 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def pop(**fields: str) -> dict[str, str]:
-    """The fields of a pop of topic T in group G."""
     asked = {"consumerGroup": "G", "topic": "T", "queueId": "-1", "maxMsgNums": "8", "invisibleTime": "9000"}
     return asked | {"pollTime": "500", "bornTime": "0", "initMode": "0"} | fields
 
 
 def about(code: int, retry: int, **fields: str) -> tuple[int, dict[str, str]]:
-    """The fields of a request about the message with this handle."""
     topic = ("T", "%RETRY%G_T", "%RETRY%G+T")[retry]
     asked = {"consumerGroup": "G", "topic": topic, "queueId": "2", "offset": "5", "extraInfo": HANDLE.format(retry)}
     return code, asked | fields
 
 
 def of(told: Event, **expected: Any) -> None:
-    """The values of these fields in an event."""
     assert {name: getattr(told, name) for name in expected} == expected
 
 

@@ -55,7 +55,6 @@ def link_of(upstream: Upstream) -> Link:
 
 
 def read_exactly(from_socket: socket.socket, size: int) -> bytes:
-    """Read a number of bytes, or the bytes until the end of the stream."""
     content = bytearray()
     while len(content) < size and (chunk := from_socket.recv(size - len(content))):
         content += chunk
@@ -216,8 +215,6 @@ NAME = "broker.test"
 
 
 class SlowNames(RealRuntime):
-    """A resolver that waits for a signal and knows only `localhost`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.asked = threading.Event()
@@ -238,7 +235,6 @@ def names() -> SlowNames:
 
 
 def test_a_slow_name_look_up(names: SlowNames, broker: Broker, brokers: Brokers, tmp_path: Path) -> None:
-    """Clients of another broker are served during a slow name look-up."""
     port = broker.address[1]
     with Observer.start(
         names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
@@ -292,8 +288,6 @@ def test_a_name_lookup_has_a_time_limit(
 
 
 class NamedAddresses(RealRuntime):
-    """A resolver that returns a different address for each host name."""
-
     def __init__(self) -> None:
         super().__init__()
         self.asked = list[str]()
@@ -305,8 +299,6 @@ class NamedAddresses(RealRuntime):
 
 
 class Line:
-    """A client's connection in tests of the end of a connection."""
-
     def __init__(self) -> None:
         self.is_closed = False
 

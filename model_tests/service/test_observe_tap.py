@@ -241,7 +241,7 @@ def test_a_delayed_or_prepared_send_has_no_place_in_its_queue(scene: Scene, fiel
 
 
 Step = tuple[str, int, int, dict[str, str] | None, dict[str, Any]]
-"""Whether the client sends, code, opaque, fields, and further parts of the command."""
+"""Whether the client sends the command, then its code, opaque, fields, and further parts."""
 GROUP: Final = {"topic": "T", "queueId": "0", "consumerGroup": "G"}
 RESPONSE, ONE_WAY = int(CommandFlag.RESPONSE), int(CommandFlag.ONE_WAY)
 BOTH: Final = send_fields("T", 0, "TAGS\x01red\x02") | {"m": "true"}
@@ -443,7 +443,6 @@ def asked(tap: RouteTap, opaque: int, code: int = ROUTE) -> None:
 
 
 def command_of(content: bytes) -> Command:
-    """The single command in these bytes."""
     reader = FrameReader()
     reader.feed(content)
     frame = present(reader.next_frame())
@@ -461,7 +460,7 @@ def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     told = b"".join(tap.rewrite(piece) for piece in pieces if piece)
-    # The last one answers no open request, so it stays unchanged too.
+    # The last response answers no open request, so the proxy leaves it unchanged too.
     assert told.startswith(before)
     assert told.endswith(after + answer(1, FASTJSON))
     changed = command_of(told[len(before) : -len(after + answer(1, FASTJSON))])
@@ -531,7 +530,6 @@ JSON_HEADER = (
 
 
 def framed(mark: int, header: bytes, body: bytes) -> bytes:
-    """A frame with its length, as it is sent."""
     return HEAD.pack(LENGTH_SIZE + len(header) + len(body), mark << 24 | len(header)) + header + body
 
 
@@ -585,8 +583,6 @@ def test_replaced_addresses_are_those_json_decodes(value: Any, spaced: bool) -> 
 
 
 class Unreachable(RealRuntime):
-    """Connections that are refused on request."""
-
     def __init__(self) -> None:
         super().__init__()
         self.refuses = threading.Event()

@@ -95,7 +95,7 @@ CASES: dict[str, list[Step]] = {
     ],
     "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
 }  # fmt: skip
-"""Steps of a connection as the relay sees them, with the earliest time of the next byte."""
+"""Maps a rule to the steps of a connection as the relay sees them, with the earliest time of the next byte."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -104,7 +104,6 @@ def test_since_when_bytes_can_have_been_sent(name: str) -> None:
 
 
 def play(one: ArrivalTimes, steps: list[Step]) -> None:
-    """Replay the steps of a case, and check each bound."""
     for step in steps:
         match step:
             case ("read", size):
@@ -188,8 +187,6 @@ CALL_NS = 10
 
 
 class Part:
-    """A stand-in for one side of the relay or for a link."""
-
     def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)
 
@@ -210,8 +207,6 @@ class Kernel:
 
 
 class Noted:
-    """Records of a connection from which `read` bytes were read."""
-
     def __init__(self, read: int, since_ns: int = 0) -> None:
         self.read, self.since_ns = read, since_ns
         self.looks: list[tuple[int, int]] = []
@@ -226,7 +221,6 @@ class Noted:
 
 @pytest.fixture
 def relay_loop() -> Iterator[RelayLoop]:
-    """An I/O loop that does not run."""
     made = RelayLoop(RealRuntime())
     yield made
     made.stop()
@@ -327,7 +321,7 @@ class TruthfulBroker:
                     del asked[:count]
 
     def answer(self, connected: socket.socket, asked: list[tuple[int, int]], chance: random.Random) -> None:
-        """Send answers in pieces that end anywhere, or exactly one answer."""
+        """Send pieces that end at any byte, or pieces of exactly one answer."""
         contents = [self.content(number, chance) for number, _received_ns in asked]
         left, calls = memoryview(b"".join(contents)), list[tuple[int, int, int]]()
         while left:

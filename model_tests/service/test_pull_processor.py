@@ -39,8 +39,6 @@ READ = GetResult(GetStatus.FOUND, 8, 3, 9, [], [5, 6], 0, suggest_slave=False)
 
 
 class Told(PullEvents):
-    """Records answers."""
-
     __slots__ = ("notes",)
 
     def __init__(self, notes: list[Any]) -> None:
@@ -51,8 +49,6 @@ class Told(PullEvents):
 
 
 class World(RealRuntime):
-    """A runtime, a runner with one scripted decision and a hold service; each records its calls and commits."""
-
     def __init__(self, decision: Any = Found(READ)) -> None:  # noqa: B008 - frozen
         super().__init__()
         self.notes: list[Any] = []
@@ -214,7 +210,6 @@ def test_the_policy_decides_which_pulls_commit(
 
 
 def decoded_pull(fields: dict[str, str] | None = None, **options: Any) -> Pull:
-    """The pull of a request in which optional fields are missing unless they are given."""
     asked = pull_fields("T", 5, queue_id=2, subscription="a")
     for name in ("commitOffset", "suspendTimeoutMillis", "subVersion"):
         del asked[name]
@@ -265,8 +260,6 @@ SECOND_NS = 1_000_000_000
 
 
 class RunnerEvents(PullEvents):
-    """Records each event with its start time."""
-
     __slots__ = ("notes",)
 
     def __init__(self, notes: list[Any]) -> None:
@@ -285,8 +278,6 @@ class RunnerEvents(PullEvents):
 
 
 class RunnerWorld(RealRuntime):
-    """A runtime at 5000 s and a store with one answer; both record their calls."""
-
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         super().__init__()
         self.notes: list[Any] = []
@@ -298,7 +289,7 @@ class RunnerWorld(RealRuntime):
         self.notes.append(action)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """Two messages of ten bytes, if the status says that messages were found."""
+        """Returns two messages of ten bytes if the status says that messages were found."""
         self.notes.append("get")
         if self.error is not None:
             raise self.error
@@ -323,7 +314,6 @@ class RunnerWorld(RealRuntime):
 
 
 def pull_of(**changes: Any) -> Pull:
-    """A held pull that passes every check, of a connection that sends nothing."""
     made = Pull(Channel.__new__(Channel), 11, "G", "T", 0, 5, 32, 6, subscription="*", phase=HELD)
     for name, value in changes.items():
         setattr(made, name, value)
@@ -360,7 +350,6 @@ def test_slaves_and_their_masters() -> None:
 
 
 def counted(runner: PullRunner) -> list[int]:
-    """Messages, bytes and milliseconds that the statistics count for group G in queue 0 of topic T."""
     items = runner.statistics._items
     places = [(GROUP_GET_NUMS, "T@G"), (GROUP_GET_SIZE, "T@G"), (GROUP_GET_LATENCY, "0@T@G")]
     return [items[place].value for place in places if place in items]
@@ -465,7 +454,6 @@ def answered(
     kind: int = 0,
     pull: dict[str, str] | None = None,
 ) -> tuple[Command, list[Any], Pull, Any]:
-    """The answer, its events, the pull, and the buffers."""
     topics, groups = Topics(), Groups()
     topics.put(TopicConfig("T", topic_sys_flag=5))
     groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))

@@ -45,7 +45,6 @@ LONG_MS = 30_000
 
 
 def hold(client: RawClient, broker: Broker, topic: str, offset: int, **options: object) -> int:
-    """Send a pull and wait until it is held; returns its opaque."""
     before = len(broker.hold_service)
     opaque = client.send(PULL, pull_fields(topic, offset, timeout_ms=LONG_MS) | {k: str(v) for k, v in options.items()})
     # The broker answers a second request on the connection after it has processed the first.
@@ -271,7 +270,8 @@ def test_copied_messages_wake_held_pulls(
     client = brokers.connect(broker)
     opaque = client.hold("T", 3)
     wait_held(broker)
-    # The test appends like the master's copier; when the second message is visible, the first was announced if ever.
+    # The test appends like the master's copier. When the second message is visible, any notification of the first was
+    # sent.
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_visible(broker, "T", end)

@@ -36,12 +36,12 @@ from longpoll_runtime.real import RealRuntime
 
 SIZE: Final = 400
 SMALL_SIZE: Final = 200
-"""For entries that the broker writes to files; other tables need `SIZE`, so that the quotas of twenty peers differ."""
+"""The size of tables whose entries the broker writes to files. Other tables have `SIZE`, so that the quotas of twenty
+peers differ."""
 Request = tuple[int, dict[str, str], bytes]
 
 
 def heartbeat(number: int, *, consumer: bool, sql: bool = False) -> Request:
-    """A heartbeat of a client in one group."""
     expression = {"subString": "a = 'x'", "expressionType": "SQL92"} if sql else {"subString": "*"}
     consumers = [{"groupName": f"g{number}", "subscriptionDataSet": [{"topic": "T", "subVersion": 1} | expression]}]
     producers = [] if consumer else [{"groupName": f"g{number}"}]
@@ -94,7 +94,6 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker without sockets."""
     config = evolve(SMALL_STORE, multi_dispatch=True, light_queues=True)
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=config) as started:
         started.topics.put(TopicConfig("Wide", 1024, 1024))
@@ -103,7 +102,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def tell(peer: Peer, request: Request) -> bytes:
-    """Send a request; returns the immediate answers."""
     code, fields, body = request
     return peer.tell(b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields, body=body)))))
 
@@ -142,7 +140,6 @@ OF_CONNECTIONS: Final = {
 
 
 def attacked(broker: Broker, name: str) -> tuple[Quota, int, Peer]:
-    """A table that one connection has filled to its quota, its size before, and the connection."""
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
     quota, attacker = of(broker, name), Peer(broker, 7)
@@ -234,7 +231,6 @@ def test_a_full_table_has_room_for_a_newcomers_ordinary_work(host: str, count: i
 
 
 def code_and_remark(answered: bytes) -> tuple[int, bytes]:
-    """The code and the remark of the first answer."""
     code, remark = re.search(rb'"code":(\d+)', answered), re.search(rb'"remark":"([^"]*)"', answered)
     assert code is not None
     return int(code[1]), b"" if remark is None else remark[1]
@@ -252,7 +248,6 @@ def test_small_channels_find_room_in_a_full_hold_table(queue_max: int, held_max:
 
 
 def waiting(channel: int) -> Pull:
-    """A pull that found no message."""
     return Pull(channel, 1, "G", "T", 0, 0, 1, 0, phase=MISSED)
 
 
@@ -575,7 +570,6 @@ def test_a_quota_changes_under_its_tables_lock(name: str, brokers: Brokers, monk
 
 
 def is_held(guard: Any) -> bool:
-    """Whether another thread holds a lock."""
     if guard.acquire(False):
         guard.release()
         return False

@@ -34,13 +34,11 @@ def history(tmp_path: Path) -> Path:
 
 
 def ended(broker: Broker, history: Path) -> list[Event]:
-    """Stop a broker; returns the events that it recorded."""
     broker.stop()
     return events_of(history)
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
-    """The only event of this kind with these fields."""
     found = [
         event for event in events if event.event == kind and all(getattr(event, k) == v for k, v in fields.items())
     ]
@@ -274,7 +272,6 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
 
 
 def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The recorder reports a failed write once, and the recovery once."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(150))

@@ -256,7 +256,7 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
             made.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-    # The least counts, because the memory of every other thread of this process is traced too.
+    # Only the smallest value counts, because tracing also covers the memory of all other threads.
     assert min(made) < BODY_SIZE_MAX // 100
     assert list(told.routes) == []
 

@@ -56,7 +56,6 @@ FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
 @contextmanager
 def opened(tmp_path: Path, config: BrokerConfig) -> Iterator[Broker]:
-    """A broker with these accounts."""
     accounts = tmp_path / "plain_acl.yml"
     rows = [{"accessKey": name, "secretKey": SECRETS[name]} | rights for name, rights in RIGHTS.items()]
     accounts.write_text(json.dumps({"accounts": rows}))
@@ -76,7 +75,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def call(
     client: RawClient, code: int, fields: dict[str, str] | None = None, body: bytes = b"", account: str = "stranger"
 ) -> Command:
-    """The answer to a request that is signed by an account."""
     signed = {**(fields or {}), ACCESS_KEY: account}
     return client.call(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
 
@@ -102,7 +100,6 @@ def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0
 
 
 def is_refused(answer: Command, resource: str) -> bool:
-    """Whether the broker refused a request because of the account's rights to this resource."""
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
@@ -112,7 +109,6 @@ def heartbeat(producer: str = "", **consumers: list[str]) -> bytes:
 
 
 def locked(group: str) -> bytes:
-    """The body of requests 41 and 42."""
     queues = [{"topic": "T", "brokerName": "b", "queueId": 0}]
     return msgspec.json.encode({"consumerGroup": group, "clientId": "c", "mqSet": queues})
 
@@ -293,7 +289,6 @@ def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body
 
 
 def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], account: str) -> set[int]:
-    """The codes whose answers show the message's body to this account."""
     asked = [(code, ask(client, code, aimed_at(*aim), account)) for code in codes for aim in aims]
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
     answers = ((code, client.reply(opaque, 0.0)) for code, opaque in asked)

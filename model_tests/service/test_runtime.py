@@ -112,7 +112,6 @@ def test_an_address_in_use_is_an_os_error() -> None:
 
 @pytest.fixture
 def usual_collections() -> Iterator[tuple[int, int, int]]:
-    """Python's default thresholds of the garbage collector."""
     ours, usual = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*usual)
     yield usual
@@ -263,7 +262,6 @@ def blocks_at(frame: FrameType, place: int) -> list[int]:
 
 
 def interrupted_at(place: int, work: Callable[[], object]) -> bool:
-    """Run a function with an interrupt at the n-th place; returns whether the function was still running."""
     before = sys.gettrace()
     sys.settrace(Interrupting(place))
     try:

@@ -88,7 +88,6 @@ def test_a_burst_is_served_like_single_sends(peers: tuple[Peer, Peer], content: 
 
 @pytest.fixture
 def bursts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of messages in each burst that the store gets."""
     stored: list[int] = []
     put_burst = broker.store.put_burst
 
@@ -156,7 +155,8 @@ def test_one_sync_answers_all_waiting_sends(brokers: Brokers, disk: Disk) -> Non
     first = send(client)
     assert disk.asked.wait(PATIENCE_S)
     others = [send(client) for _ in range(20)]
-    # The thread that answers this send took the twenty before, so they are in the log and wait for the sync.
+    # The thread that answers this request took the twenty sends before it, so they are in the log and wait for the
+    # sync.
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     disk.works.set()
     assert [code_of(client, opaque) for opaque in (first, *others)] == [ResponseCode.SUCCESS] * 21
@@ -243,8 +243,6 @@ def test_an_unsaved_topic_fails_only_its_own_sends(brokers: Brokers, monkeypatch
 
 
 class Rounds:
-    """A store that grows by a given size before each round, and records the rounds that flush its queues."""
-
     def __init__(self, growths: list[int]) -> None:
         self.growths = growths
         self.log_end = self.flushed_end = 0
@@ -298,7 +296,6 @@ def test_a_failed_flush_of_queues_is_retried() -> None:
 
 
 def run(rounds: Rounds) -> None:
-    """Run all rounds of a flush service with this store."""
     store: Any = rounds
     tables: Any = SimpleNamespace(save=lambda: None)
     service = FlushService(RealRuntime(), store, tables, 500, {})

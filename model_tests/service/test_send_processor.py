@@ -48,7 +48,6 @@ NAMES: Final = {
     "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e", "sysFlag": "f",
     "bornTimestamp": "g", "flag": "h", "properties": "i", "batch": "m",
 }  # fmt: skip
-"""The one-letter names of the fields."""
 FIELDS: Final = {
     "topic": "T",
     "defaultTopic": "TBW102",
@@ -61,8 +60,6 @@ RECORD_SIZE: Final = 100
 
 
 class World(RealRuntime):
-    """A runtime, a store, events and a group commit that record their calls."""
-
     def __init__(self, *, offset: int = 0, commits: bool = False, error: Exception | None = None) -> None:
         super().__init__()
         self.notes: list[Any] = []
@@ -113,8 +110,6 @@ class SavedAtOnce(dict[str, TopicConfig]):
 
 
 class Told(SendEvents):
-    """Records notifications."""
-
     __slots__ = ("notes",)
 
     def __init__(self, notes: list[Any]) -> None:
@@ -145,7 +140,6 @@ def command(code: int = ONE_V2, body: bytes = b"body", *, flag: int = 0, without
 def told(
     world: World, asked: Command, *, traits: Traits = STRICT_TRAITS, inner: Any = None
 ) -> tuple[int, dict[str, str]]:
-    """The code and the fields of the answer, which must come at once."""
     parts = present(world.processor(traits, inner).receive(channel(), asked, Outbox()))
     reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
@@ -474,7 +468,6 @@ def made(builder: MessageBuilder, header: Any, body: Any = b"body") -> Any:
 
 
 def test_a_message_has_the_fields_of_its_request() -> None:
-    """The message has the hosts and the number of tries of the request."""
     message = made(maker_of(), header_of(text=pairs(TAGS="a")))
     assert (message.topic, message.queue_id, message.body, message.flag, message.sys_flag) == ("T", 2, b"body", 6, 13)
     assert (message.born_ms, message.born_host, message.store_host) == (9, b"producer", HOST)
@@ -622,8 +615,6 @@ MESSAGE = replace(message(), topic="T", queue_id=5)
 
 
 class Appended(RealRuntime):
-    """A runtime and a store that numbers its messages; both record their calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.notes: list[Any] = []
@@ -649,8 +640,6 @@ class Appended(RealRuntime):
 
 
 class Events(SendEvents):
-    """Records notifications."""
-
     def __init__(self, notes: list[Any]) -> None:
         self.notes = notes
 
@@ -706,7 +695,6 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id:
 
 
 def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
-    """A record of the schedule topic with these properties."""
     stored = moved(MESSAGE, {}, "S", 0, FORM_4_9)
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
     parts = {name: getattr(stored, name) for name in ("flag", "born_ms", "born_host", "store_host", "reconsume_times")}

@@ -77,7 +77,6 @@ TAKEN = [removed, log_unlinked, log_replaced, moved, exchanged]
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Broker]]:
-    """Start brokers that are stopped at the end, whatever happened to their stores."""
     brokers: list[Broker] = []
 
     def started(directory: Path, config: StoreConfig = SYNC) -> Broker:
@@ -95,7 +94,6 @@ def code_of_send(client: RawClient, body: bytes = b"x") -> int:
 
 
 def health(broker: Broker) -> tuple[str, str]:
-    """The status and the text of `/health`."""
     told: list[str] = []
     app = with_health(make_wsgi_app(CollectorRegistry()), broker)
     body = b"".join(app({"PATH_INFO": "/health"}, lambda status, _headers: told.append(status)))
@@ -103,7 +101,6 @@ def health(broker: Broker) -> tuple[str, str]:
 
 
 def trouble_metrics(broker: Broker) -> dict[str, float]:
-    """The metric of each part's trouble."""
     registry = CollectorRegistry()
     registry.register(BrokerCollector(broker))
     lines = [line for line in generate_latest(registry).decode().splitlines() if line.startswith("longpoll_store_tr")]
@@ -401,7 +398,6 @@ def test_a_file_that_is_cut_ends_no_broker(tmp_path: Path, part: str) -> None:
 
 
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
-    """Status and text of a page of the metrics server."""
     connection = HTTPConnection(ready["metrics"], timeout=PATIENCE_S)
     try:
         connection.request("GET", path)

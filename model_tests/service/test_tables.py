@@ -75,7 +75,6 @@ DAMAGES = [
 
 
 def loaded(directory: Path) -> ConfigFiles:
-    """The tables loaded from a directory."""
     offsets, delays = Offsets(), DelayOffsets()
     files = ConfigFiles(RealRuntime(), str(directory), Topics(), Groups(), offsets, delays)
     files.load()
@@ -96,7 +95,6 @@ def found(files: ConfigFiles) -> list[int]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A directory with sound tables, each with an equal `.bak` file."""
     for name, content in SOUND.items():
         (tmp_path / name).write_text(json.dumps(content))
         (tmp_path / f"{name}.bak").write_text(json.dumps(content))
@@ -379,7 +377,6 @@ def offset(client: RawClient, topic: str, group: str) -> str | None:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_groups_offset_is_removed_with_its_topic(brokers: Brokers, tmp_path: Path, policy: Policy) -> None:
-    """A group's offset is removed with its topic, except on 4.9."""
     store = tmp_path / "store"
     config = evolve(SMALL_STORE, flush_interval_ms=10)
     broker, client = brokers.served(directory=str(store), policy=policy, store_config=config)
@@ -400,13 +397,11 @@ def test_a_groups_offset_is_removed_with_its_topic(brokers: Brokers, tmp_path: P
     assert (offset(client, "T", "G"), offset(client, "Other", "G")) == ("3" if stays else "0", "3")
     broker.stop()
     broker = brokers.start(directory=str(store), policy=policy)
-    # One message has been added since, and still a start does not believe the old offset.
+    # A start still ignores the old offset, although one message has been added since.
     assert offset(brokers.connect(broker), "T", "G") == ("1" if stays else "0")
 
 
 class World:
-    """A store, tables with positions in its log, and the thread that saves both, on a simulated disk."""
-
     def __init__(self, disk: Disk | None = None, before: Callable[[str, str], None] | None = None) -> None:
         self.disk = disk or Disk()
         if disk is None:
@@ -426,7 +421,6 @@ class World:
             self.runtime.simulated.before = before
 
     def fill(self) -> None:
-        """Add a message to each queue that a table refers to, and advance the tables."""
         for topic in ("T", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
             self.store.put(message(topic))
         self.store.dispatch(100)

@@ -41,7 +41,6 @@ PLAIN = RealRuntime()
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with an authority and a server's certificate."""
     directory = tmp_path_factory.mktemp("certificates")
     authority = trustme.CA()
     issued = authority.issue_cert("127.0.0.1", "localhost")
@@ -69,7 +68,6 @@ def name_server(broker: Broker) -> str:
 
 
 def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
-    """Consume a number of messages of topic T."""
     found: list[bytes] = []
     config = MemberConfig(group="G", start_at="first")
     with PullConsumer(name_server(broker), topics="T", **member_options(config), runtime=runtime) as consumer:
@@ -133,7 +131,6 @@ def test_a_broken_handshake_affects_only_its_sender(broker: Broker, content: byt
 
 
 def client_hello() -> bytes:
-    """The first bytes of a client's handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pytest.raises(ssl.SSLWantReadError):

@@ -102,7 +102,6 @@ GROUPS: Final = [
 def test_a_long_request_is_served_in_turns(
     code: int, asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request that is served in turns gets the same answer as in one piece."""
     is_body = any(not isinstance(value, str) for value in asked.values())
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(
@@ -342,8 +341,6 @@ def test_a_client_slow_once_is_served_during_a_flood(
 
 @define(eq=False)
 class Waiting:
-    """A stand-in for a channel with slow requests."""
-
     is_new: bool
     rest: None = None
     is_heavy: bool = True

@@ -36,7 +36,6 @@ def _abandoned() -> Iterator[None]:
 
 @pytest.fixture
 def java_store(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the store directory that the Java broker 4.9.7 left after a clean stop."""
     with tarfile.open(GOLDEN / "store-4.9.7-clean.tar.xz") as archive:
         archive.extractall(tmp_path / "java", filter="data")
     return tmp_path / "java" / "store"
@@ -44,7 +43,6 @@ def java_store(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def java_expected() -> dict[str, Any]:
-    """The recorded contents of that store."""
     expected: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "store-4.9.7-clean.expected.json.xz").read_bytes()))
     return expected
 

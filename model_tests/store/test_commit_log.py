@@ -85,7 +85,6 @@ def test_hosts(address: str, text: str) -> None:
 
 
 def one_record(directory: object, **fields: object) -> bytes:
-    """The bytes of one record as the commit log writes it."""
     log = CommitLog(RealFiles(), str(directory), 4096)
     made = message("Orders", 3, b"some body", tag="a", **fields)  # type: ignore[arg-type]
     start = log.append(made, b"\x06Orders", 42, 1_800_000_000_000)
@@ -195,7 +194,6 @@ def any_numbers() -> list[MessageToStore]:
 
 
 def found_by_verify(directory: Path) -> list[str]:
-    """Problems that `store verify` finds in a store of such messages."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
     put_and_dispatch(store, any_numbers())
     store.close()
@@ -362,7 +360,6 @@ def test_where_the_next_file_begins(tmp_path: Path) -> None:
 
 
 def filled(directory: Path) -> CommitLog:
-    """A log of two full files and a third file with one record."""
     log, size = empty_log(directory)
     for number in range(2):
         log.append(message(body=bytes([number + 1]) * (FILE_SIZE - size - 40)), TOPIC, number, 1)

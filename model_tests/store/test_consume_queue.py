@@ -39,7 +39,6 @@ from longpoll_protocol.properties import tags_code
 from longpoll_runtime.files import RealFiles
 
 COUNT: Final = 4
-"""The number of units in a file."""
 SIZE: Final = COUNT * UNIT_SIZE
 RECORD_SIZE: Final = 100
 """The size of every record in bytes, so the message at offset n stands at byte 100 n of the log."""
@@ -102,7 +101,6 @@ class PlainQueue:
 
     follows_log: bool
     files: list[int] = Factory(list)
-    """The first offset of each file."""
     written: dict[int, Unit] = Factory(dict)
     """The written units by queue offset, including a unit behind the queue's end."""
     end: int = 0
@@ -156,8 +154,6 @@ class PlainQueue:
 
 
 def compare(queue: ConsumeQueue, plain: PlainQueue, directory: Path) -> None:
-    """Compare the queue with the model in everything that a reader can see, extended units included."""
-
     def plainly(found: Unit) -> Unit:
         return found[0], found[1], present(queue.tags_code(found))
 
@@ -410,7 +406,6 @@ def test_addresses_are_below_every_tag_hash() -> None:
 
 
 def tags_read(store: MessageStore, tag: str) -> list[int]:
-    """Offsets of the messages that a reader with this tag gets."""
     return [
         offset
         for start in range(0, store.visible_end("T", 0), CONFIG.consume_queue_file_size // 20)
@@ -471,7 +466,6 @@ def test_the_due_time_comes_from_the_unit_or_the_record(tmp_path: Path) -> None:
 
 
 def test_extended_files_are_removed_with_their_queue(tmp_path: Path) -> None:
-    """When a topic is deleted or its files expire, its extended files are removed too."""
     config = evolve(
         CONFIG, delete_when=";".join(str(hour) for hour in range(24)), file_reserved_hours=0, clean_forcibly=False
     )

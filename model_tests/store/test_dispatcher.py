@@ -33,8 +33,6 @@ SIZE = 10
 
 
 class NotedLock:
-    """A lock that notes when it is taken."""
-
     def __init__(self, notes: list[str]) -> None:
         self._notes = notes
 
@@ -48,8 +46,6 @@ class NotedLock:
 
 
 class Queue:
-    """A queue that lists every record once, unless its file cannot grow."""
-
     topic = "T"
 
     def __init__(self, queue_id: int = 0) -> None:
@@ -70,8 +66,6 @@ class Queue:
 
 
 class Bench:
-    """A log of some records, a queue that lists all of them, and further queues that list some."""
-
     def __init__(self, count: int = 0, cursor: int = 0) -> None:
         self.notes: list[str] = []
         self.end = self.flushed_end = count * SIZE
@@ -433,7 +427,6 @@ def test_stores_that_are_behind() -> None:
 
 
 def test_retention_keeps_files_with_invisible_messages() -> None:
-    """Retention keeps every file that has a message which is not visible yet."""
     world = stuck_world()
     while world.store.log_end < 4 * SMALL.commit_log_file_size:
         world.store.put(message("Other", body=b"b" * 400))

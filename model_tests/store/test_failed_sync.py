@@ -51,7 +51,6 @@ class World:
             raise OSError(self.code, os.strerror(self.code), path)
 
     def failing(self, operation: str, path: str, call: Callable[[], object]) -> None:
-        """Run a function while the first call of this name fails."""
         self.fails = [(operation, path)]
         with pytest.raises(OSError, match=os.strerror(self.code)):
             call()
@@ -230,7 +229,6 @@ CONFIG: Final = evolve(SMALL, flush_disk_sync=True, index_entry_count=4)
 
 
 def failing_world() -> World:
-    """A store whose disk calls fail on request."""
     world = World(config=CONFIG)
     world.code = errno.EIO
     return world

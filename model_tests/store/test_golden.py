@@ -31,7 +31,6 @@ from longpoll_runtime.files import RealFiles
 
 @pytest.fixture
 def found(java_store: Path) -> Iterator[StoreDirectory]:
-    """The contents of the store as `store verify` reads them."""
     with closing(StoreDirectory(RealFiles(), str(java_store))) as directory:
         yield directory
 

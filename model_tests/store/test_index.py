@@ -218,7 +218,6 @@ Stored = list[tuple[str, list[str], int, int]]
 def offsets(
     store: MessageStore, topic: str, key: str, count: int = 64, stored_ms: tuple[int, int] = (0, FOR_EVER)
 ) -> list[int]:
-    """Physical offsets of the messages that a query finds."""
     found = []
     for view in result_of(store.query(topic, key, count, *stored_ms))[0].records:
         physical_offset = int.from_bytes(view[28:36])

@@ -26,8 +26,6 @@ FOR_EVER: Final = (0, 1 << 60)
 
 
 class Files(RealFiles):
-    """A disk that records changes of names and can be full."""
-
     def __init__(self) -> None:
         super().__init__()
         self.notes: list[tuple[str, str]] = []
@@ -47,8 +45,6 @@ class Files(RealFiles):
 
 
 class World(RealRuntime):
-    """A runtime whose clock is set by the test."""
-
     def __init__(self) -> None:
         super().__init__()
         self.noted = Files()
@@ -79,7 +75,6 @@ def names(directory: Path) -> list[str]:
 
 
 def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
-    """An index of records that each have the single key `k`."""
     index = index_in(directory, world)
     for offset in offsets:
         assert index.put([keyed(offset, "k")], 9) == (1, 1)

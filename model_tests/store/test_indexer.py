@@ -31,8 +31,6 @@ TOPIC: Final = b"\x01T"
 
 
 class World:
-    """An indexer between a log of small files and an index that records its input."""
-
     def __init__(self, directory: Path, file_size: int = FILE_SIZE) -> None:
         self.log = CommitLog(RealFiles(), str(directory), file_size)
         self.lock = HeldLock()
@@ -58,7 +56,6 @@ class World:
         self.indexer = Indexer(self.log, index, lock)
 
     def append(self, *properties: str, body: bytes = b"", **changes: Any) -> list[tuple[int, int]]:
-        """Append records to the log; returns where each begins and ends."""
         places = []
         for text in properties:
             told = message(body=body, **changes)
@@ -123,7 +120,6 @@ class World:
     # -- the test ----------------------------------------------------------------------------------------------------
 
     def build(self, count_max: int = 10_000) -> int:
-        """Run the indexer until everything is indexed; returns the number of calls."""
         calls = 1
         while not self.indexer.build(self.log.end, count_max):
             calls += 1

@@ -259,7 +259,6 @@ def test_few_maps_make_no_difference(
 
 
 def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
-    """The answers of a store to these steps, and the final bytes of its queues."""
     answers: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealFiles, "maps_max", lambda _self: maps_max)

@@ -49,7 +49,6 @@ from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_stored_messages_are_read_back_equal(tmp_path: Path) -> None:
-    """The store, the inspector and an independent reader return the same message."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
     put, arrivals = put_and_dispatch(store, messages)
@@ -143,7 +142,6 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
 def test_properties_with_zero_bytes_are_stored(tmp_path: Path, value: str) -> None:
-    """Properties with zero bytes are stored as in RocketMQ."""
     store = open_store(tmp_path / "0")
     count = 16
     for size in range(count):
@@ -255,7 +253,6 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
 
 
 def test_two_openers(tmp_path: Path) -> None:
-    """A second opener, in this process or another, is refused."""
     script = (
         "import sys\n"
         "from longpoll_broker.errors import StoreUserError\n"
@@ -385,7 +382,6 @@ MESSAGES = st.builds(
 
 
 def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages one by one; returns their arrivals."""
     found: list[Arrival] = []
     for each in messages:
         try:
@@ -397,7 +393,6 @@ def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Ar
 
 
 def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages in bursts, where the first message after a burst is put alone; returns their arrivals."""
     found: list[Arrival] = []
     while messages:
         burst = store.put_burst(messages)
@@ -409,7 +404,6 @@ def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[
 
 
 def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts: bool) -> tuple[list[Arrival], bytes]:
-    """The arrivals of messages, and all bytes of the log."""
     with tempfile.TemporaryDirectory() as directory:
         store = MessageStore.open(StillRuntime(), directory, config)
         try:
@@ -536,7 +530,6 @@ PARTS: Final = st.lists(
 
 
 def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]]) -> list[PutResult]:
-    """Prepare a batch in parts, and put it."""
     batch = store.prepare("T", 0)
     for part in parts:
         batch.add(part)

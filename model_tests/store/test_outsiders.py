@@ -391,7 +391,6 @@ def cut(store: Path) -> dict[str, bytes]:
 
 
 def records_of(store: Path) -> list[tuple[int, int]]:
-    """Offsets and sizes of the records in a closed store."""
     found = StoreDirectory(RealFiles(), str(store))
     records = [(each.physical_offset, each.size) for each in found.walk_log() if isinstance(each, Record)]
     found.close()
@@ -519,7 +518,6 @@ def full_of_heads(directory: Path, size: int) -> int:
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collect the number of bytes of each checksum from now on."""
     sizes: list[int] = []
 
     def counted(content: Buffer) -> int:

@@ -40,7 +40,6 @@ def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False
 
 
 def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> Path:
-    """Write a queue's directory with its first file, as an earlier process left it."""
     directory = store / "consumequeue" / topic / queue
     directory.mkdir(parents=True)
     (directory / ("0" * 20)).write_bytes(bytes(size))

@@ -307,7 +307,6 @@ def log_of(directory: Path, *store_times_ms: int, body: bytes = BODY, lacking: i
 
 
 def records_of(log: CommitLog) -> list[Record]:
-    """The records of a log."""
     found: list[Record] = []
     position = log.start
     while (each := log.read(position)) is not None:
@@ -319,7 +318,6 @@ def records_of(log: CommitLog) -> list[Record]:
 
 
 def queue_of(directory: Path, *records: tuple[int, int]) -> ConsumeQueue:
-    """A queue that lists records, each by its physical offset and size."""
     queue = ConsumeQueue(SegmentList(RealFiles(), f"{directory}/consumequeue/T/0", QUEUE_SIZE), "T", 0)
     for offset, (physical_offset, size) in enumerate(records):
         queue.put(Arrival("T", 0, offset + 1, 0, 0, physical_offset, size))

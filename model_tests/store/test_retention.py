@@ -37,7 +37,6 @@ FOR_EVER = 2**60
 
 @pytest.fixture
 def segments(tmp_path: Path) -> SegmentList:
-    """Fifteen segments of ten bytes."""
     made = SegmentList(RealFiles(), str(tmp_path / "log"), 10)
     for start in range(0, 150, 10):
         made.append(start)
@@ -164,8 +163,6 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) ->
 
 
 class Clock(RealRuntime):
-    """A clock that only tests move."""
-
     def __init__(self) -> None:
         super().__init__()
         self.now_ns = 0

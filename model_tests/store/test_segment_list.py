@@ -26,8 +26,6 @@ LARGE_SIZE = 4 * RESERVE_SIZE
 
 @define
 class Disk:
-    """Records file operations by name, on a disk with limited room."""
-
     room: int = LARGE_SIZE
     """Disk blocks are available up to this position of a file, in bytes."""
     refusal: int = errno.ENOSPC
@@ -42,7 +40,6 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """The real files; the disk records reservations and syncs without doing them."""
     seen = Disk()
     remove, close = RealFiles.remove, RealMappedFile.close
 

@@ -19,7 +19,6 @@ FILE_SIZE: Final = 1_000
 LOG_START: Final = 1_000
 LOG_END: Final = 2_900
 FIRST: Final = 10
-"""The queue offset of the first unit."""
 CONFIG: Final = StoreConfig(
     memory_size=100_000,
     memory_ratio_max=40,
@@ -31,13 +30,10 @@ CONFIG: Final = StoreConfig(
 WHOLE: Final = b"".join(number.to_bytes(2) for number in range((LOG_END + FILE_SIZE) // 2))
 """The bytes of the log, as if no file had expired."""
 Unit = tuple[int, int, int]
-"""Physical offset, size and tags code."""
 
 
 @define(eq=False)
 class Segment:
-    """One file of the log."""
-
     start: int
 
     @property
@@ -51,8 +47,6 @@ class Segment:
 
 @define(eq=False)
 class Log:
-    """The log, and the list of its files."""
-
     end: int = LOG_END
     files: list[Segment] = field(factory=lambda: [Segment(1_000), Segment(2_000)])
 
@@ -73,8 +67,6 @@ class Log:
 
 @define(eq=False)
 class Queue:
-    """A queue of one file."""
-
     units: Sequence[Unit]
     offset_min: int = FIRST
     is_there: bool = True
@@ -267,8 +259,6 @@ def test_the_last_damaged_unit_is_logged(
 
 
 class ByProperties:
-    """A filter by properties that records its calls."""
-
     def __init__(self, wanted: Callable[[str], bool]) -> None:
         self.expression = "x" * 10
         self.wanted = wanted

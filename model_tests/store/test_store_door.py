@@ -51,7 +51,6 @@ def checkpoint_of(directory: Path) -> Checkpoint:
 
 
 def test_a_new_store(tmp_path: Path) -> None:
-    """Without messages all offsets are 0 and no message is found."""
     store = open_store(tmp_path)
     assert (store.directory, store.message_size_max) == (str(tmp_path), SMALL.message_size_max)
     (tmp_path := tmp_path / "next").mkdir()

@@ -44,7 +44,6 @@ EACH_WAY = pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], object], name: str = "flush") -> None:
-    """Let one call of this name fail as on a broken disk."""
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, raising(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(OSError, match="Input/output error"):
@@ -102,8 +101,6 @@ def test_index_errors_are_reported_separately(tmp_path: Path, monkeypatch: pytes
 
 @define
 class Watched:
-    """Records the operations on queues, each with the store's locks that were held."""
-
     store: MessageStore
     notes: list[tuple[str, int, set[str]]] = field(factory=list)
 
@@ -117,7 +114,6 @@ class Watched:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
-    """Record the operations on this store's queues."""
     seen = Watched(store)
     for call in ("flush", "remove_before"):
         monkeypatch.setattr(ConsumeQueue, call, lambda queue, *_, call=call: seen.note(call, queue.queue_id))
@@ -243,7 +239,6 @@ def queues_of(directory: Path) -> MessageStore:
 
 
 def expire(store: MessageStore) -> None:
-    """Let the log's oldest file expire."""
     assert store.remove_expired(at_any_hour=True) == 1
 
 
@@ -328,7 +323,6 @@ class Turns:
 
 
 def served(turns: Turns) -> FlushService:
-    """Run a flush service over this store to its end, and return it."""
     store: Any = turns
     tables: Any = SimpleNamespace(save=lambda: None)
     service = FlushService(RealRuntime(), store, tables, 500, {})

@@ -42,7 +42,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(sound: Path, directory: Path, name: str, change: Callable[[bytearray], object]) -> str:
-    """A copy of the store with one file changed."""
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(sound, directory)
     content = bytearray((directory / name).read_bytes())
@@ -64,7 +63,6 @@ def record_starts(sound: Path) -> list[int]:
     "field", ["size", "magic", "crc", "queue id", "queue offset", "physical offset", "body", "topic", "tag"]
 )
 def test_a_flip_in_a_record_is_found(sound: Path, tmp_path: Path, field: str) -> None:
-    """The report names the offset of the damaged record."""
     start = record_starts(sound)[2]
     content = (sound / LOG).read_bytes()
     record = next(each for each in read_log(sound)["records"] if each["physicalOffset"] == 2048 + start)
@@ -254,7 +252,6 @@ def test_exit_codes_and_shape(sound: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    """A closed store of forty messages in two topics."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, mixed_messages(40))
     store.close()

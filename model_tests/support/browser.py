@@ -79,8 +79,6 @@ MEASURE: Final = r"""
 
 @define
 class Browser:
-    """One browser with one page."""
-
     _asked: BinaryIO
     _told: BinaryIO
     _session: str = ""
@@ -91,7 +89,6 @@ class Browser:
     """Messages of the browser about the page's script and its policy."""
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request to the browser; returns its answer."""
         self._number += 1
         question = {"id": self._number, "method": method, "params": parameters}
         question |= {"sessionId": self._session} if self._session else {}
@@ -151,7 +148,6 @@ class Browser:
         return told["result"].get("value")
 
     def holds(self, condition: str) -> bool:
-        """Whether a condition holds in the current page; false while the page is being replaced."""
         try:
             return bool(self.run(condition))
         except AssertionError as error:
@@ -169,7 +165,6 @@ class Browser:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def click(self, x: float, y: float) -> None:
-        """Press and release the mouse at this point."""
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 

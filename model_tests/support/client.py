@@ -71,7 +71,6 @@ def serving(directory: Path) -> Iterator[str]:
 
 
 def name_server_of(broker: Broker) -> str:
-    """Returns HOST:PORT of a broker's name server."""
     return "{}:{}".format(*broker.name_server_address)
 
 
@@ -120,7 +119,6 @@ class Held:
         self.running -= 1
 
     def wait(self) -> None:
-        """Wait until the listener has messages."""
         wait_until(lambda: self.running > 0)
 
 
@@ -167,7 +165,6 @@ def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
 
 
 def send(name_server: str, topic: str, *bodies: bytes) -> None:
-    """Send to queue 0, with `BAD` marked as a compressed body."""
     with Producer(name_server) as producer:
         for number, body in enumerate(bodies):
             parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
@@ -210,8 +207,6 @@ class Loop(Closeable):
         self._thread.start()
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a function on the loop, and wait for its result."""
-
         async def called() -> Any:
             found = function(*arguments, **options)
             return await found if inspect.isawaitable(found) else found
@@ -285,11 +280,9 @@ class Clients:
         is_orderly: bool = False,
         **options: Any,
     ) -> Any:
-        """Start a consumer of one topic, from the first message."""
         return self._begun(self.push(config or from_first(**options), listener, is_orderly=is_orderly), topic)
 
     def pulling(self, topic: str, config: MemberConfig | None = None, **options: Any) -> Any:
-        """Start a consumer of one topic, from the first message."""
         return self._begun(self.pull(config or from_first(**options)), topic)
 
     @staticmethod

@@ -38,8 +38,6 @@ def free_port() -> int:
 
 @frozen
 class Kind:
-    """A server that can be started."""
-
     words: Words
     """The command, given a port and a directory."""
     scheme: str
@@ -140,8 +138,6 @@ KINDS: Final = {
 
 @define(eq=False)
 class Server:
-    """A running server on a port of its own."""
-
     kind: Kind
     directory: Path
     port: int = field(factory=free_port)
@@ -173,7 +169,6 @@ class Server:
             return not self.kind.hello or trial.recv(64).startswith(b"+")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the server by a signal."""
         self.process.send_signal(number)
         self.process.wait(STOP_S)
 

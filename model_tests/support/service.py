@@ -91,6 +91,5 @@ class Box(Outbox):
 
 
 def fields_of(reply: Command) -> dict[str, str]:
-    """Returns the fields of a reply that must have some."""
     assert reply.ext_fields is not None
     return reply.ext_fields

@@ -30,7 +30,6 @@ class Happening:
     begun_ns: int
     ended_ns: int
     member: str = field(default="")
-    """The member that joined, left or died."""
 
 
 @frozen
@@ -57,8 +56,6 @@ class Facts:
 
 @frozen
 class Report:
-    """The result of a schedule."""
-
     acknowledged: int
     lost: tuple[int, ...]
     """Acknowledged messages that the broker does not have at the end."""
@@ -74,7 +71,6 @@ class Report:
 
 
 def account(facts: Facts) -> Report:
-    """Check every message, and return the report."""
     back_s, not_back = _back(facts)
     there = set(facts.stored.values())
     given = {(delivery.queue_id, delivery.queue_offset) for delivery in facts.deliveries}

@@ -36,14 +36,11 @@ def tell(*row: object) -> None:
 
 
 def tell_messages(messages: Sequence[ReceivedMessage]) -> None:
-    """Report the messages that the listener got."""
     for message in messages:
         tell(message.queue_id, message.queue_offset, message.body.decode())
 
 
 def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
-    """Report which queues of the topic this member has."""
-
     def share(queue: MessageQueue, is_ours: bool) -> None:
         if queue.topic == topic:
             tell(queue.queue_id, is_ours)
@@ -52,7 +49,6 @@ def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
 
 
 def listen(messages: Sequence[ReceivedMessage]) -> None:
-    """Report the messages."""
     tell_messages(messages)
 
 
@@ -79,7 +75,6 @@ def consume(name_server: str, topic: str, config: MemberConfig, kind: str) -> No
 
 
 def main() -> None:
-    """Consume until standard input ends."""
     name_server, topic, group, kind = sys.argv[1:]
     config = MemberConfig(
         group=group, start_at="first", rebalance_s=5.0, heartbeat_s=5.0, persist_s=1.0, hold_s=5, pull_timeout_s=10.0

@@ -1,8 +1,6 @@
-"""Members of a group as processes, Python's and Java's, that join, leave and are killed.
+"""Members of a group that are separate Python or Java processes, and the messages that each member received.
 
-And the messages that each received.
-
-The members' programs: `member` and `Member.java`.
+The members' programs are `member` and `Member.java`.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ JAVA_OPTIONS: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 
 @frozen
 class Delivery:
-    """A message that a member's listener received."""
-
     moment_ns: int
     """The time by the machine's monotonic clock, which all processes share."""
     member: str
@@ -64,7 +60,6 @@ class Told:
     deliveries: list[Delivery] = field(factory=list)
     shares: list[Share] = field(factory=list)
     numbers: set[int] = field(factory=set)
-    """The numbers of all delivered messages."""
     places: set[tuple[int, int]] = field(factory=set)
     heard: set[str] = field(factory=set)
     """Members that have reported anything."""
@@ -85,8 +80,6 @@ class Told:
 
 
 class Member:
-    """A member whose process runs or has ended."""
-
     def __init__(self, name: str, command: Sequence[str], told: Told, home: Path) -> None:
         self.name = name
         self.is_killed = False
@@ -100,7 +93,6 @@ class Member:
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended."""
         return self._process.poll() is not None
 
     def leave(self) -> None:
@@ -110,7 +102,6 @@ class Member:
             self._process.stdin.close()
 
     def die(self) -> None:
-        """Kill the member."""
         self.is_killed = True
         self._process.kill()
 

@@ -51,7 +51,6 @@ class Event:
     """A fault or a change of members."""
 
     at_s: float
-    """Seconds from the schedule's begin."""
     kind: Kind
     lasts_s: float = field(default=0.0)
     pick: int = field(default=0)
@@ -60,8 +59,6 @@ class Event:
 
 @frozen
 class Plan:
-    """One schedule."""
-
     seed: int
     length_s: float
     events: tuple[Event, ...]
@@ -135,8 +132,6 @@ class Setting:
 
 @frozen
 class Played:
-    """The results of a plan."""
-
     plan: Plan
     report: Report
     errors: dict[str, int]
@@ -195,7 +190,6 @@ class _Stage:
     # ------------------------------------------------------------ members
 
     def join(self, pick: int) -> Member:
-        """Start one more member, of the kind given by the number."""
         self._count += 1
         name, group, home = f"member-{self._count}", f"group-{self.topic}", self.setting.home
         is_java = self.setting.java is not None and pick % 2 == 0
@@ -211,7 +205,6 @@ class _Stage:
         return member
 
     def part(self, event: Event) -> Member:
-        """Let a member leave or die."""
         member = self.members.pop(event.pick % len(self.members))
         self.gone.append(member)
         if event.kind == "die":
@@ -335,7 +328,6 @@ class _Stage:
 
 
 def play(plan: Plan, setting: Setting) -> Played:
-    """Play a plan and check its results."""
     with ExitStack() as stack:
         observed = stack.enter_context(Observed(setting.server, setting.home))
         observed.start()
@@ -433,7 +425,7 @@ LENGTH_S: Final = 180.0
 OUR_LATE_MS: Final = 3_000.0
 """Our broker wakes and expires pulls at once, but some forty processes share each processor here."""
 JAVA_LATE_MS: Final = 9_000.0
-"""Java's broker does these at a scan every 5 s when a race has lost a wakeup."""
+"""Java's broker answers a pull whose wakeup was lost in a race only at its scan every 5 s."""
 
 
 def at_once(plans: Sequence[Plan], setting: Callable[[Plan, Path], Setting], directory: Path) -> list[Played]:

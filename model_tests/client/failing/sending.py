@@ -34,16 +34,12 @@ KEYS: Final = 2
 
 @frozen
 class Sent:
-    """An acknowledged message."""
-
     number: int
     key: str
     sender: str
     begun_ns: int
-    """The time of the first send."""
     acknowledged_ns: int
     failures: int
-    """The number of failed sends before."""
     place: tuple[int, int]
 
 
@@ -53,29 +49,23 @@ class Sends:
 
     acknowledged: list[Sent] = field(factory=list)
     errors: Counter[str] = field(factory=Counter)
-    """Failed sends by error type."""
     surprises: list[str] = field(factory=list)
-    """Violations by a send."""
     _lock: threading.Lock = field(factory=threading.Lock)
     _numbers: Iterator[int] = field(factory=count)
 
     def next_number(self) -> int:
-        """An unused message number."""
         with self._lock:
             return next(self._numbers)
 
     def done(self, sent: Sent) -> None:
-        """Record an acknowledgement."""
         with self._lock:
             self.acknowledged.append(sent)
 
     def failed(self, error: LongpollError) -> None:
-        """Record a failure."""
         with self._lock:
             self.errors[type(error).__name__] += 1
 
     def surprised(self, what: str) -> None:
-        """Record a violation."""
         with self._lock:
             self.surprises.append(what)
 
@@ -87,8 +77,6 @@ def by_key(key: str) -> Callable[[Sequence[MessageQueue]], MessageQueue]:
 
 @define(eq=False)
 class _Message:
-    """A message in flight."""
-
     number: int
     key: str
     sender: str
@@ -96,13 +84,11 @@ class _Message:
     failures: int = 0
 
     def sent(self, result: SendResult) -> Sent:
-        """The acknowledgement of the message."""
         place = result.queue.queue_id, result.queue_offset
         return Sent(self.number, self.key, self.sender, self.begun_ns, time.monotonic_ns(), self.failures, place)
 
     @property
     def body(self) -> bytes:
-        """The message number as text."""
         return b"%d" % self.number
 
 

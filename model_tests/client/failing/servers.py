@@ -32,7 +32,7 @@ END_S: Final = 60.0
 READY_S: Final = 180.0
 """Time limit for a start in seconds, because many processes start at once."""
 PLACE: Final = {"consumerGroup": "TOOLS_CONSUMER", "topic": "kept_over_stops", "queueId": "0"}
-"""A group and a queue for an offset that must survive an orderly stop; nothing else uses these."""
+"""A group and a queue that only this check uses, for an offset that must survive an orderly stop."""
 LONGPOLL: Final = str(Path(sys.executable).with_name("longpoll"))
 
 
@@ -60,8 +60,6 @@ class Process:
         return found
 
     def wait_listening(self, port: int) -> None:
-        """Wait until the process accepts connections."""
-
         def is_there() -> bool:
             said = self._output.read_text(errors="replace")[-1000:]
             assert self._process.poll() is None, f"{self._output.name} ended with {self._process.returncode}: {said}"
@@ -98,13 +96,11 @@ class Server(ABC):
         """Start the broker, and the name server if it does not run, and wait until they listen."""
 
     def stop(self, number: signal.Signals) -> None:
-        """End the broker."""
         if self._broker is not None:
             self._broker.end(number)
             self._broker = None
 
     def close(self) -> None:
-        """End the broker and the name server."""
         self.stop(signal.SIGTERM)
 
 
@@ -200,7 +196,6 @@ class Observed(Closeable):
         self._end_proxy()
 
     def close(self) -> None:
-        """End all processes."""
         self.server.close()
         self._end_proxy()
 

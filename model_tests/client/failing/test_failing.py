@@ -14,12 +14,10 @@ S = 1_000_000_000
 
 
 def sent(number: int, at_s: float, failures: int = 0, sender: str = "thread") -> Sent:
-    """An acknowledgement half a second after the first send, in queue 0."""
     return Sent(number, "key", sender, int((at_s - 0.5) * S), int(at_s * S), failures, (0, number))
 
 
 def given(offset: int, at_s: float, member: str = "a", number: int | None = None) -> Delivery:
-    """A delivered message of queue 0."""
     return Delivery(int(at_s * S), member, 0, offset, offset if number is None else number)
 
 

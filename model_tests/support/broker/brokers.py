@@ -32,31 +32,25 @@ class Brokers:
         self._stack = ExitStack()
 
     def start(self, **options: Any) -> Broker:
-        """Start a broker with any of `Broker.start`'s options."""
         runtime = options.pop("runtime", None) or RealRuntime()
         directory = str(options.pop("directory", self.directory / "store"))
         options.setdefault("store_config", SMALL_STORE)
         return self._stack.enter_context(Broker.start(runtime, directory, **options))
 
     def connect(self, to: Broker | Address) -> RawClient:
-        """Connect to a broker, or to another address."""
         return self._stack.enter_context(RawClient(to.address if isinstance(to, Broker) else to))
 
     def names(self, broker: Broker) -> RawClient:
-        """Connect to a broker's name server."""
         return self.connect(broker.name_server_address)
 
     def client(self, **options: Any) -> RawClient:
-        """Start a broker, and connect to it."""
         return self.connect(self.start(**options))
 
     def served(self, **options: Any) -> tuple[Broker, RawClient]:
-        """Start a broker, and connect to it."""
         broker = self.start(**options)
         return broker, self.connect(broker)
 
     def served_two(self, **options: Any) -> tuple[Broker, RawClient, RawClient]:
-        """Start a broker, and connect to it twice."""
         broker = self.start(**options)
         return broker, self.connect(broker), self.connect(broker)
 

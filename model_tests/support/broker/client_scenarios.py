@@ -127,8 +127,6 @@ def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingM
 
 @frozen
 class Arrival:
-    """A message that a member received."""
-
     number: int
     """Position in the log of events."""
     member: str
@@ -160,7 +158,6 @@ class Log:
     _next: int = 0
 
     def arrived(self, member: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Record messages."""
         with self._lock:
             for message in messages:
                 self._next += 1
@@ -169,7 +166,6 @@ class Log:
                 self.arrivals.append(Arrival(self._next, member, queue, message.queue_offset, message.msg_id))
 
     def shared(self, member: str, queue: MessageQueue, is_ours: bool) -> None:
-        """Record an assignment or revocation."""
         with self._lock:
             self._next += 1
             self.handovers.append(Handover(self._next, member, (queue.topic, queue.queue_id), is_ours))
@@ -274,8 +270,6 @@ def _close_all(members: dict[str, Any]) -> None:
 
 @frozen
 class OrderReport:
-    """Observations of an ordered group."""
-
     count: int
     out_of_order: int
     """Messages received before an earlier message of their queue was consumed."""
@@ -337,8 +331,6 @@ FLOW_LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
 
 @frozen
 class FlowReport:
-    """Effects of flow control on one queue."""
-
     stopped_by: str | None
     """The limit reached while the listener was blocked."""
     waiting: int
@@ -417,8 +409,6 @@ def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, sta
 
 @frozen
 class RetryReport:
-    """Results of a message that no listener accepted."""
-
     reconsume_times: tuple[int, ...]
     """The numbers of retries that the listener saw, in order."""
     topics: frozenset[str]
@@ -426,7 +416,6 @@ class RetryReport:
     dead: tuple[bytes, ...]
     """Bodies of the group's dead letters."""
     tags: str | None
-    """The dead letter's tags."""
 
 
 def retry(name_server: str, *, raises: bool, push: Push = PushConsumer) -> RetryReport:

@@ -32,8 +32,6 @@ _PHYSICAL_OFFSET_FIELD: Final = 6
 
 @frozen
 class Got:
-    """A message that a pop returned."""
-
     body: bytes
     handle: str
     topic: str
@@ -43,7 +41,6 @@ class Got:
 
 
 def messages_of(answer: Command, broker: str = "b") -> list[Got]:
-    """The messages in an answer to a pop."""
     if answer.code != 0:
         return []
     header, body, start, found = PopMessageResponseHeader.decode(answer.ext_fields), memoryview(answer.body), 0, []
@@ -101,7 +98,6 @@ class PopClient:
         return int((answer.ext_fields or {})["queueOffset"])
 
     def pop(self, poll_ms: int, *, invisible_ms: int = 60_000, queue: int = -1, count: int = 32) -> list[Got]:
-        """The messages that a pop returns."""
         header = PopMessageRequestHeader(
             consumer_group=self.group,
             topic=self.topic,
@@ -130,7 +126,6 @@ class PopClient:
         return (self._call(PopCode.NOTIFICATION, header).ext_fields or {}).get("hasMsg") == "true"
 
     def acknowledge(self, message: Got) -> int:
-        """Acknowledge a message; returns the answer's code."""
         return self._call(PopCode.ACK_MESSAGE, AckMessageRequestHeader(**self._about(message))).code
 
     def change(self, message: Got, invisible_ms: int) -> int:

@@ -24,8 +24,6 @@ QUEUES: Final = 4
 
 @define
 class Load:
-    """The counts of a load, and the signal that ends it."""
-
     end_ns: int
     sent: int = 0
     popped: int = 0

@@ -49,7 +49,6 @@ class RawClient(BrokerConnection):
         flag: int = 0,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> int:
-        """Send a request; returns its opaque."""
         opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
         self._note_hold(opaque, fields)
         self.send_bytes(content)
@@ -81,11 +80,9 @@ class RawClient(BrokerConnection):
         *,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> Command:
-        """Send a request and return its reply; AssertionError without one."""
         return self.answer(self.send(code, fields, body, serialisation=serialisation))
 
     def answer(self, opaque: int) -> Command:
-        """Returns the reply to a request; AssertionError without one."""
         reply = self.reply(opaque)
         assert reply is not None, f"request {opaque} got no reply"
         return reply
@@ -105,7 +102,6 @@ class RawClient(BrokerConnection):
         return self.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties) | fields, body)
 
     def pull(self, topic: str, offset: int = 0, **options: Any) -> Command:
-        """Pull, and return the reply."""
         return self.answer(self.send_pull(topic, offset, **options))
 
     def send_pull(self, topic: str, offset: int = 0, *, flag: int = 0, **options: Any) -> int:
@@ -123,21 +119,17 @@ class RawClient(BrokerConnection):
         return bodies_of(self.pull(topic, offset, **options))
 
     def create_topic(self, topic: str, queues: int = 1, **fields: object) -> None:
-        """Create or change a topic."""
         counts = {"readQueueNums": queues, "writeQueueNums": queues, "perm": 6}
         reply = self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, **(counts | fields))
         assert reply.code == 0, reply.remark
 
     def delete_topic(self, topic: str) -> int:
-        """Delete a topic, and return the reply's code."""
         return self.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code
 
     def create_group(self, group: str) -> Command:
-        """Create a group with default settings, and return the reply."""
         return self.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, msgspec.json.encode({"groupName": group}))
 
     def commit(self, topic: str, group: str, offset: int, queue_id: int = 0) -> int:
-        """Commit a group's offset, and return the reply's code."""
         place = {"consumerGroup": group, "topic": topic, "queueId": queue_id}
         return self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **place).code
 

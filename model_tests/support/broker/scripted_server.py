@@ -29,20 +29,16 @@ class Peer:
         self._lock = threading.Lock()
 
     def send(self, *commands: Command) -> None:
-        """Send whole commands."""
         self.send_bytes(b"".join(b"".join(encode(command)) for command in commands))
 
     def answer(self, request: Command, code: int = 0, fields: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Send the reply to a request."""
         self.send(reply(request, code, ext_fields=fields, body=body))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send any bytes."""
         with self._lock:
             self._socket.sendall(content)
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
 
@@ -76,7 +72,6 @@ class ScriptedServer(Stoppable):
             self._listening.shutdown(socket.SHUT_RDWR)
 
     def codes(self) -> list[int]:
-        """Returns the codes of all received commands."""
         return [command.code for command in self.received]
 
     def _accept(self) -> None:
@@ -106,7 +101,6 @@ class ScriptedServer(Stoppable):
 
 
 def commands(connection: Connection) -> Iterable[Command]:
-    """Iterate over the available commands."""
     while isinstance(event := connection.next_event(), Command):
         yield event
     assert event is not CLOSED

@@ -87,10 +87,10 @@ class StoreModel:
     unsure: dict[str, int] = Factory(dict)
     """Topics with an unfinished deletion, by the log's end then: they may exist or not."""
     was_unsure: set[str] = Factory(set)
-    """Topics for which such a deletion took effect: later messages keep their offsets, which do not begin at 0."""
+    """Topics whose unfinished deletion took effect. Their later messages keep their offsets, which do not begin at 0.
+    """
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the next message's queue offset."""
         for each in reversed(self.sent):
             if each.topic == topic and each.queue_id == queue_id and each.is_shown:
                 return each.offset + 1
@@ -117,7 +117,10 @@ class StoreModel:
                 each.is_gone = True
 
     def dispatched(self, arrivals: Sequence[Arrival], end: int, behind: Container[tuple[str, int]]) -> None:
-        """Compare newly visible messages with the expected ones. Those of queues `behind` may come later."""
+        """Compare newly visible messages with the expected ones.
+
+        Messages of queues in `behind` may become visible later.
+        """
         new = (each for each in self.sent if self.dispatched_end <= each.start < end)
         due = [each for each in (*self.late, *new) if each.is_shown]
         found = [(each.topic, each.queue_id, each.offset_end, each.physical_offset) for each in arrivals]
@@ -266,16 +269,13 @@ class StoreRuntime(RealRuntime):
 
     @property
     def files(self) -> Files:
-        """The simulated files of the current process."""
         assert self.simulated is not None
         return self.simulated
 
     def unix_ms(self) -> int:
-        """Returns the time of the manual clock."""
         return self.now_ms
 
     def memory_size(self) -> int:
-        """Returns a mebibyte."""
         return 1 << 20
 
 
@@ -342,7 +342,6 @@ class SimulatedStore:
 
     @property
     def disk(self) -> Disk:
-        """The current disk."""
         assert self.runtime.simulated is not None
         return self.runtime.simulated.disk
 

@@ -66,7 +66,6 @@ class Cases:
         """Whether a third of the comparisons are 5.x's."""
 
     def next(self) -> Case:
-        """Returns the next case."""
         kind = self._random.random()
         if kind < 0.7:
             expression = self._condition(2)

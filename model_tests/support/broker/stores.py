@@ -53,7 +53,6 @@ class StillRuntime(RealRuntime):
     """A runtime with a constant clock, so that two stores of the same messages are equal."""
 
     def unix_ms(self) -> int:
-        """Returns a constant."""
         return 1_700_000_000_000
 
 

@@ -39,7 +39,6 @@ class BrokerConnection(Closeable):
         self._opaque = 0
 
     def close(self) -> None:
-        """Close the socket; a second close does nothing."""
         if self._is_open:
             self._is_open = False
             self._poller.unregister(self._socket)

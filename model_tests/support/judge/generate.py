@@ -57,8 +57,6 @@ class Load:
 
 @define
 class _Pull:
-    """A pull of one consumer from one queue."""
-
     queue: int
     expression: Expression
     text: str

@@ -76,7 +76,6 @@ class _Walk:
 
 
 def run_of(load: StepLoad) -> Run:
-    """Returns the steps of one run, shuffled."""
     model = model_of(load.policy, load.law)
     walk = _Walk(model, successors(model), random.Random(load.seed))
     for _attempt in range(ATTEMPTS):
@@ -92,7 +91,6 @@ def run_of(load: StepLoad) -> Run:
 
 
 def meta_of(load: StepLoad) -> Meta:
-    """Returns the meta file of a run."""
     source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS)
     return Meta(format_version=FORMAT_VERSION, sources=[source], policy=load.policy, law=load.law)
 

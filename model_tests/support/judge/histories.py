@@ -49,7 +49,6 @@ def on_spark(test: Any) -> Any:
 
 
 def lines_of(events: Iterable[Event]) -> bytes:
-    """Encode the events like a recorder."""
     return b"".join(ENCODE(event) + b"\n" for event in events)
 
 
@@ -59,7 +58,6 @@ def simulated(seed: int, events: int = 1_200) -> Recording:
 
 
 def numbered(events: Iterable[Event]) -> list[Event]:
-    """Returns the events with sequence numbers from 0."""
     return [change(event, sequence=number) for number, event in enumerate(events)]
 
 
@@ -124,7 +122,6 @@ class Followed:
 
     @property
     def last(self) -> Result:
-        """The result after the last piece."""
         return self.results[-2]
 
     @property

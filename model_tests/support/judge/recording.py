@@ -31,8 +31,6 @@ class DamagedHistoryError(JudgeUserError):
 
 @define
 class Recording:
-    """A history in memory that can be changed."""
-
     events: list[Event]
     meta: Meta | None
     damaged_tail: bytes = b""
@@ -105,12 +103,10 @@ def deadline_ns(request: Event) -> int:
 
 
 def last_ns(recording: Recording, source: str) -> int:
-    """The last timestamp of the source."""
     return max(event.after_ns for event in recording.events if event.source == source)
 
 
 def closed_connections(recording: Recording) -> set[tuple[str, str]]:
-    """Source and connection of every close."""
     return {(event.source, event.connection) for event in recording.events if event.event == "connection_closed"}
 
 

@@ -109,12 +109,10 @@ class Story:
 
     @property
     def sources(self) -> list[str]:
-        """The sources that have events."""
         return list(dict.fromkeys(["s", *(event["source"] for event in self.events)]))
 
     @property
     def meta(self) -> Meta:
-        """The meta file."""
         clock: Any = "unix" if "unix" in self.options else "monotonic"
         limit = int(self.options.get("limit", -1))
         sources = [Source(name=name, clock=clock, hold_limit=limit) for name in self.sources]

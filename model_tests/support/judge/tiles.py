@@ -67,7 +67,6 @@ def make_tile(events: Iterable[Event]) -> Tile:
 
 
 def table_of(events: Sequence[Event]) -> pa.Table:
-    """Convert events to columns."""
     rows = [msgspec.structs.asdict(event) for event in events]
     return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) if rows else EVENT_SCHEMA.empty_table()
 
@@ -141,14 +140,12 @@ def _with_ends(table: pa.Table, place: Placed) -> pa.Table:
 
 
 def write_place(directory: Path, tile: Tile, place: Placed) -> int:
-    """Write one part; returns its number of events."""
     table = moved(tile, place)
     write_part(directory / f"part-{place.number:06}{PARQUET_SUFFIX}", [table])
     return len(table)
 
 
 def write_meta(directory: Path) -> None:
-    """Write the meta file of simulated histories."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / META_FILE).write_bytes(msgspec.json.encode(simulated_meta()) + b"\n")
 

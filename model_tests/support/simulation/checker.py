@@ -143,7 +143,6 @@ class Checker:
     is_narrow: bool = False
     """Whether pulls may get "busy" at any time, because the pool has hardly any room."""
     is_deleting: bool = False
-    """Whether deletion of the topic was requested."""
     deleted_ms: float = float("inf")
     """The time at which the deletion was answered."""
     answered: int = 0

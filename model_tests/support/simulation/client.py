@@ -91,9 +91,7 @@ class ClientConnection(Protocol):
         """Send some of the bytes."""
         ...
 
-    def close(self) -> None:
-        """Close both directions."""
-        ...
+    def close(self) -> None: ...
 
 
 @define(eq=False)
@@ -118,12 +116,9 @@ class SimulatedClient:
 
     @property
     def now_ms(self) -> float:
-        """The world's time."""
         return self.runtime.monotonic_ns() / 1e6
 
     def live(self, acts: tuple[Act, ...]) -> Callable[[], None]:
-        """The function that its actor runs."""
-
         def run() -> None:
             for act in acts:
                 self._do(act)
@@ -209,7 +204,7 @@ class SimulatedClient:
     def _wait(self, needed: Callable[[], bool]) -> None:
         """Read answers while they are needed; a lost connection loses all of its requests."""
         while self._socket is not None and needed():
-            # One more millisecond each time: the run's own time is excused, and so moves the end along.
+            # Wait one more millisecond each time, because the run's own time is subtracted and so moves the deadline.
             if self._socket.wait_readable((max(self._until_ms() - self.now_ms, 0) + 1) / 1000):
                 self._read()
             elif self.now_ms >= self._until_ms():

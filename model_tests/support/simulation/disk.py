@@ -81,11 +81,9 @@ class FileBytes:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
         return len(self.memory)
 
     def content(self) -> bytes:
-        """All of the bytes."""
         return bytes(self.memory)
 
     # ------------------------------------------------------------------ changes of what is live
@@ -394,7 +392,7 @@ class Disk:
         return found, name
 
     def find(self, path: str) -> Node | None:
-        """The node of a path; None if there is none, or if a part of the path is not a directory."""
+        """Returns the node of a path, or None if it does not exist or if a part of the path is not a directory."""
         if path == ROOT:
             return self.root
         holder, _, name = path.rpartition("/")

@@ -184,7 +184,6 @@ class SimulatedAppendFile:
         self._files.before("reserve", self._path)
 
     def write(self, content: Buffer) -> None:
-        """Append all of the bytes."""
         if len(content):
             file = self._opened()
             self._files.before("write", self._path)
@@ -199,7 +198,6 @@ class SimulatedAppendFile:
         self._files.disk.commit()
 
     def close(self) -> None:
-        """Close the file; a second close does nothing."""
         self._file = None
 
 
@@ -232,7 +230,6 @@ class SimulatedFiles:
         return path
 
     def maps_max(self) -> int:
-        """The value given at construction."""
         return self._maps_max
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> SimulatedMappedFile:
@@ -269,7 +266,6 @@ class SimulatedFiles:
         return found
 
     def read(self, path: str) -> bytes:
-        """The file's bytes."""
         path = self._begun("read", path)
         return self.disk.file(path).content()
 
@@ -311,7 +307,6 @@ class SimulatedFiles:
         return self.disk.find(path) is not None
 
     def size(self, path: str) -> int:
-        """Length in bytes."""
         path = self._begun("size", path)
         return self.disk.file(path).size
 
@@ -354,7 +349,6 @@ class SimulatedFiles:
         return file.changed_ms
 
     def used_ratio(self, path: str) -> float:
-        """The used part of the disk, 0 to 1."""
         path = self._begun("used_ratio", path)
         if self.disk.find(path) is None:
             self.disk.file(path)

@@ -58,14 +58,11 @@ class PullTemplate:
 
 
 def framed(header: bytes) -> bytes:
-    """Create a frame from a JSON header without a body."""
     return HEAD.pack(4 + len(header), len(header)) + header
 
 
 @frozen
 class Answer:
-    """The used part of an answer."""
-
     code: int
     opaque: int
     body_size: int
@@ -123,7 +120,6 @@ class Line:
         self._stream = AnswerStream()
 
     def write(self, content: bytes | memoryview) -> None:
-        """Send everything."""
         self.socket.sendall(content)
 
     def read(self) -> list[Answer]:
@@ -143,7 +139,6 @@ class Line:
                 return found[0]
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()
 
     def _received(self) -> bytes:

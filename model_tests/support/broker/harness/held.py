@@ -29,8 +29,6 @@ STALL_S: Final = 30.0
 
 @frozen
 class HeldPlan:
-    """The pulls to hold."""
-
     topic: str
     timeout_ms: int
     pull_count: int = 100_000
@@ -44,8 +42,6 @@ class HeldPlan:
 
 @frozen
 class HeldReport:
-    """The cost of holding."""
-
     accept_s: float
     private_bytes_each: float
     busy_share: float

@@ -23,7 +23,7 @@ from longpoll_runtime import Address
 BODY: Final = bytes(128)
 HOLD_MS: Final = 30_000
 STALL_S: Final = 40.0
-"""Longer than anything measured here."""
+"""A timeout in seconds, longer than anything that these functions measure."""
 PAUSE_S: Final = (0.002, 0.006)
 """How long before its message a pull is sent, so that it is held by then, even by Java's pull threads."""
 PROBE: Final = 2_000_000_000

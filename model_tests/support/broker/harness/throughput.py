@@ -38,8 +38,6 @@ PULL_COUNT: Final = 32
 
 @frozen
 class Rate:
-    """Throughput in the counted time, and the total."""
-
     per_second: float
     count: int
     """The number of messages, including the warm-up and the end."""
