@@ -261,7 +261,7 @@ class EveryCall(RuleBasedStateMachine):
             consumer.topic_queues(self.topic)
 
     def _seek(self, queue: MessageQueue, place: int, seek: Callable[[], None]) -> None:
-        """Seek in a random way; from then on, arguments before the offset are optional."""
+        """Seek; messages before the highest sought offset of a queue need not be consumed."""
         with self.lock:
             self.skipped[queue.queue_id] = max(place, self.skipped.get(queue.queue_id, 0))
         seek()

@@ -130,7 +130,7 @@ def test_the_broker_checks_when_the_end_is_not_known_and_takes_the_answer(client
     producer.send("T", b"dropped", clients.plain(lambda: UNKNOWN))
     producer.send("T", b"kept", clients.plain(lambda: UNKNOWN), tag="t")
     check_now(broker)
-    # On an event loop checks run in parallel, so the rolled-back one may end last.
+    # On an event loop checks run in parallel, so the rolled-back transaction may end last.
     wait_until(lambda: broker.store.visible_end(OP_TOPIC, 0) == 2)
     (message,) = delivered(broker, 1)
     assert all_ended(broker)

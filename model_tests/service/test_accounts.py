@@ -119,7 +119,7 @@ class World:
     held: list[bool] = field(factory=list)
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
-        """Write the file or remove it, and check a request after some time; returns the refusal."""
+        """Let `after_ns` pass, write or remove the file and check a request; returns whether the account is known."""
         self.now_ns += after_ns
         if content is None:
             self.path.unlink(missing_ok=True)

@@ -615,7 +615,7 @@ def test_a_message_read_late_does_not_count_as_delivered() -> None:
 
 
 def waiting_counts(client: RawClient) -> tuple[dict[str, tuple[int, int]], int]:
-    """The answer to request 61: topic -> number of waiting messages and their time, and the version."""
+    """Returns the response to request 61: the number and time of each topic's waiting messages, and the version."""
     answer = client.call(RequestCode.GET_TIMER_METRICS)
     assert answer.code == 0
     told = json.loads(bytes(answer.body))

@@ -234,7 +234,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """(Channel, opaque) of the pulls that one turn runs singly."""
+    """Returns (channel, opaque) of each pull that one turn runs by itself."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:

@@ -500,7 +500,7 @@ HEADS: Final = attrs.evolve(SMALL, commit_log_file_size=2 * MIB, message_size_ma
 
 
 def full_of_heads(directory: Path, size: int) -> int:
-    """A killed store whose last record is damaged and whose body contains record headers; returns its place too."""
+    """Makes a killed store whose damaged last record has a body of record headers; returns the place of this record."""
     store = open_store(directory, HEADS)
     put_and_dispatch(store, [message()])
     place = store.log_end

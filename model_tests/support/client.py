@@ -160,7 +160,6 @@ def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[
 
 
 def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
-    """Returns the bodies of the next messages."""
     return [message.body for message in polled(consumer, count)]
 
 
@@ -173,7 +172,6 @@ def send(name_server: str, topic: str, *bodies: bytes) -> None:
 
 
 async def fill(name_server: str, topic: str, count: int) -> None:
-    """Send the numbers from 0."""
     async with AsyncProducer(name_server) as producer:
         await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(count)))
 
@@ -199,8 +197,6 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 class Loop(Closeable):
-    """An event loop on a separate thread, so that a plain test can call asynchronous clients."""
-
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever)
@@ -315,7 +311,6 @@ class Clients:
         return function(*arguments) if self._loop is None else self._loop.call(function, *arguments)
 
     def member(self, consumer: Any) -> Any:
-        """Returns a consumer's member of its group."""
         return (consumer.client if self.is_loop else consumer)._member
 
     def persist(self, consumer: Any) -> None:
@@ -385,8 +380,6 @@ class Machine(RealRuntime):
 
 
 class Answers:
-    """Runs exchanges, and answers their questions without a network."""
-
     def __init__(self, ask: Callable[[Ask], object]) -> None:
         self._ask = ask
 
@@ -447,7 +440,6 @@ class OneServer:
 
     @contextmanager
     def served(self, wrapped: Callable[[Peer, Command], None] | None = None) -> Iterator[ScriptedServer]:
-        """Serve, with `wrapped` if given."""
         with ScriptedServer(wrapped or self) as server:
             self.address = server.address
             yield server
@@ -461,9 +453,7 @@ class Cluster:
     brokers: dict[str, str] = field(factory=dict)
     """Topic -> its broker's address."""
     is_mute: bool = False
-    """Whether the name server answers nothing."""
     is_empty: bool = False
-    """Whether the name server knows no topic."""
     asked: int = 0
     """Number of route requests."""
     name_server: str = field(default="", init=False)

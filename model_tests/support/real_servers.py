@@ -30,7 +30,6 @@ Words = Callable[[int, Path], Sequence[str]]
 
 
 def free_port() -> int:
-    """A port that was free just now."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -50,7 +49,6 @@ class Kind:
     """A request that is answered with + when the server is ready; if empty, an accepted connection is enough."""
 
     def told_version(self) -> str:
-        """The version that the server reports."""
         done = subprocess.run(self.version, capture_output=True, text=True, check=False)
         found = re.search(r"\d+\.\d[\w.]*", done.stdout + done.stderr)
         return found[0] if found else ""
@@ -149,7 +147,6 @@ class Server:
         return f"{self.kind.scheme}://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start the server, and wait until it serves."""
         words = self.kind.words(self.port, self.directory)
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=log)
@@ -175,7 +172,6 @@ class Server:
 
 @contextmanager
 def running(name: str, directory: Path) -> Iterator[Server]:
-    """A server that runs during the block."""
     server = Server(KINDS[name], directory)
     server.start()
     try:

@@ -42,7 +42,6 @@ def struct_classes() -> list[type[msgspec.Struct]]:
 
 
 def is_decodable(kind: type[msgspec.Struct]) -> bool:
-    """Whether msgspec can decode the class."""
     try:
         msgspec.json.Decoder(kind)
     except TypeError:

@@ -257,7 +257,7 @@ class _Stage:
         self._look()
 
     def _look(self, *, again: bool = False) -> None:
-        """Record whether sends can succeed now; `again` means that only new connections can."""
+        """Record whether sends can succeed now; with `again`, only sends on new connections can."""
         with self._lock:
             now_ns = time.monotonic_ns()
             is_possible = self._is_up and self.broker.fault in {None, "slow"}

@@ -2,9 +2,9 @@
 
 Every run of the broker has a separate recording proxy. A broker that stops in order answers its held pulls early, and
 only the end of the record shows that this is no violation. The next run's proxy starts before the stop, so the record
-has no gap and lost messages are violations. The judge does not compare one proxy's commits with answers to another
-one's clients. So the test itself queries an offset that was committed just before the stop. After a kill the proxy
-observes nothing until the broker runs again, because the broker may forget the offsets of the last seconds.
+has no gap and lost messages are violations. The judge does not compare commits at one proxy with answers at another
+proxy, so the test itself queries an offset that was committed just before the stop. After a kill the proxy observes
+nothing until the broker runs again, because the broker may forget the offsets of the last seconds.
 """
 
 from __future__ import annotations

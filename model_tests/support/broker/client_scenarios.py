@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def wait_for_all(seen: Collection[object], count: int) -> None:
-    """Wait until `seen` has `count` items, as long as it grows."""
+    """Wait until `seen` has `count` items; raises AssertionError if it stops growing."""
     before = -1
     while before < len(seen) < count:
         before = len(seen)
@@ -173,8 +173,6 @@ class Log:
 
 @frozen
 class RebalanceReport:
-    """Results of messages while members joined and left."""
-
     sent: int
     distinct: int
     lost: tuple[str, ...] = field(repr=False)

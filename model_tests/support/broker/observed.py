@@ -14,7 +14,6 @@ from longpoll_spec.history import PART_GLOB, Event
 
 
 def observing(broker: tuple[str, int], record_directory: Path) -> Observer:
-    """A recording proxy in front of one broker, stopped at the end of a `with`."""
     return Observer.start(RealRuntime(), brokers=[broker], record_directory=str(record_directory))
 
 

@@ -81,7 +81,6 @@ class PopClient:
             connection.close()
 
     def send(self, key: str, body: bytes = b"x", *, queue: int = 0) -> int:
-        """Send a message with a unique id; returns its offset."""
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
             topic=self.topic,
@@ -129,7 +128,6 @@ class PopClient:
         return self._call(PopCode.ACK_MESSAGE, AckMessageRequestHeader(**self._about(message))).code
 
     def change(self, message: Got, invisible_ms: int) -> int:
-        """Begin a new invisible time of a message; returns the answer's code."""
         header = ChangeInvisibleTimeRequestHeader(**self._about(message), invisible_time=invisible_ms)
         return self._call(PopCode.CHANGE_MESSAGE_INVISIBLETIME, header).code
 

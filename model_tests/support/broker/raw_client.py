@@ -32,7 +32,6 @@ class RawClient(BrokerConnection):
     """One connection. Unclaimed replies are kept by opaque; `pushes` are the peer's requests."""
 
     def __init__(self, address: Address) -> None:
-        """Connect; raises OSError."""
         # A test that sends without reading does so on purpose, so unread answers are no error.
         super().__init__(RealRuntime(), address)
         self._replies: dict[int, Command] = {}

@@ -85,7 +85,7 @@ class StoreModel:
     late: list[Sent] = Factory(list)
     """Earlier messages that wait for their queue."""
     unsure: dict[str, int] = Factory(dict)
-    """Topics with an unfinished deletion, by the log's end then: they may exist or not."""
+    """Maps each topic whose deletion is unfinished to the log's end at that time. Such a topic may exist or not."""
     was_unsure: set[str] = Factory(set)
     """Topics whose unfinished deletion took effect. Their later messages keep their offsets, which do not begin at 0.
     """
@@ -330,7 +330,6 @@ class SimulatedStore:
     # ------------------------------------------------------------------ the world
 
     def _boot(self, disk: Disk) -> None:
-        """Start another process on a disk."""
         self._is_over = False
         self.runtime.simulated = SimulatedFiles(
             disk,
@@ -456,7 +455,6 @@ class SimulatedStore:
     # ------------------------------------------------------------------ operations
 
     def _made(self) -> Made:
-        """Create a unique message and its identification."""
         chance, number = self.chance, self.tally.messages
         self.tally.messages += 1
         body = b"%d:" % number + b"b" * chance.choice((0, 10, 400, 700))

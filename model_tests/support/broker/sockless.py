@@ -55,7 +55,7 @@ class Peer:
             broker.loops[0], self.wire, (host, 5555), number, broker.handler, LIMITS, broker.runtime.lock()
         )
         broker.handler.opened(self.channel)
-        # From now on each send saves its new topic itself, so no other thread answers it later.
+        # From now on each send saves its new topic itself, so no other thread answers the send later.
         broker.sending.commits.stop()
 
     def tell(self, content: bytes) -> bytes:

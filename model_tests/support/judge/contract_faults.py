@@ -309,7 +309,6 @@ def _policy_unknown(recording: Recording) -> None:
 
 
 def _breaks(clause: str, sentence: str, apply: Callable[[Recording], None]) -> Fault:
-    """A fault that breaks exactly one clause."""
     line = CLAUSE[clause]
     verdict: Verdict = "invalid" if line.verdict == "violated" else "unknown"
     properties = frozenset() if line.property == EVIDENCE else frozenset({line.property})
@@ -369,7 +368,6 @@ CONTRACT_FAULTS: Final[dict[str, Fault]] = {
     "source_silent": _breaks("evidence.source_silent", "A source is declared and not there.", _source_silent),
     "policy_unknown": _breaks("evidence.unknown_policy", "The policy is none that there is.", _policy_unknown),
 }
-"""Name -> fault."""
 
 
 US: Final = 1_000
@@ -579,4 +577,3 @@ EXCHANGE_FAULTS: Final[dict[str, Fault]] = {
         "commit.code.known", "A group asks and is told a code that there is not.", _offsets([(QUERY, -1, -999)])
     ),
 }
-"""Name -> fault."""

@@ -166,7 +166,6 @@ def _forgotten_at_the_stop(recording: Recording) -> None:
 
 
 def _first(recording: Recording, *events: str) -> Event:
-    """The first of these events."""
     found = next((event for event in recording.events if event.event in events), None)
     if found is None:
         raise NoVictimError(f"this history has no event named {' or '.join(events)}")
@@ -225,7 +224,7 @@ def _tag_changed(recording: Recording) -> None:
 
 
 def _idle_event(recording: Recording) -> Event:
-    """An event that no verdict reads."""
+    """An event on which no verdict depends."""
     return _first(recording, "expire", "connection_opened", "run", "take")
 
 
@@ -280,7 +279,7 @@ def _broken(sentence: str, apply: Callable[[Recording], None], *properties: str)
 
 
 def _idle(sentence: str, changed: Callable[[Event], Sequence[Event]]) -> Fault:
-    """A fault of an event that no verdict reads."""
+    """A fault that changes only an event on which no verdict depends."""
 
     def apply(recording: Recording) -> None:
         event = _idle_event(recording)
@@ -334,7 +333,7 @@ def _answer_before_visible(recording: Recording) -> None:
 
 
 def _sequence_gap(recording: Recording) -> None:
-    """Remove an event that no verdict reads, together with its number."""
+    """Remove an event on which no verdict depends, and leave its sequence number unused."""
     for place, event in enumerate(recording.events):
         if event.event in ("expire", "connection_opened", "run", "take"):
             del recording.events[place]
@@ -511,7 +510,6 @@ FAULTS: Final[dict[str, Fault]] = {
     **CONTRACT_FAULTS,
     **EXCHANGE_FAULTS,
 }
-"""Name -> fault."""
 
 
 def plant(history: Path, fault: str, planted: Path) -> Fault:

@@ -41,7 +41,6 @@ class StepLoad:
     policy: str = "strict"
     steps: int = 120
     overlapping: float = 0.3
-    """The share of steps with inexact times."""
     fault: Fault = ""
     seed: int = 1
 

@@ -154,7 +154,7 @@ def follow_pieces(
     waiting = [b"".join(lines[start:end]) for start, end in pairwise([0, *cuts, len(lines)])]
     part.write_bytes(waiting.pop(0))
     results = list[Result]()
-    # The last piece is judged one round later, because a part is read up to its size in the round before.
+    # The last piece is judged one round later, because each round reads a part up to its size in the previous round.
     looks = iter([False] * (len(waiting) + 3))
 
     def grow(_seconds: float) -> bool:

@@ -201,7 +201,6 @@ class World:
             self._answer(ask, 0, cause="woken")
 
     def _serve(self, ask: Ask) -> None:
-        """Answer a pop with the available messages."""
         found = [message for message in self._stored if ask.wants(message)][: ask.most]
         if ask not in self._asks or not found:
             return

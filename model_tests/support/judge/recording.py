@@ -76,7 +76,6 @@ class Recording:
 
 
 def change(event: Event, /, **fields: object) -> Event:
-    """The event with changed fields."""
     return msgspec.structs.replace(event, **fields)
 
 

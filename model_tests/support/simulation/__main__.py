@@ -20,7 +20,6 @@ from longpoll.output import Exit, out, say, styled, user_mistakes
 from longpoll_spec.errors import UserError, not_known
 
 RUNS: Final = 300
-"""Default number of runs."""
 
 
 @define

@@ -82,8 +82,6 @@ class BrokenError(AssertionError):
 
 @define(eq=False)
 class Sent:
-    """One message being sent."""
-
     queue: int
     body: bytes
     sent_ms: float
@@ -184,7 +182,6 @@ class Checker:
             )
 
     def end_of(self, queue: int) -> int:
-        """The offset after the last acknowledged one."""
         return max((offset for _at_ms, offset in self.firsts.get(queue, ())), default=-1) + 1
 
     # -- pulls -------------------------------------------------------------------------------------------------------
@@ -315,7 +312,6 @@ class Checker:
 
 
 def checker_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Checker:
-    """A checker for a broker of this policy, with the policy's promises."""
     lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
     late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
     hold_ms_max = BrokerConfig().hold_timeout_ms_max if traits_of(policy).caps_hold else float("inf")

@@ -87,9 +87,7 @@ class ClientConnection(Protocol):
         """Receive into the buffer; 0 at end of stream."""
         ...
 
-    def send(self, content: Buffer, /) -> int:
-        """Send some of the bytes."""
-        ...
+    def send(self, content: Buffer, /) -> int: ...
 
     def close(self) -> None: ...
 
@@ -211,7 +209,7 @@ class SimulatedClient:
                 self._missed()
 
     def _until_ms(self) -> float:
-        """When the first expected answer must have come."""
+        """Returns the time in ms by which the first expected answer must arrive."""
         slack_ms = self.account.slack_ms + self.account.lag_ms + self.account.late_ms + 1
         holds = [one.sent_ms + (one.hold_ms if isinstance(one, Asked) else 0) for one in self._waiting.values()]
         patience_ms = slack_ms if self.now_ms < self.account.quiet_from_ms else PATIENCE_MS

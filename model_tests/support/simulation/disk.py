@@ -163,7 +163,6 @@ class FileBytes:
         return changed
 
     def sync_all(self) -> None:
-        """Make the whole file durable."""
         # The durable part of a file that was never mapped has not changed since.
         self.sync(0 if self.was_mapped else self.lengths[0][1], self.size)
 

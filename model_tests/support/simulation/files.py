@@ -83,8 +83,6 @@ SPACE: Final = 2**40
 
 
 class SimulatedMappedFile:
-    """One mapped file of fixed length. Invariant: `view` is the file's own memory, or released."""
-
     __slots__ = ("_file", "_files", "_is_open", "_path", "_writable", "view")
 
     def __init__(self, files: SimulatedFiles, path: str, file: FileBytes, *, writable: bool) -> None:
@@ -151,7 +149,6 @@ class SimulatedMappedFile:
 
     @property
     def identity(self) -> int:
-        """The identity of the file."""
         return id(self._file)
 
     def close(self) -> None:

@@ -78,11 +78,9 @@ class Watched:
         self._pollers: list[SimulatedPoller] = []
 
     def watch(self, poller: SimulatedPoller) -> None:
-        """Notify a poller of every change."""
         self._pollers.append(poller)
 
     def forget(self, poller: SimulatedPoller) -> None:
-        """Stop notifying it."""
         self._pollers.remove(poller)
 
     def changed(self) -> None:
@@ -92,8 +90,6 @@ class Watched:
 
 
 class SimulatedSocket(Watched):
-    """One end of a connection."""
-
     __slots__ = ("_closed", "_network", "_number", "_out", "_waiting", "incoming", "other", "process")
 
     def __init__(self, network: Network, process: str, incoming: Pipe, out: Pipe) -> None:
@@ -178,7 +174,7 @@ class SimulatedSocket(Watched):
         """Nothing is deferred here."""
 
     def arrived(self) -> tuple[int, int]:
-        """Bytes that arrived; whether more were sent unasked is unknown."""
+        """Returns the number of bytes that arrived, and 0, because the number of bytes to come is unknown."""
         return self.incoming.count, 0
 
     # -- for actors of a scenario ------------------------------------------------------------------------
@@ -215,7 +211,6 @@ class SimulatedSocket(Watched):
             self.changed()
 
     def changed(self) -> None:
-        """Also notify actors that wait without a poller."""
         super().changed()
         if self._waiting:
             self._network.world.wake_all(self._waiting)
@@ -287,7 +282,6 @@ class SimulatedListener(Watched):
 
     @property
     def address(self) -> Address:
-        """Host and port it is bound to."""
         return self._address
 
     def listen(self) -> None:
@@ -312,13 +306,11 @@ class SimulatedListener(Watched):
 
     @property
     def is_readable(self) -> bool:
-        """Whether a connection waits to be accepted."""
         return bool(self._waiting)
 
     is_writable = False
 
     def fileno(self) -> int:
-        """A unique number."""
         return -1 if self._closed else self._number
 
     def close(self) -> None:
@@ -379,7 +371,7 @@ class SimulatedPoller:
         _simulated(key).forget(self)
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
+        """Wait up to `timeout` seconds; returns (data, readable, writable) for every ready socket."""
         world = self._network.world
         world.point("poll", self)
         ready = self._ready()
@@ -390,14 +382,12 @@ class SimulatedPoller:
         return ready
 
     def wake(self) -> None:
-        """Make a waiting `poll` return now."""
         self._network.world.point("wake", self)
         self._woken = True
         if self._waiting:
             self._network.world.wake_all(self._waiting)
 
     def close(self) -> None:
-        """Release what it holds."""
         for watched in self._watched.values():
             watched.key.forget(self)
         self._watched.clear()
@@ -440,7 +430,6 @@ class Network:
     """Makes each `Runtime.identity` unique."""
 
     def number(self) -> int:
-        """The next number of a socket."""
         return int(next(self._numbers))
 
     def bind(self, process: str, host: str, port: int) -> SimulatedListener:

@@ -25,15 +25,15 @@ LONGEST_MS: Final = 60_000
 PAUSE_MS_MAX: Final = 1_500
 """The longest pause: a client that is silent for two minutes is closed as idle, even with held pulls."""
 LONG_SHARE: Final = 0.6
-"""The share of runs with holds of that length."""
+"""The share of runs whose pulls may be held for `LONGEST_MS`."""
 BAD_SHARE: Final = 0.1
-"""The share of runs with disk errors, and of those with a slow disk."""
+"""The share of runs with disk errors, which is also the share of runs with a slow disk."""
 RACE_SHARE: Final = 0.5
 """The share of runs that race sends against waiting pulls, and do little else."""
 CROWD_SHARE: Final = 0.08
 """The share of runs with many waiters at one queue, some of whom leave as a message comes."""
 CROWDS: Final = (2, 10)
-"""Pulls per peer of such a group: a few, or enough for a large herd."""
+"""The number of pulls of each peer in a run with many waiters: a few, or enough for a large herd."""
 RETRIED_SHARE: Final = 0.1
 GREEDY_SHARE: Final = 0.1
 """The share of runs with pulls that ask for more than is granted."""
@@ -45,7 +45,7 @@ NARROW_SHARE: Final = 0.3
 a pool.
 """
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
-"""Where an actor may be interrupted: at operations of the runtime only, or in the broker's code as well."""
+"""The granularity of interruptions: only at operations of the runtime, or in the broker's code as well."""
 
 
 @frozen
@@ -91,8 +91,6 @@ After a kill, a power cut and a stop the broker is restarted.
 
 @frozen
 class InjectedFault:
-    """One fault, at a time after the start."""
-
     at_ms: float
     kind: Trouble
 
@@ -111,14 +109,11 @@ class Plan:
     delay_ms_max: float
     """The longest transit time of a chunk."""
     is_pieced: bool
-    """Whether bytes arrive in chunks."""
     slow_ms_max: float = 0.0
     """The longest duration of a disk call."""
     topic: str = TOPIC
     is_crowded: bool = False
-    """Whether many pulls wait at one queue."""
     is_deleted: bool = False
-    """Whether the topic is deleted at the end."""
     is_narrow: bool = False
     """Whether a thread pool has one thread, and room for one more pull, which soon waits too long."""
 
@@ -141,7 +136,6 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
     draw = random.Random(seed)
     kinds: list[Trouble] = [kind for kind in ("kill", "power", "cut", "clock", "stop") if draw.random() < 0.2]
     queues = draw.sample(QUEUES, draw.choice((1, 1, 1, 2, 3)))
@@ -154,7 +148,7 @@ def plan_of(seed: int) -> Plan:
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
         kinds.extend(mishap.kind for mishap in mishaps)
-    # Drawn separately as well.
+    # These numbers are drawn separately too, so that adding them did not change the other runs.
     more = random.Random(seed ^ 0xC07)
     is_crowded = more.random() < CROWD_SHARE
     if is_crowded:

@@ -59,7 +59,6 @@ JUMP_MS: Final = 3_600_000
 
 
 def weather_of(plan: Plan) -> Weather:
-    """The plan's network."""
     return Weather(int(plan.delay_ms_max * 1e6), plan.is_pieced, random.Random(plan.seed ^ 0x5EA))
 
 
@@ -179,7 +178,7 @@ class Run:
         )
         if not plan.is_fast:
             one_by_one(self.broker)
-        if not life:  # no peer is there yet, and later lives must find the topic in the store
+        if not life:  # No peer is connected yet, and a restarted broker must find the topic in the store.
             self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
             self.broker.keeping.saves.config_files.save_names()
 
@@ -196,7 +195,7 @@ class Run:
         return self.runtime.unix_ms()
 
     def stop(self) -> None:
-        """Stop it as its owner does."""
+        """Stop the broker as its owner does."""
         answers = self.policy.on_stop == "answer"
         self.account.stopping(self.runtime.monotonic_ns() / 1e6, answers=answers)
         # A failed stop has closed everything anyway.
@@ -236,7 +235,7 @@ class Run:
             self.stop()
             return
         self.account.stopping(self.world.now_ns / 1e6)
-        # First, because actors may write while they are ended.
+        # The disk is copied first, because actors may still write while they are being ended.
         left = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
         if mishap.kind == "power":
             # A disk keeps unsynced bytes in any order, so the next start may cut off whole records, and logs that.
@@ -247,8 +246,6 @@ class Run:
 
 @attrs.frozen
 class Outcome:
-    """The result of a run."""
-
     failure: str | None
     """None when every promise was kept."""
     kind: str | None

@@ -56,11 +56,9 @@ class SimulatedThread:
             self._world.wait(self._actor.joined_by, self, timeout)
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
         return not self._actor.done
 
     def is_current(self) -> bool:
-        """Whether it is the caller."""
         return self._world.current is self._actor
 
     def __str__(self) -> str:
@@ -89,7 +87,7 @@ class SimulatedQueue(Generic[T]):
         return True
 
     def take(self, timeout: float | None = None) -> T | None:
-        """The first item, waiting up to `timeout` seconds; None if none came."""
+        """Returns the first item, waiting up to `timeout` seconds; None if the queue stays empty."""
         world = self._world
         world.point("take", self)
         until_ns = None if timeout is None else world.now_ns + int(timeout * 1e9)
@@ -122,7 +120,7 @@ class SimulatedQueue(Generic[T]):
 
 @define(eq=False, slots=False)
 class SimulatedRuntime:
-    """A `Runtime` of one process. Invariant: `actors` are all that the process has started."""
+    """A `Runtime` of one process. Invariant: `actors` has every actor that the process has started."""
 
     network: Network
     files: Files = field()
@@ -138,11 +136,9 @@ class SimulatedRuntime:
 
     @property
     def world(self) -> World:
-        """The world of the process."""
         return self.network.world
 
     def monotonic_ns(self) -> int:
-        """The world's time, ns."""
         return self.network.world.now_ns
 
     def unix_ms(self) -> int:
@@ -150,23 +146,18 @@ class SimulatedRuntime:
         return BEGIN_UNIX_MS + (self.network.world.now_ns - BEGIN_NS) // 1_000_000 + self.unix_ahead_ms
 
     def sleep(self, seconds: float) -> None:
-        """Let the world's time pass."""
         self.world.wait([], f"{seconds:g} s", seconds)
 
     def lock(self) -> Lock:
-        """A new lock."""
         return SimulatedLock(self.world)
 
     def condition(self) -> Condition:
-        """A new condition."""
         return SimulatedCondition(self.world)
 
     def event(self) -> Event:
-        """A new event, not set."""
         return SimulatedEvent(self.world)
 
     def queue(self, capacity: int) -> Queue[Any]:
-        """A new queue."""
         return SimulatedQueue(self.world, capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
@@ -198,7 +189,6 @@ class SimulatedRuntime:
         return self.network.connect(self.process, address, port)
 
     def poller(self) -> Poller:
-        """A new poller."""
         return SimulatedPoller(self.network)
 
     def memory_size(self) -> int:
@@ -211,7 +201,7 @@ class SimulatedRuntime:
         return
 
     def process_id(self) -> int:
-        """1 for every process: none forks, and `identity` distinguishes them."""
+        """Returns 1 for every process, because simulated processes never fork and `identity` distinguishes them."""
         return 1
 
     def when_forked(self, _one: Forked, /) -> None:

@@ -82,8 +82,6 @@ class Settings:
 
 @frozen
 class Failure:
-    """A run that broke a promise."""
-
     seed: int
     said: str
     kind: str
@@ -128,7 +126,6 @@ def code_files() -> tuple[str, ...]:
 
 
 def one_run(settings: Settings, seed: int) -> Outcome:
-    """The run of a seed."""
     return _play(settings, plan_of(seed), schedule_of(settings.strategy, seed))
 
 
@@ -162,7 +159,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
     def fails_without(left_out: Sequence[int]) -> bool:
         plan = whole.without(left_out)
-        # With less to do the same turns seldom fit, so the strategy is also run again.
+        # With fewer actions the same turns seldom fit, so the strategy is also run again.
         for strategy in (Replay(best[0].turns), schedule_of(settings.strategy, seed), Strategy()):
             again = _play(settings, plan, strategy)
             if again.kind == outcome.kind:

@@ -21,12 +21,10 @@ class RandomWalk(Strategy):
     _random: random.Random = field(init=False)
 
     def begin(self, world: World) -> None:
-        """Restart the random generator from the seed."""
         self._random = random.Random(self.seed)
         world.ask_at = 0
 
     def choose(self, world: World) -> Actor:
-        """Any ready actor."""
         ready = world.ready
         return ready[int(self._random.random() * len(ready))]
 
@@ -48,7 +46,6 @@ class FewSwitches(Strategy):
     _mean: int = field(init=False, default=1)
 
     def begin(self, world: World) -> None:
-        """Draw the number and points of switches."""
         draw = self._random = random.Random(self.seed)
         self._places = None
         if draw.random() < self.few_share:
@@ -88,7 +85,6 @@ class Priorities(Strategy):
     _priorities: dict[int, float] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
-        """Draw the points of change."""
         self._random = random.Random(self.seed)
         falls = self._random.choices(range(1, self.length + 1), k=self.depth - 1)
         self._falls = sorted(falls, reverse=True)
@@ -106,7 +102,7 @@ class Priorities(Strategy):
         return max(world.ready, key=lambda actor: self._priorities[actor.number])
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """Draw a new actor's priority; one higher than the current actor's runs at the next point."""
+        """Draw a new actor's priority; an actor above the current one runs at the next point."""
         if actor.number not in self._priorities:
             self._priorities[actor.number] = 1 + self._random.random()
         world.ask_at = 0
@@ -120,13 +116,11 @@ class Replay(Strategy):
     _given: dict[tuple[int, int], int] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
-        """Go back to the first turn."""
         self._given = {(turn.actor, turn.point): turn.to for turn in self.turns}
         world.ask_at = 0 if any(to >= 0 for to in self._given.values()) else NEVER
         world.pause_at = 0 if any(to < 0 for to in self._given.values()) else NEVER
 
     def choose(self, world: World) -> Actor:
-        """The given turn, else the default order."""
         last = world.last
         assert last is not None
         to = self._given.get((last.number, last.points))
@@ -136,7 +130,6 @@ class Replay(Strategy):
         return world.current or world.ready[0]
 
     def pause_ms(self, world: World, actor: Actor) -> int:
-        """The given pause."""
         return max(-self._given.get((actor.number, actor.points), 0), 0)
 
 
@@ -153,18 +146,15 @@ class WithPauses(Strategy):
     _points: list[int] = field(init=False, factory=list)
 
     def begin(self, world: World) -> None:
-        """Draw the points."""
         self.strategy.begin(world)
         self._random = random.Random(self.seed)
         self._points = sorted(self._random.choices(range(1, self.length + 1), k=self.count), reverse=True)
         self._plan(world)
 
     def choose(self, world: World) -> Actor:
-        """Choose as the other strategy does."""
         return self.strategy.choose(world)
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """Tell the other strategy."""
         self.strategy.became_ready(world, actor)
 
     def pause_ms(self, world: World, actor: Actor) -> int:

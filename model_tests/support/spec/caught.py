@@ -45,7 +45,6 @@ def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
 
 
 def caught_by(slip: Mutant, right: Exploration) -> str:
-    """Returns what distinguishes the mutant from the original."""
     model = slip.planted(right.model.policy, right.model.bounds)
     wrong = explore(model, engine="python", limit_states=2 * right.distinct_states + MORE_STATES)
     before = {verdict.name: verdict.verdict for verdict in right.verdicts}

@@ -57,8 +57,6 @@ _MODULUS: Final = 2**64
 
 @with_table
 class Edges(msgspec.Struct, frozen=True, kw_only=True):
-    """The steps of one preset under one bounds."""
-
     policy: str
     bounds: str
     distinct_states: int
@@ -101,7 +99,6 @@ class Steps:
     total: int = 0
 
     def __call__(self, words: Words, *given: Any) -> None:
-        """Expand a chunk."""
         still_open, weigh, make, fired, found = given
         steps: list[tuple[int, Rows, Words]] = []
 
@@ -134,7 +131,6 @@ def stirred(values: Any) -> Any:
 
 
 def hash_of(text: str) -> int:
-    """A hash of a label, of 64 bits."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 

@@ -459,7 +459,6 @@ JUMPS: Final[Mapping[str, Jump]] = {
 
 
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
-    """Returns the mutants of a policy under bounds, by name."""
     policy = preset(base)
     slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
     actions = {action.name: kinds_of(action) for action in specification_of(policy, bounds).actions}
@@ -554,7 +553,7 @@ def _touched() -> dict[tuple[str, str], Weakening]:
 
 
 def rows(report: Callable[[str], None] | None = None) -> list[Row]:
-    """Returns the table: a row for each property, and one for each part of each."""
+    """Returns the table, with a row for each property and a row for each part of a property."""
     parts = parts_of_text()
     order = [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
     open_ones = [(name, "") for name in order]
@@ -607,7 +606,6 @@ def is_true(row: Row) -> bool:
 
 
 def pinned() -> list[Row]:
-    """Returns the pinned table."""
     text = Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Row])
 

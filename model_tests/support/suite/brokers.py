@@ -45,7 +45,6 @@ class EmbeddedBroker(Stoppable):
 
     runtime: Runtime
     directory: str
-    """The store's directory, absolute."""
     policy: Policy = STRICT_POLICY
     config: BrokerConfig = field(factory=BrokerConfig)
     store_config: StoreConfig = SMALL_FILES
@@ -63,7 +62,6 @@ class EmbeddedBroker(Stoppable):
 
     @property
     def address(self) -> Address:
-        """The broker's current address."""
         return self.broker.address
 
     def restart(self) -> None:
@@ -88,7 +86,6 @@ class EmbeddedBroker(Stoppable):
         return broker
 
     def stop(self) -> None:
-        """Stop the running broker."""
         self.broker.stop()
 
 

@@ -48,7 +48,7 @@ class Link(BrokerConnection):
         self._reader = runtime.spawn(f"suite-link-{number}", self._read)
 
     def close(self) -> None:
-        """Close it; its waits end."""
+        """Close the connection, which ends all waits for replies."""
         self.is_ours = True
         self._poller.wake()
         self._reader.join()
@@ -102,13 +102,12 @@ class Link(BrokerConnection):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def wait(self, opaque: int, left_s: Callable[[], float] = lambda: LOOK_S) -> Command | None:
-        """Take the reply; None if it did not come while seconds are left, or never can."""
+        """Take the reply; None if the reply did not arrive in time, or can no longer arrive."""
         self._wait(lambda: opaque in self._replies, left_s)
         with self._changed:
             return self._replies.pop(opaque, None)
 
     def wait_closed(self, left_s: Callable[[], float]) -> bool:
-        """Whether the broker closes the connection while seconds are left."""
         self._wait(lambda: False, left_s)
         return self.closed
 

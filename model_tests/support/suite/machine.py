@@ -98,15 +98,12 @@ unheld = st.builds(
 
 @define(eq=False)
 class RocketMQExample(Example):
-    """One example: fresh topics and groups."""
-
     polls_max = 24
     committed: dict[tuple[int, str], int] = field(factory=dict)
     """(group, queue) -> the group's offset."""
 
     @property
     def broker(self) -> RocketMQSubject:
-        """The subject."""
         assert isinstance(self.subject, RocketMQSubject)
         return self.subject
 
@@ -135,7 +132,6 @@ class RocketMQExample(Example):
     # -- sends -------------------------------------------------------------------------------------------------------
 
     def _publish(self, queue: Queue, payload: Draft, size: int = 0) -> WireMessage | str:  # type: ignore[override]
-        """Send one message as its draft says."""
         begun_ns = self.runtime.monotonic_ns()
         reply = self.broker.send(queue.name, payload)
         if not payload.body and reply.code == ResponseCode.SYSTEM_ERROR:
@@ -412,13 +408,12 @@ class RocketMQMachine(LongPollMachine):
     @rule(queue=queues, place=unheld)
     @step
     def pull(self, queue: int, place: PullTerms) -> str:
-        """Pull without holding."""
         return self.example.poll(self._queue(queue), place, 0, 1)
 
     @rule(queue=queues, place=held, timeout_ms=st.sampled_from([0, 0, *SHORT_MS[1:]]), count=st.sampled_from([1, 1, 3]))
     @step
     def poll(self, queue: int, place: PullTerms, timeout_ms: int, count: int) -> str:
-        """Pull, to be held if there is nothing; 0 for long."""
+        """Send a pull that is held if it finds no message; `timeout_ms` 0 stands for a long hold."""
         return self.example.poll(self._queue(queue), place, timeout_ms or self.long_ms, count)
 
     @rule(queue=queues, payload=drafts, places=st.lists(held, min_size=1, max_size=4))
@@ -432,13 +427,11 @@ class RocketMQMachine(LongPollMachine):
     @rule(queue=queues, which=st.integers(0, len(SHORT_MS) - 1), place=ends)
     @step
     def expire(self, queue: int, which: int, place: PullTerms) -> str:
-        """Let a pull wait until its deadline."""
         return self.example.expire(self._queue(queue), SHORT_MS[which], place)
 
     @rule(queue=queues, payload=plain_drafts, place=ends, rounds=st.sampled_from([1, 2, 4]))
     @step
     def cross(self, queue: int, payload: Draft, place: PullTerms, rounds: int) -> str:
-        """Pull and send at the same time."""
         return self.example.cross(self._queue(queue), payload, rounds, 0, place)
 
     @rule(
@@ -449,7 +442,7 @@ class RocketMQMachine(LongPollMachine):
     )
     @step
     def cancel(self, queue: int, payload: Draft, place: PullTerms, order: Order) -> str:
-        """Close a connection with pulls on it; the message is sent on another one."""
+        """Close a connection that has pulls; the message is sent on another connection."""
         payload = attrs.evolve(payload, link=(place.link + 1) % LINK_COUNT)
         return self.example.cancel(self._queue(queue), payload, order, 0, place)
 
@@ -467,14 +460,13 @@ class RocketMQMachine(LongPollMachine):
     @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
     @step
     def malformed(self, link: int, queue: int, kind: str) -> None:
-        """Send bytes that are not a frame, on a separate connection; the others must keep working."""
+        """Send bytes that are not a frame on a separate connection; other connections must keep working."""
         self.example.broker.send_malformed(kind)
         self.example.check_ends(link, self._queue(queue))
 
     @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
     @step
     def refuse(self, link: int, bad: Bad, form: Form) -> str:
-        """Send a request that must be rejected."""
         return f"code {self.example.refuse(link, bad, form)}"
 
     @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
@@ -488,7 +480,6 @@ class RocketMQMachine(LongPollMachine):
     @rule(link=links, queue=queues, position=st.integers(0, 255))
     @step
     def look(self, link: int, queue: int, position: int) -> None:
-        """Query a queue's ends, and one message by its log position."""
         chosen = self._queue(queue)
         self.example.check_ends(link, chosen)
         if chosen.end:

@@ -50,7 +50,7 @@ class Expectations:
     5.x closes most of them, but waits for the first 12 bytes of a connection, which may be a PROXY header.
     """
     copies_serialisation: bool = True
-    """Whether every answer has its request's encoding; Java writes woken ones in JSON."""
+    """Whether every answer has its request's encoding; Java answers woken pulls in JSON."""
     queue_file_units: int = 300_000
     """Messages of one consume-queue file: a read does not cross its end."""
     patience_ms: int = 5_000
@@ -60,7 +60,6 @@ class Expectations:
 
     @property
     def allowances(self) -> Allowances:
-        """The time limits for the kit's model."""
         scan_ms = self.scan_period_ms or 0
         return Allowances(wake_ms=self.patience_ms + scan_ms, late_ms=self.late_ms + scan_ms)
 
@@ -104,8 +103,6 @@ class Read:
 
 @frozen
 class Answer(Polled):
-    """An answer to a pull, decoded."""
-
     code: int = field(kw_only=True)
     offset_min: int = field(kw_only=True)
     offset_max: int = field(kw_only=True)
@@ -186,7 +183,7 @@ class WireQueue(Queue):
         return Read(FOUND if found else RETRY_IMMEDIATELY, stop, tuple(found))
 
     def owed(self, ask: Ask) -> Message | None:
-        """The message at its offset if it was there before the pull, else the first one that matches."""
+        """The message at the pull's offset if it was stored before the pull, otherwise the first matching message."""
         terms: PullTerms = ask.position
         if 0 <= terms.offset < self.seen_before(ask.begun_ns):
             return self.messages[terms.offset]

@@ -15,7 +15,7 @@ from longpoll_protocol.frames import Serialisation
 from longpoll_protocol.headers import SendMessageRequestHeader
 
 Place = Literal["end", "next", "start", "middle", "last", "negative", "beyond"]
-"""Where a pull begins; `next` is where the last answer said."""
+"""Where a pull begins; `next` is the offset that the last answer returned."""
 
 
 @frozen
@@ -64,10 +64,8 @@ class Draft:
     body: bytes
     tag: str = ""
     extra: Mapping[str, str] = MappingProxyType({})
-    """More properties."""
     form: Form = Form()
     link: int = 0
-    """The number of its connection."""
     is_anywhere: bool = False
     """Sent to queue -1: the broker chooses a queue of the topic."""
 
@@ -82,22 +80,19 @@ class PullTerms:
     """A pull, without its queue and time."""
 
     place: Place = "end"
-    """Where in the queue it begins; `offset` follows from it."""
+    """Where in the queue the pull begins, which determines `offset`."""
     wanted: Wanted = Wanted("*")
     count_max: int = 32
     group: int = 0
-    """The index of the example's group."""
     commits: bool = False
     """Whether it commits its offset for its group, if it is not held."""
     form: Form = Form()
     link: int = 0
-    """The number of its connection."""
     offset: int = 0
     commit_offset: int | None = None
 
 
 def send_request(topic: str, queue_id: int, properties: Mapping[str, str], form: Form) -> tuple[int, dict[str, str]]:
-    """Code and fields of a send."""
     header = send_header(topic, queue_id, properties)
     if form.short_names:
         return RequestCode.SEND_MESSAGE_V2, header.encode()

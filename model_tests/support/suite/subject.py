@@ -86,7 +86,7 @@ class RocketMQSubject(LongPollSubject):
         return left
 
     def check(self) -> None:
-        """Raise what a connection's reader has found; or that the broker has closed one, or is gone."""
+        """Raise the fault that a reader has found, or an error if the broker has closed a connection or is gone."""
         opened = list(self.links.values())
         for link in opened:
             if link.fault is not None:
@@ -97,7 +97,6 @@ class RocketMQSubject(LongPollSubject):
                 raise broken(f"the broker closed connection {link.number}")
 
     def close(self) -> None:
-        """Close every connection."""
         for number in list(self.links):
             self.links.pop(number).close()
 
@@ -164,7 +163,6 @@ class RocketMQSubject(LongPollSubject):
     # -- the kit's subject -------------------------------------------------------------------------------------------
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Send a message, and wait for its acknowledgement."""
         topic, queue_id = place_of(queue)
         self.call(0, *send_request(topic, queue_id, {}, Form()), body, codes=SEND_SUCCESS_CODES)
 
@@ -176,7 +174,6 @@ class RocketMQSubject(LongPollSubject):
         return self.reply(link, link.ask(code, fields, draft.body, serialisation=draft.form.serialisation))
 
     def start_poll(self, queue: str, position: PullTerms, timeout_ms: int) -> tuple[Link, int, PullTerms]:
-        """Send a pull."""
         topic, queue_id = place_of(queue)
         fields = pull_header(
             group_of(topic, position.group),
@@ -227,7 +224,7 @@ class RocketMQSubject(LongPollSubject):
         link.close()
 
     def answered_again(self, handle: tuple[Link, int, PullTerms]) -> bool:
-        """False: a connection raises a second answer by itself."""
+        """Returns false; raises the fault that the connection's reader has found, such as a second answer."""
         if handle[0].fault is not None:
             raise handle[0].fault
         return False
@@ -237,7 +234,8 @@ class RestartableSubject(RocketMQSubject):
     """A broker that may be restarted."""
 
     settling_queue: str = ""
-    """A queue to ask for, so that the broker has certainly read each pull before a restart; empty to ask none."""
+    """A queue whose end is queried before a restart, so that the broker has certainly read each pull; empty for no
+    query."""
 
     def restart(self) -> None:
         """Restart the broker; check that it closes its connections and answers the held pulls that it has read."""
@@ -260,7 +258,6 @@ class RestartableSubject(RocketMQSubject):
 
 
 def place_of(queue: str) -> tuple[str, int]:
-    """A queue's topic and id."""
     topic, _, queue_id = queue.rpartition("@")
     return topic, int(queue_id)
 

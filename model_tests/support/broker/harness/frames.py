@@ -90,7 +90,6 @@ class AnswerStream:
         return answers, body_bytes
 
     def answers(self, received: bytes) -> list[Answer]:
-        """Returns the answers completed by these bytes."""
         buffer = self._rest + received if self._rest else received
         at, size = 0, len(buffer)
         found: list[Answer] = []
