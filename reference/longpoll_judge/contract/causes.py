@@ -290,16 +290,9 @@ def _name_of(finding: Finding) -> str:
     kind = LATE if finding.clause in OF_LATENESS else WRONG if finding.clause in ANSWERS else finding.clause
     events = sorted(finding.evidence, key=order_of)
     own = [event for event in events if finding.request and event.get("request") == finding.request]
-    anchor = _of_request(own[0]) if own else _of_event(events[-1]) if events else ()
+    names = ("source",) if own else ("source", "sequence")
+    anchor = [each for one in own[:1] or events[-1:] for each in (one.get("broker", ""), *map(one.get, names))]
     # A user's property may report several findings about one request, so its sentence is part of the id.
     asked = finding.why if kind.startswith("own.") else ""
     content = (finding.verdict, kind, finding.topic, finding.queue, finding.request, anchor, asked)
     return blake2b(msgspec.json.encode(content), digest_size=ID_BYTES).hexdigest()
-
-
-def _of_request(event: dict[str, Any]) -> tuple[str, ...]:
-    return event.get("broker", ""), event["source"]
-
-
-def _of_event(event: dict[str, Any]) -> tuple[str, str, int]:
-    return event.get("broker", ""), event["source"], event["sequence"]

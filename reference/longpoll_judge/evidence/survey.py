@@ -6,7 +6,7 @@ on the order nor on the number of files. `kernel.verdict` judges with a `Context
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -480,8 +480,11 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         where = f"{broker}/{topic}/{queue}"
         text = f"queue {where} gave offset 0 twice and no deletion is told: its log may have begun anew in between"
         gaps.append(Gap("begun anew", where, len(times), text))
-    open_times = _open_times(survey.opens, survey.closes)
-    used_times = _open_times(survey.opens, survey.closes, survey.seen_ns)
+    open_times = _open_times(survey, lambda closed, _name, _opened_ns: closed[1])
+    # A host that loses power closes no connection.
+    used_times = _open_times(
+        survey, lambda closed, name, opened_ns: min(closed[1], max(opened_ns, survey.seen_ns.get(name, opened_ns)))
+    )
     restarted = restarts(survey.sources, open_times, used_times, inside)
     orderly = orderly_ends(survey.sources, open_times, inside)
     context = Context(
@@ -507,7 +510,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         ),
         blocked=_blocked(survey.blocks),
         closed_often=_closed_often(survey.closes),
-        spans=_spans(survey.opens, survey.closes),
+        spans=_spans(_open_times(survey, lambda closed, _name, _opened_ns: closed[0])),
         shown=frozenset(survey.shown),
         removed=survey.removed,
         writers=frozenset(name for name, seen in survey.observers.sources.items() if seen.appended),
@@ -552,19 +555,9 @@ def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str
     return {name: several for name, several in found.items() if len(several) > 1}
 
 
-def _spans(
-    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
-) -> dict[str, tuple[Integers, Integers]]:
-    found: dict[str, list[Interval]] = {}
-    for source, _name, opened_ns, (closed_ns, _closed_before_ns) in _connections(opens, closes):
-        found.setdefault(source, []).append((opened_ns, closed_ns))
-    return {
-        source: (
-            np.array([opened for opened, _closed in spans], dtype=np.int64),
-            np.maximum.accumulate(np.array([closed for _opened, closed in spans], dtype=np.int64)),
-        )
-        for source, spans in found.items()
-    }
+def _spans(open_times: Mapping[str, list[Interval]]) -> dict[str, tuple[Integers, Integers]]:
+    columns = {source: np.array(spans, dtype=np.int64).T for source, spans in open_times.items()}
+    return {source: (opened, np.maximum.accumulate(closed)) for source, (opened, closed) in columns.items()}
 
 
 def _senders(survey: Survey) -> set[str]:
@@ -588,35 +581,24 @@ def _followers(survey: Survey, inside: Collection[str]) -> frozenset[tuple[str, 
     )
 
 
-def _open_times(
-    opens: Iterable[tuple[str, str, int, int]],
-    closes: Iterable[tuple[str, str, int, int]],
-    seen_ns: Mapping[str, int] | None = None,
-) -> dict[str, list[Interval]]:
-    """Returns, by source, the times between which each of its connections may have been open.
+def _open_times(survey: Survey, until: Callable[[Interval, str, int], int]) -> dict[str, list[Interval]]:
+    """Returns, by source, when each of its connections may have been opened, and until when it counts.
 
-    With `seen_ns`, each of them ends with its last answer: a host that loses power closes no connection.
+    `until` gets the times of its close, its key in `Survey.seen_ns`, and when it may have been opened.
     """
-    found: dict[str, list[Interval]] = {}
-    for source, name, opened_ns, (_closed_ns, closed_ns) in _connections(opens, closes):
-        last_ns = closed_ns if seen_ns is None else seen_ns.get(connection_text(source, name), opened_ns)
-        found.setdefault(source, []).append((opened_ns, min(closed_ns, max(opened_ns, last_ns))))
-    return found
-
-
-def _connections(
-    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
-) -> Iterator[tuple[str, str, int, Interval]]:
-    """Yields the source and name of each connection, when it may have been opened, and when it was closed."""
     ends: dict[tuple[str, str], list[Interval]] = {}
-    for source, connection, *moments in sorted(closes, reverse=True):
+    for source, connection, *moments in sorted(survey.closes, reverse=True):
         ends.setdefault((source, connection), []).append((moments[0], moments[1]))
-    for source, connection, after_ns, _before_ns in sorted(opens, key=lambda one: one[2]):
+    found: dict[str, list[Interval]] = {}
+    for source, connection, after_ns, _before_ns in sorted(survey.opens, key=lambda one: one[2]):
         waiting = ends.get((source, connection))
         # A close before this open belongs to an earlier connection of the same name.
         while waiting and waiting[-1][0] < after_ns:
             waiting.pop()
-        yield source, connection, after_ns, waiting.pop() if waiting else NOT_CLOSED
+        closed = waiting.pop() if waiting else NOT_CLOSED
+        end_ns = until(closed, connection_text(source, connection), after_ns)
+        found.setdefault(source, []).append((after_ns, end_ns))
+    return found
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:

@@ -90,10 +90,6 @@ NUMBERS: Final = (
 """The columns of `Answers` whose numbers a rule's sentence may show."""
 
 
-def _no_messages(_answer: int) -> list[int]:
-    return []
-
-
 @frozen(eq=False)
 class Rule:
     """One condition of answer_is_right: the answers that possibly or certainly violate it, and a report sentence."""
@@ -108,7 +104,7 @@ class Rule:
     """For each answer, whether an unknown cause could explain the answer."""
     may_follow: bool = False
     """Whether a slave that is behind its master may give the answer."""
-    messages: Callable[[int], list[int]] = _no_messages
+    messages: Callable[[int], list[int]] = lambda _answer: []
     """Returns the messages by which an answer violates the rule, starting with the message at fault."""
     rests_on: RestsOn = "answer"
     """Which events about the answer and these messages the record must have."""

@@ -327,10 +327,6 @@ def placed_at(count: int, members: Integers, rows: Integers) -> Integers:
     return found
 
 
-def _is_steady(subject: dict[str, Any], context: Context) -> bool:
-    return context.sources.get(subject["source"], UNSEEN).is_steady
-
-
 def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
     """Whether a clause is independent of timestamps; a clause about a log only if the queue has one generation."""
     queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
@@ -354,7 +350,8 @@ def findings_of(table: pa.Table, breaches: Iterable[Breach], context: Context, m
     for breach, places, is_weak, offset, more in shown:
         evidence = [events[place] for place in dict.fromkeys(places)]
         subject = evidence[0]
-        is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
+        is_steady = context.sources.get(subject["source"], UNSEEN).is_steady
+        is_doubted = is_weak or not (is_steady or _is_timeless(breach.clause, subject, context))
         most_certain = CLAUSE[breach.clause].verdict
         verdict: FindingVerdict = "unknown" if is_doubted and most_certain == "violated" else most_certain
         evidence.sort(key=order_of)

@@ -85,11 +85,6 @@ class Window:
         return found
 
     @cached_property
-    def _lists(self) -> tuple[Integers, Integers]:
-        """The bounds and the values of the lists of messages of all answers, by row of the table."""
-        return lists_of(self.table, "offsets")
-
-    @cached_property
     def any_key(self) -> Integers:
         """For each row, visitors included, the number of its request, equal for equal (source, request), or -1."""
         sources, source_names = self.names_of("source")
@@ -200,7 +195,7 @@ class Window:
 
     def bodies(self, rows: Integers) -> tuple[Integers, Integers]:
         """Returns the messages of these answers, concatenated: the index of each message's answer, and its offset."""
-        bounds, values = self._lists
+        bounds, values = lists_of(self.table, "offsets")
         owner, places = spread(bounds, rows)
         return owner, values[places]
 

@@ -113,7 +113,9 @@ class GrowingHistory:
         splits = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
             for each in history.splits
-            if (each.start < ends[each.path] if each.path in ends else self._is_whole(each.path, settled))
+            # A Parquet part is complete if it can be opened.
+            if each.start < ends.get(each.path, 0)
+            or (each.path not in ends and (each.path in settled or kind_of(each.path) == PARQUET_SUFFIX))
         ]
         self._compare({split.path: ends.get(split.path, 0) for split in splits}, settled)
         growing = self.stamps.keys() - ends.keys() - settled
@@ -142,10 +144,6 @@ class GrowingHistory:
             return 0
         except OSError:
             return size
-
-    def _is_whole(self, part: str, settled: Collection[str]) -> bool:
-        """Whether a part without lines is complete. A Parquet part is complete if it can be opened."""
-        return part in settled or kind_of(part) == PARQUET_SUFFIX
 
 
 TOGETHER_BYTES: Final = 64 << 20
